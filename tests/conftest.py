@@ -1,0 +1,33 @@
+"""What every test shares: one thread a process, no window, and the real data where it is to be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Before torch and matplotlib are imported, and in the environment, so that processes started by a test follow too.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+
+import matplotlib
+import torch
+
+torch.set_num_threads(1)
+matplotlib.use("Agg")
+hypothesis.settings.register_profile("labelgap", deadline=None)
+hypothesis.settings.load_profile("labelgap")
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real photos and features beside the project; tests that ask for it are skipped without it."""
+    folder = PROJECT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the real data (../shared/data from the project's root) is not on this machine")
+    return folder
