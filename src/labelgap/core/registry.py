@@ -1,0 +1,85 @@
+"""Things that are found by name: methods, data sets, backbones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from labelgap.core.errors import UnknownNameError
+
+__all__ = ["Entry", "Registry"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """What a registry knows of one name: the thing, a line about it, and where it comes from."""
+
+    name: str
+    value: T
+    summary: str
+    reference: str = ""
+
+
+class Registry(Generic[T]):
+    """A dictionary whose misses name the nearest hit.
+
+    Args:
+        kind: what it holds, as it reads in an error message: "method", "backbone".
+        hint: how to see all names, closing the error message; ``{count}`` stands for how many there are.
+
+    Example:
+        >>> greetings: Registry[str] = Registry("greeting")
+        >>> greetings.add("hello", "Hello!", summary="the plain one")
+        'Hello!'
+        >>> greetings.get("hello").value
+        'Hello!'
+        >>> greetings.get("helo")
+        Traceback (most recent call last):
+        ...
+        labelgap.core.errors.UnknownNameError: there is no greeting 'helo'. Did you mean 'hello' (the plain one)?
+    """
+
+    def __init__(self, kind: str, hint: str = "") -> None:
+        self.kind = kind
+        self.hint = hint
+        self._entries: dict[str, Entry[T]] = {}
+
+    def add(self, name: str, value: T, *, summary: str, reference: str = "") -> T:
+        """Enter a thing under a name that is still free, and return it."""
+        if name in self._entries:
+            raise ValueError(f"the {self.kind} '{name}' is registered already")
+        self._entries[name] = Entry(name, value, summary, reference)
+        return value
+
+    def register(self, name: str, *, summary: str, reference: str = "") -> Callable[[T], T]:
+        """``add`` as a decorator."""
+
+        def decorate(value: T) -> T:
+            return self.add(name, value, summary=summary, reference=reference)
+
+        return decorate
+
+    def get(self, name: str) -> Entry[T]:
+        """Return the entry of a name, or raise ``UnknownNameError`` with the nearest one."""
+        try:
+            return self._entries[name]
+        except KeyError:
+            about = {entry.name: entry.summary for entry in self}
+            hint = self.hint.replace("{count}", str(len(self)))
+            raise UnknownNameError(self.kind, str(name), about, hint, about=about) from None
+
+    def names(self) -> list[str]:
+        """Return every name, in the order of registration."""
+        return list(self._entries)
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        return iter(self._entries.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)

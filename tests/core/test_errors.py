@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from labelgap.core.errors import (
+    InputError,
+    LabelGapError,
+    Problem,
+    ProblemsError,
+    RunError,
+    UnknownNameError,
+    nearest,
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InputError("a"), RunError("a"), UnknownNameError("method", "a", []), ProblemsError("a.csv", [Problem(1, "a")])],
+)
+def test_every_error_is_caught_by_the_root_and_leaves_with_two(error: LabelGapError) -> None:
+    assert isinstance(error, LabelGapError)
+    assert error.exit_code == 2
+
+
+def test_what_the_user_gave_wrongly_is_also_a_value_error() -> None:
+    assert issubclass(InputError, ValueError)
+    assert issubclass(UnknownNameError, InputError)
+    assert issubclass(ProblemsError, InputError)
+    assert not issubclass(RunError, ValueError)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_what_it_is() -> None:
+    known = {"an": "assume negative", "ll-ct": "large loss, temporary correction", "role": "online estimation"}
+    error = UnknownNameError("method", "ll-tc", known, "`labelgap methods` lists all 38.", about=known)
+    assert str(error) == (
+        "there is no method 'll-tc'. Did you mean 'll-ct' (large loss, temporary correction)? "
+        "`labelgap methods` lists all 38."
+    )
+    assert (error.kind, error.name, error.nearest) == ("method", "ll-tc", "ll-ct")
+
+
+def test_names_without_a_word_about_them_are_suggested_bare() -> None:
+    assert str(UnknownNameError("class", "dgo", ["cat", "dog"])) == "there is no class 'dgo'. Did you mean 'dog'?"
+    assert str(UnknownNameError("class", "dgo", {"dog": "3"})) == "there is no class 'dgo'. Did you mean 'dog'?"
+
+
+def test_where_nothing_is_near_all_names_are_told_in_order() -> None:
+    error = UnknownNameError("split", "zzz", ["val", "test", "train"])
+    assert str(error) == "there is no split 'zzz'. There is: test, train, val."
+    assert error.nearest is None
+
+
+def test_five_thousand_names_are_not_all_told() -> None:
+    message = str(UnknownNameError("class", "#", [f"class {number:04}" for number in range(5000)]))
+    assert message.endswith("class 0038, class 0039 and 4,960 more.")
+    assert len(message) < 700
+
+
+def test_where_there_are_no_names_none_is_told() -> None:
+    assert str(UnknownNameError("method", "an", [], "Register one.")) == "there is no method 'an'. Register one."
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("ll-tc", ["an", "ll-ct", "role"], "ll-ct"),
+        ("DELTA_REL", ["delta_rel", "epochs"], "delta_rel"),
+        ("aeroplane", ["Aeroplane", "aquaplane"], "Aeroplane"),
+        ("", ["an"], None),
+        ("xyz", ["an", "role"], None),
+        ("an", [], None),
+    ],
+)
+def test_the_nearest_name_is_found_whatever_its_case(name: str, known: list[str], expected: str | None) -> None:
+    assert nearest(name, known) == expected
+
+
+def test_all_problems_of_a_file_are_told_in_order_of_their_lines() -> None:
+    error = ProblemsError(
+        "tags.csv",
+        [
+            Problem(212, "photos/IMG_8813.jpg does not exist"),
+            Problem(17, "'dgo' under dog: a cell is 1 (present), 0 (absent) or blank (unknown)"),
+            Problem(40, "beach_01.jpg is listed again (first in line 12)"),
+        ],
+    )
+    assert str(error) == (
+        "tags.csv cannot be used yet: 3 problems, nothing was trained\n"
+        "  line 17   'dgo' under dog: a cell is 1 (present), 0 (absent) or blank (unknown)\n"
+        "  line 40   beach_01.jpg is listed again (first in line 12)\n"
+        "  line 212  photos/IMG_8813.jpg does not exist"
+    )
+    assert [problem.line for problem in error.problems] == [17, 40, 212]
+
+
+def test_one_problem_is_told_in_the_singular() -> None:
+    error = ProblemsError(Path("tags.csv"), [Problem(2, "no image is named")], outcome="nothing was written")
+    assert str(error) == "tags.csv cannot be used yet: 1 problem, nothing was written\n  line 2  no image is named"
+
+
+def test_a_long_list_is_cut_and_says_how_many_are_left_out() -> None:
+    error = ProblemsError("tags.csv", [Problem(line, "bad") for line in range(1, 61)], shown=3)
+    assert str(error).splitlines() == [
+        "tags.csv cannot be used yet: 60 problems, nothing was trained",
+        "  line 1  bad",
+        "  line 2  bad",
+        "  line 3  bad          …and 57 more",
+    ]
+    assert len(error.problems) == 60
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnknownNameError("method", "ll-tc", ["ll-ct"]), ProblemsError("a.csv", [Problem(3, "bad")]), RunError("a")],
+)
+def test_errors_reach_another_process_as_they_are(error: LabelGapError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
