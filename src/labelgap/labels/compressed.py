@@ -1,0 +1,101 @@
+"""Known labels in compressed rows: the arithmetic under the label table, without names or states.
+
+The known labels of all images lie behind one another, row by row, their class numbers ascending within a row; those
+of row i are the entries ``starts[i]:starts[i + 1]``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError
+
+__all__ = ["Names", "different_names", "entries_of", "integers", "row_numbers", "sort_entries", "starts_of"]
+
+
+def starts_of(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Return where rows of these lengths start, and at last where they end.
+
+    Example:
+        >>> starts_of([2, 0, 1])
+        array([0, 2, 2, 3])
+    """
+    counts = np.asarray(lengths, dtype=np.int64)
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def entries_of(
+    starts: NDArray[np.int64], index: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the entries of some rows one after the other, and how many each row has and where its own start.
+
+    Example:
+        >>> entries, lengths, first = entries_of(starts_of([2, 0, 1]), np.array([2, 0]))
+        >>> entries, lengths, first
+        (array([2, 0, 1]), array([1, 2]), array([0, 1]))
+    """
+    lengths = starts[index + 1] - starts[index]
+    first = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(starts[index] - first, lengths), lengths, first
+
+
+def sort_entries(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.int8], classes: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
+    """Put entries in order of row and class number, refusing two for one place."""
+    places = rows * max(len(classes), 1) + columns
+    order = np.argsort(places, kind="stable")
+    places, rows, columns = places[order], rows[order], columns[order]
+    repeated = np.flatnonzero(places[1:] == places[:-1])
+    if len(repeated):
+        row, column = rows[repeated[0]], columns[repeated[0]]
+        raise InputError(f"row {row} has two labels for class '{classes[column]}': it can have one.")
+    return rows, columns.astype(np.int32), values[order]
+
+
+def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Turn row numbers, or a mask over all rows, into row numbers within a table of ``count`` rows."""
+    index = np.asarray(rows.detach().cpu() if isinstance(rows, torch.Tensor) else rows)
+    if index.dtype == bool:
+        if index.shape != (count,):
+            raise InputError(f"a mask of rows must have shape ({count},), not {index.shape}.")
+        return np.flatnonzero(index).astype(np.int64)
+    return integers(index, "row", count)
+
+
+def integers(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
+    """Turn whole numbers from 0 below ``count`` into a flat int64 array, refusing all others."""
+    array = np.asarray(numbers).ravel()
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputError(f"a {kind} is a whole number, not {array.dtype} such as {array[0]!s}.")
+    outside = (array < 0) | (array >= count)
+    if outside.any():
+        raise InputError(f"{kind} {array[outside][0]} is outside the table, which has {count:,} of them, from 0.")
+    return array.astype(np.int64)
+
+
+class Names(tuple[str, ...]):
+    """Names that were found to be different, so that they need not be looked at again: a table may have millions."""
+
+    __slots__ = ()
+
+
+def different_names(names: Iterable[Any], kind: str) -> Names:
+    """Return the names as texts, refusing one that is there twice."""
+    if isinstance(names, Names):
+        return names
+    if isinstance(names, str):
+        raise InputError(f"the {kind} names come as a list; {names!r} is a single text.")
+    texts = Names(map(str, names))
+    if len(set(texts)) != len(texts):
+        (name, _), *_ = Counter(texts).most_common(1)
+        raise InputError(f"the {kind} '{name}' is listed twice: every {kind} needs a name of its own.")
+    return texts

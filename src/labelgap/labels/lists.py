@@ -1,0 +1,81 @@
+"""From the names of present and absent classes to a table.
+
+Names are taken as they are: in Python a ``;`` is a character like any other. Only in a CSV of lists it separates names,
+and there nothing escapes it; a class whose name has a ``;`` needs the wide form or Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.compressed import different_names
+from labelgap.labels.table import LabelTable
+
+__all__ = ["table_from_lists"]
+
+
+def table_from_lists(
+    present: Iterable[Iterable[str]],
+    absent: Iterable[Iterable[str]] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    images: Sequence[str] | None = None,
+    unlisted: str = "unknown",
+) -> LabelTable:
+    """See ``LabelTable.from_lists``; a name twice in one list counts once."""
+    if unlisted not in ("unknown", "absent"):
+        raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
+    lengths, names = _flat(present)
+    absent_lengths, absent_names = _flat(absent) if absent is not None else ([0] * len(lengths), [])
+    count = len(lengths)
+    if len(absent_lengths) != count:
+        raise InputError(f"present lists {count} images, absent {len(absent_lengths)}: one entry per image in each.")
+    if images is not None and len(images) != count:
+        raise InputError(f"{len(images)} image names were given for {count} rows of labels.")
+    classes = sorted({*names, *absent_names}) if classes is None else different_names(classes, "class")
+    yes = _places(lengths, names, classes)
+    no = _places(absent_lengths, absent_names, classes)
+    both = np.intersect1d(yes, no, assume_unique=True)
+    if len(both):
+        row, column = divmod(int(both[0]), len(classes))
+        image = images[row] if images is not None else row
+        raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
+    if unlisted == "absent":
+        values = np.full(count * len(classes), ABSENT, dtype=np.int8)
+        values[yes] = PRESENT
+        columns = np.tile(np.arange(len(classes), dtype=np.int32), count)
+        return LabelTable(np.arange(count + 1) * len(classes), columns, values, classes, images)
+    places = np.concatenate([yes, no])
+    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(yes), len(no)])
+    rows, columns = np.divmod(places, max(len(classes), 1))
+    return LabelTable.from_entries(rows, columns, values, classes, images if images is not None else count)
+
+
+def _flat(lists: Iterable[Iterable[str]]) -> tuple[list[int], list[str]]:
+    """Return how many names each image lists, and all names one after the other."""
+    lengths: list[int] = []
+    names: list[str] = []
+    for row in lists:
+        if isinstance(row, str):
+            raise InputError(f"the classes of an image come as a list of names; {row!r} is a single text.")
+        before = len(names)
+        names.extend(map(str, row))
+        lengths.append(len(names) - before)
+    return lengths, names
+
+
+def _places(lengths: list[int], names: list[str], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Return the different places ``row · K + column`` that are listed, ascending."""
+    number = {name: column for column, name in enumerate(classes)}
+    try:
+        columns = np.fromiter(map(number.__getitem__, names), dtype=np.int64, count=len(names))
+    except KeyError as error:
+        raise UnknownNameError("class", error.args[0], number) from None
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    places: NDArray[np.int64] = np.unique(rows * len(classes) + columns)
+    return places

@@ -1,0 +1,106 @@
+"""Label tables in Parquet: one row per image, the lists of its present and absent classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.core.files import atomic_path
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.compressed import starts_of
+from labelgap.labels.table import LabelTable
+
+__all__ = ["read_table", "write_table"]
+
+_KEY = b"labelgap.classes"
+_STATES = {"present": PRESENT, "absent": ABSENT}
+
+
+def write_table(table: LabelTable, path: Path) -> None:
+    """See ``LabelTable.to_parquet``; the class names and their order are in the file's metadata."""
+    columns = {"image": pa.array(table.images, pa.string())}
+    names = pa.array(table.classes, pa.string())
+    for name, state in _STATES.items():
+        chosen = table.values == state
+        starts = starts_of(chosen)[table.starts]
+        entries = pa.DictionaryArray.from_arrays(pa.array(table.columns[chosen]), names)
+        columns[name] = pa.LargeListArray.from_arrays(pa.array(starts), entries)
+    metadata = {_KEY: json.dumps(table.classes, ensure_ascii=False).encode()}
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
+
+
+def read_table(path: Path) -> LabelTable:
+    """See ``LabelTable.from_parquet``; without class names in the metadata they are those that occur, sorted."""
+    file = _opened(path)
+    lists = {
+        name: _flat(file.column(name), f"{path}, column '{name}'") for name in _STATES if name in file.schema.names
+    }
+    found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
+    stored = (file.schema.metadata or {}).get(_KEY)
+    classes = json.loads(stored) if stored is not None else sorted(found)
+    number = {name: column for column, name in enumerate(classes)}
+    strange = sorted(found - number.keys())
+    if strange:
+        raise InputError(f"{path} lists the class '{strange[0]}', which its own list of classes does not have.")
+    columns = [
+        np.asarray([number.get(name, 0) for name in names], dtype=np.int64)[numbers]
+        for _, numbers, names in lists.values()
+    ]
+    rows = [rows for rows, _, _ in lists.values()]
+    values = [np.full(len(entries), _STATES[name], dtype=np.int8) for name, (entries, _, _) in lists.items()]
+    images = file.column("image").to_pylist()
+    try:
+        return LabelTable.from_entries(
+            np.concatenate(rows), np.concatenate(columns), np.concatenate(values), classes, images
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _opened(path: Path) -> pa.Table:
+    try:
+        file = pq.read_table(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}).") from None
+    missing = [name for name in ("image", "present") if name not in file.schema.names]
+    if missing:
+        raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
+    nameless = pc.index(file.column("image").is_null(), True).as_py()
+    if nameless >= 0:
+        raise InputError(f"{path}, row {nameless}: no image is named.")
+    return file
+
+
+def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Return the row of everything in a column of lists, and its name as a number into the names, which follow."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
+    rows, numbers, names = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], list[str]()
+    before = 0
+    for chunk in column.chunks:
+        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()
+        rows.append(np.repeat(np.arange(before, before + len(chunk)), lengths))
+        entries = chunk.flatten()
+        if not pa.types.is_dictionary(entries.type):
+            entries = entries.dictionary_encode()
+        if entries.null_count or entries.dictionary.null_count or not _is_text(entries.type.value_type):
+            raise InputError(f"{where}: it must hold lists of class names, each of them a text.")
+        numbers.append(entries.indices.to_numpy().astype(np.int64) + len(names))
+        names += entries.dictionary.to_pylist()
+        before += len(chunk)
+    return np.concatenate(rows), np.concatenate(numbers), names
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))

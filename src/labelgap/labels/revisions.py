@@ -1,0 +1,295 @@
+"""Revisions: what a model or a person says a label should be, laid over what was observed.
+
+What was observed is never overwritten. A permanent correction (LL-Cp), a pseudo-label (APL, curriculum) and a
+person's decision are all the same thing: an image, a class, a new value or a soft target, who said so, and when.
+
+Precedence: a person's decision, then the observation, then a model's revision. A model never overrules either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.core.files import atomic_path
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+from labelgap.labels.compressed import entries_of, integers, starts_of
+from labelgap.labels.table import LabelTable
+
+__all__ = ["PERSON_SOURCES", "Revision", "Revisions", "apply_revisions"]
+
+PERSON_SOURCES: Final = frozenset({"review"})
+
+_SCHEMA = pa.schema(
+    [
+        ("image", pa.string()),
+        ("class", pa.string()),
+        ("value", pa.int8()),
+        ("target", pa.float32()),
+        ("source", pa.string()),
+        ("epoch", pa.int32()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("author", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One label, revised.
+
+    Attributes:
+        image: name of the image.
+        class_name: name of the class.
+        value: PRESENT, ABSENT or UNKNOWN (a person who cannot tell); for a soft target the nearer of the two states.
+        target: a soft target from 0 to 1, kept in single precision, or None for a hard value.
+        source: the method, or "review" for a person.
+        epoch: when a model said so, counted from 1.
+        time: when a person said so, with its time zone.
+        author: which person.
+    """
+
+    image: str
+    class_name: str
+    value: int
+    source: str
+    target: float | None = None
+    epoch: int | None = None
+    time: datetime | None = None
+    author: str | None = None
+
+
+class Revisions(Sequence[Revision]):
+    """A list of revisions in the order they were made, kept in columns.
+
+    Example:
+        >>> made = Revisions([Revision("a.jpg", "dog", PRESENT, "ll-cp", epoch=2)])
+        >>> len(made), made[0].class_name
+        (1, 'dog')
+    """
+
+    def __init__(self, revisions: Iterable[Revision] = ()) -> None:
+        rows = [_row(revision) for revision in revisions]
+        self._table = _checked(pa.Table.from_pylist(rows, schema=_SCHEMA))
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Revisions:
+        """Wrap an Arrow table with the columns of ``to_table``."""
+        missing = [name for name in _SCHEMA.names if name not in table.column_names]
+        if missing:
+            raise InputError(f"these are not revisions: the column {missing[0]!r} is missing.")
+        try:
+            return cls._of(_checked(table.select(_SCHEMA.names).cast(_SCHEMA)))
+        except pa.ArrowException as error:
+            raise InputError(f"these are not revisions: {error}") from None
+
+    @classmethod
+    def _of(cls, table: pa.Table) -> Revisions:
+        made = cls.__new__(cls)
+        made._table = table
+        return made
+
+    @classmethod
+    def from_arrays(
+        cls,
+        table: LabelTable,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        *,
+        values: NDArray[np.int8] | int | None = None,
+        targets: NDArray[np.float32] | None = None,
+        source: str,
+        epoch: int | NDArray[np.int32],
+    ) -> Revisions:
+        """Make the revisions of a model from row and class numbers of a table, without a Python loop over them.
+
+        Args:
+            table: whose images and classes the numbers mean.
+            rows: ``(R,)``
+            columns: ``(R,)``
+            values: one code, or ``(R,)`` of them; when not given PRESENT, or the state nearer to a soft target.
+            targets: ``(R,)`` soft targets; hard when not given.
+            source: the method.
+            epoch: one epoch, or ``(R,)`` of them.
+        """
+        rows = integers(rows, "row", len(table))
+        columns = integers(columns, "class number", len(table.classes))
+        if len(rows) != len(columns):
+            raise InputError(f"{len(rows)} rows and {len(columns)} class numbers: one of each for a revision.")
+        if values is None:
+            values = PRESENT if targets is None else np.where(np.asarray(targets) < 0.5, ABSENT, PRESENT)
+        count = len(rows)
+        names, classes = np.asarray(table.images, dtype=object), np.asarray(table.classes, dtype=object)
+        data = {
+            "image": pa.array(names[rows], pa.string()),
+            "class": pa.array(classes[columns], pa.string()),
+            "value": pa.array(np.broadcast_to(as_codes(values, what="values"), count)),
+            "target": pa.nulls(count) if targets is None else pa.array(np.asarray(targets, dtype=np.float32)),
+            "source": pa.repeat(source, count),
+            "epoch": pa.array(np.broadcast_to(np.asarray(epoch, dtype=np.int32), count)),
+            "time": pa.nulls(count),
+            "author": pa.nulls(count),
+        }
+        return cls.from_table(pa.table(data))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Revision: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Revisions: ...
+
+    def __getitem__(self, index: int | slice) -> Revision | Revisions:
+        if isinstance(index, slice):
+            return self._of(self._table.take(np.arange(len(self))[index]))
+        try:
+            row = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"there is no revision {index}, there are {len(self):,}") from None
+        (only,) = self._table.slice(row, 1).to_pylist()
+        return _revision(only)
+
+    def __iter__(self) -> Iterator[Revision]:
+        for batch in self._table.to_batches():
+            yield from map(_revision, batch.to_pylist())
+
+    def __add__(self, other: Revisions) -> Revisions:
+        return self._of(pa.concat_tables([self._table, other._table]))
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._table.equals(other._table)) if isinstance(other, Revisions) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        sources = sorted(set(self._table.column("source").to_pylist()))
+        return f"Revisions({len(self):,}{' by ' + ', '.join(sources) if sources else ''})"
+
+    def to_table(self) -> pa.Table:
+        """Return the columns: image, class, value, target, source, epoch, time, author."""
+        return self._table
+
+    def until(self, epoch: int) -> Revisions:
+        """Return the revisions that models made in the first epochs, up to and with ``epoch``."""
+        return self._of(self._table.filter(pc.less_equal(self._table["epoch"], epoch)))
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write them, whole or not at all."""
+        with atomic_path(path) as temporary:
+            pq.write_table(self._table, temporary)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path) -> Revisions:
+        """Read what ``to_parquet`` wrote."""
+        try:
+            return cls.from_table(pq.read_table(path))
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist.") from None
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path} is not a Parquet file of revisions ({error}).") from None
+
+
+def apply_revisions(table: LabelTable, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
+    """Return a new table with hard revisions laid over it; see ``LabelTable.revised``.
+
+    A person's decision replaces anything; the last one counts. A model's revision fills only what is unknown, the last
+    one again. Soft targets are not labels and are passed over.
+
+    Args:
+        table: the observed labels.
+        revisions: in the order they were made.
+        sources: whose revisions to apply; everybody's when not given.
+    """
+    places, values, by_person = _decided(table, revisions, sources)
+    row, column = np.divmod(places, max(len(table.classes), 1))
+    touched, which = np.unique(row, return_inverse=True)
+    entries, lengths, first = entries_of(table.starts, touched)
+    known = np.repeat(touched, lengths) * len(table.classes) + table.columns[entries]
+    at = np.searchsorted(known, places)
+    observed = np.isin(places, known, assume_unique=True)
+    replaced, added = observed & by_person, ~observed & (values != UNKNOWN)
+    labels = table.values.copy()
+    labels[entries[at[replaced]]] = values[replaced]
+    before = (table.starts[row] + at - first[which])[added]
+    starts = table.starts + starts_of(np.bincount(row[added], minlength=len(table)))
+    columns, labels = np.insert(table.columns, before, column[added]), np.insert(labels, before, values[added])
+    revised = LabelTable(starts, columns, labels, table.classes, table.images)
+    known_still = labels != UNKNOWN
+    return revised if known_still.all() else revised.keep(known_still)
+
+
+def _decided(
+    table: LabelTable, revisions: Revisions, sources: Iterable[str] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.bool_]]:
+    """Return the revised places ``row · K + column``, ascending, what was said of each, and whether by a person.
+
+    The last word on a place counts, a person's before a model's.
+    """
+    said = revisions.to_table()
+    said = said.filter(said["target"].is_null())
+    if sources is not None:
+        said = said.filter(pc.is_in(said["source"], _texts(sources)))
+    by_person = pc.is_in(said["source"], _texts(PERSON_SOURCES)).to_numpy()
+    row = _numbers(said["image"], "image", table.images)
+    places = row * len(table.classes) + _numbers(said["class"], "class", table.classes)
+    order = np.argsort(by_person, kind="stable")[::-1]
+    places, chosen = np.unique(places[order], return_index=True)
+    return places, said["value"].to_numpy()[order][chosen], by_person[order][chosen]
+
+
+def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the number of every name of a column in the names of a table."""
+    different = pc.unique(column)
+    wanted = set(different.to_pylist())
+    number = {name: at for at, name in enumerate(names) if name in wanted}
+    for name in different.to_pylist():
+        if name not in number:
+            raise InputError(f"a revision speaks of the {kind} {name!r}, which is not in the table.")
+    numbers = np.array([number[name] for name in different.to_pylist()], dtype=np.int64)
+    place: NDArray[np.int64] = pc.index_in(column, different).to_numpy()
+    return numbers[place]
+
+
+def _texts(sources: Iterable[str]) -> pa.Array:
+    if isinstance(sources, str):
+        raise InputError(f"the sources come as a list of names; {sources!r} is a single text.")
+    return pa.array(list(sources), pa.string())
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """Refuse columns that no revision could have written."""
+    for name in ("image", "class", "value", "source"):
+        if table[name].null_count:
+            raise InputError(f"these are not revisions: the column {name!r} has an empty cell.")
+    values, targets = as_codes(table["value"].to_numpy(), what="the value of a revision"), table["target"].to_numpy()
+    soft = table["target"].is_valid().to_numpy()
+    outside = soft & ~((targets >= 0) & (targets <= 1))
+    if outside.any():
+        raise InputError(f"a soft target of {targets[outside][0]}: it lies between 0 and 1.")
+    if (soft & (values == UNKNOWN)).any():
+        raise InputError("a revision with a soft target says present or absent, not unknown.")
+    return table
+
+
+def _row(revision: Revision) -> dict[str, Any]:
+    as_codes(revision.value, what="the value of a revision")
+    if revision.time is not None and revision.time.tzinfo is None:
+        raise InputError("the time of a revision needs a time zone: datetime.now(UTC).")
+    row = {name: getattr(revision, name) for name in _SCHEMA.names if name != "class"}
+    return {**row, "class": revision.class_name}
+
+
+def _revision(row: dict[str, Any]) -> Revision:
+    return Revision(class_name=row.pop("class"), **row)

@@ -1,0 +1,298 @@
+"""The label table: for every image and class, present, absent or unknown.
+
+Only known labels are stored (compressed rows), so memory grows with what somebody said, not with images × classes:
+nine million images of five thousand classes with a hundred million known labels fit in a gigabyte.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+from labelgap.labels.compressed import different_names, entries_of, integers, row_numbers, sort_entries, starts_of
+from labelgap.labels.counts import Counts
+
+if TYPE_CHECKING:
+    from labelgap.labels.revisions import Revisions
+
+__all__ = ["Counts", "LabelTable"]
+
+Amount = int | Literal["all"]
+
+
+class LabelTable:
+    """Labels of N images and K classes in three states, sparse inside, never changed once made.
+
+    Make one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``.
+
+    Args:
+        starts: ``(N + 1,)``; the known labels of row i lie at ``starts[i]:starts[i + 1]``.
+        columns: class number of every known label, ascending within a row.
+        values: PRESENT or ABSENT of every known label.
+        classes: K different names.
+        images: N different names; numbers from 0 when not given.
+    """
+
+    classes: tuple[str, ...]
+    images: tuple[str, ...]
+    __slots__ = ("classes", "columns", "images", "starts", "values")
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],
+        columns: NDArray[np.int32],
+        values: NDArray[np.int8],
+        classes: Sequence[str],
+        images: Sequence[str] | None = None,
+    ) -> None:
+        self.starts = np.asarray(starts, dtype=np.int64)
+        self.columns = np.asarray(columns, dtype=np.int32)
+        self.values = np.asarray(values, dtype=np.int8)
+        self.classes = different_names(classes, "class")
+        self.images = different_names(range(len(starts) - 1) if images is None else images, "image")
+        if len(self.images) != len(self):
+            raise InputError(f"{len(self.images)} image names were given for {len(self)} rows of labels.")
+        if not len(self.columns) == len(self.values) == self.starts[-1]:
+            raise InputError("the known labels are not as many as the starts of the rows say.")
+        for array in (self.starts, self.columns, self.values):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_entries(
+        cls,
+        rows: ArrayLike,
+        columns: ArrayLike,
+        values: ArrayLike,
+        classes: Sequence[str],
+        images: Sequence[str] | int,
+    ) -> LabelTable:
+        """Make a table from its known labels, one (row, class number, value) each, in any order.
+
+        Args:
+            rows: row number of every entry.
+            columns: class number of every entry.
+            values: PRESENT, ABSENT or UNKNOWN of every entry; unknown ones are not stored.
+            classes: K names.
+            images: N names, or just N.
+        """
+        classes = different_names(classes, "class")
+        count = int(images) if isinstance(images, int | np.integer) else len(images)
+        row = integers(rows, "row", count)
+        column = integers(columns, "class number", len(classes))
+        value = as_codes(np.asarray(values).ravel())
+        if not len(row) == len(column) == len(value):
+            raise InputError(f"{len(row)} rows, {len(column)} class numbers and {len(value)} values: one each a label.")
+        known = value != UNKNOWN
+        row, narrow, value = sort_entries(row[known], column[known], value[known], classes)
+        starts = starts_of(np.bincount(row, minlength=count))
+        return cls(starts, narrow, value, classes, None if isinstance(images, int | np.integer) else images)
+
+    @classmethod
+    def from_dense(
+        cls, labels: ArrayLike, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
+    ) -> LabelTable:
+        """Make a table from an (N, K) array of 1 / 0 / −1, booleans, or 1 / 0 / NaN.
+
+        Example:
+            >>> table = LabelTable.from_dense([[1, 0, -1], [-1, -1, 1]], classes=["cat", "dog", "owl"])
+            >>> table
+            LabelTable(2 images, 3 classes: 2 present, 1 absent, 3 unknown)
+        """
+        if isinstance(labels, torch.Tensor):
+            labels = labels.detach().cpu()
+            labels = (labels.float() if labels.dtype == torch.bfloat16 else labels).numpy()
+        codes = as_codes(labels)
+        if codes.ndim != 2:
+            raise InputError(f"labels must be a matrix, a row per image and a column per class, not {codes.shape}.")
+        if classes is None:
+            classes = [str(number) for number in range(codes.shape[1])]
+        if len(classes) != codes.shape[1]:
+            raise InputError(f"{len(classes)} class names were given for {codes.shape[1]} columns of labels.")
+        rows, columns = np.nonzero(codes != UNKNOWN)
+        starts = starts_of(np.bincount(rows, minlength=len(codes)))
+        return cls(starts, columns.astype(np.int32), codes[rows, columns], classes, images)
+
+    @classmethod
+    def from_lists(
+        cls,
+        present: Sequence[Iterable[str]],
+        absent: Sequence[Iterable[str]] | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        images: Sequence[str] | None = None,
+        unlisted: Literal["unknown", "absent"] = "unknown",
+    ) -> LabelTable:
+        """Make a table from the names of each image's present (and absent) classes.
+
+        Args:
+            present: for every image the classes that are there.
+            absent: for every image the classes that are known not to be there.
+            classes: all names in the order wanted; those that occur, sorted, when not given.
+            images: names of the images.
+            unlisted: what a class in neither list is.
+
+        Example:
+            >>> LabelTable.from_lists([["cat"], ["owl", "cat"]], [["dog"], []]).to_dense()
+            array([[ 1,  0, -1],
+                   [ 1, -1,  1]], dtype=int8)
+        """
+        from labelgap.labels.lists import table_from_lists
+
+        return table_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
+
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
+        """Read a CSV, wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``)."""
+        from labelgap.labels.csvfile import read_csv
+
+        return read_csv(Path(path), zeros=zeros, unlisted=unlisted).table
+
+    @classmethod
+    def from_parquet(cls, path: str | os.PathLike[str]) -> LabelTable:
+        """Read what ``to_parquet`` wrote."""
+        from labelgap.labels.parquet import read_table
+
+        return read_table(Path(path))
+
+    def to_csv(self, path: str | os.PathLike[str], splits: Sequence[str] | None = None) -> None:
+        """Write a wide CSV: 1, 0, and blank for unknown; whole or not at all.
+
+        A name that would be read back as another (class ``split``, blanks around it) is refused; Parquet holds it.
+        """
+        from labelgap.labels.csvfile import write_csv
+
+        write_csv(self, Path(path), splits)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write one row per image with the lists of present and absent classes; whole or not at all."""
+        from labelgap.labels.parquet import write_table
+
+        write_table(self, Path(path))
+
+    def to_dense(self) -> NDArray[np.int8]:
+        """Return the (N, K) matrix of codes."""
+        dense = np.full(self.shape, UNKNOWN, dtype=np.int8)
+        dense[self.rows, self.columns] = self.values
+        return dense
+
+    def batch(self, rows: ArrayLike) -> torch.Tensor:
+        """Return the observed codes of some rows as a (B, K) int8 tensor.
+
+        Example:
+            >>> LabelTable.from_dense([[1, 0], [-1, 1]]).batch([1])
+            tensor([[-1,  1]], dtype=torch.int8)
+        """
+        index = row_numbers(rows, len(self))
+        codes = np.full((len(index), len(self.classes)), UNKNOWN, dtype=np.int8)
+        entries, lengths, _ = entries_of(self.starts, index)
+        codes[np.repeat(np.arange(len(index)), lengths), self.columns[entries]] = self.values[entries]
+        return torch.from_numpy(codes)
+
+    def counts(self) -> Counts:
+        """Count present, absent and unknown labels per class."""
+        present = np.bincount(self.columns[self.values == PRESENT], minlength=len(self.classes))
+        absent = np.bincount(self.columns[self.values == ABSENT], minlength=len(self.classes))
+        return Counts(present, absent, len(self) - present - absent)
+
+    def select(self, rows: ArrayLike) -> LabelTable:
+        """Return the table of some rows, in the order given."""
+        index = row_numbers(rows, len(self))
+        entries, lengths, _ = entries_of(self.starts, index)
+        images = [self.images[row] for row in index.tolist()]
+        return LabelTable(starts_of(lengths), self.columns[entries], self.values[entries], self.classes, images)
+
+    def keep(self, kept: NDArray[np.bool_]) -> LabelTable:
+        """Return the table with some of its known labels, chosen by a mask over ``values``; the rest is unknown."""
+        starts = starts_of(kept)[self.starts]
+        return LabelTable(starts, self.columns[kept], self.values[kept], self.classes, self.images)
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[LabelTable]) -> LabelTable:
+        """Put tables of the same classes one below the other."""
+        if len({table.classes for table in tables}) != 1:
+            raise InputError("only tables of the same classes, in the same order, can be put together; one at least.")
+        starts = starts_of(np.concatenate([np.diff(table.starts) for table in tables]))
+        columns = np.concatenate([table.columns for table in tables])
+        values = np.concatenate([table.values for table in tables])
+        return cls(starts, columns, values, tables[0].classes, [name for table in tables for name in table.images])
+
+    def split(self, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Split the rows as the papers do; see ``labelgap.labels.draws.paper_split``."""
+        from labelgap.labels.draws import paper_split
+
+        return paper_split(len(self), fraction, seed)
+
+    def observe(self, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
+        """Keep so many positives and negatives of every image, as the papers draw them; hide the rest."""
+        from labelgap.labels.draws import observe
+
+        return observe(self, positives, negatives, seed)
+
+    def drop(self, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:
+        """Hide a fraction of the known labels at random, of each class alike when ``per_class``."""
+        from labelgap.labels.draws import drop
+
+        return drop(self, fraction, seed, per_class=per_class)
+
+    def revised(self, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
+        """Return a new table with hard revisions laid over this one; a model never overrules an observation."""
+        from labelgap.labels.revisions import apply_revisions
+
+        return apply_revisions(self, revisions, sources)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Row number of every known label."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images, classes."""
+        return len(self), len(self.classes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is unknown."""
+        return len(self.values) == len(self) * len(self.classes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the labels, names not counted."""
+        return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
+
+    def class_number(self, name: str) -> int:
+        """Return the column of a class, or raise an error that names the nearest one."""
+        try:
+            return self.classes.index(name)
+        except ValueError:
+            raise UnknownNameError("class", name, self.classes) from None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelTable):
+            return NotImplemented
+        arrays = ("starts", "columns", "values")
+        same_names = self.classes == other.classes and self.images == other.images
+        return same_names and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[LabelTable], tuple[object, ...]]:
+        return LabelTable, (self.starts, self.columns, self.values, self.classes, self.images)
+
+    def __repr__(self) -> str:
+        present, absent, unknown = self.counts().total
+        return (
+            f"LabelTable({len(self):,} images, {len(self.classes):,} classes: "
+            f"{present:,} present, {absent:,} absent, {unknown:,} unknown)"
+        )

@@ -1,0 +1,95 @@
+"""A table that goes out and comes in again is the same table, whatever its names are."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+
+LETTERS = "ab ,;\"'\n\r\t=#é漢\U0001f600\u2028\x0b\ufeff\\0"
+COLUMNS = {"image", "split", "group", "present"}
+FEW = settings(max_examples=60)
+
+
+@st.composite
+def tables(draw: st.DrawFn, names: st.SearchStrategy[str], rows: int = 0, classes: int = 0) -> LabelTable:
+    shape = draw(st.integers(rows, 5)), draw(st.integers(classes, 4))
+    states = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
+    dense = np.array(draw(st.lists(states, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])), dtype=np.int8)
+    images, columns = (draw(st.lists(names, min_size=size, max_size=size, unique=True)) for size in shape)
+    return LabelTable.from_dense(dense.reshape(shape), columns, images)
+
+
+ANY_NAME = st.text(LETTERS, max_size=6)
+CSV_NAME = ANY_NAME.map(str.strip).filter(lambda name: name and name.lower() not in COLUMNS)
+
+
+def known(table: LabelTable) -> bool:
+    return len(table.values) > 0
+
+
+@FEW
+@given(tables(CSV_NAME, rows=1, classes=1).filter(known), st.booleans())
+def test_through_a_wide_csv(table: LabelTable, with_splits: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        table.to_csv(path, splits=["val"] * len(table) if with_splits else None)
+        assert LabelTable.from_csv(path) == table
+
+
+@FEW
+@given(tables(ANY_NAME))
+def test_through_parquet(table: LabelTable) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table.to_parquet(Path(folder) / "a.parquet")
+        assert LabelTable.from_parquet(Path(folder) / "a.parquet") == table
+
+
+def lists(table: LabelTable, state: int) -> list[list[str]]:
+    return [[table.classes[column] for column in np.flatnonzero(row == state)] for row in table.to_dense()]
+
+
+@FEW
+@given(tables(ANY_NAME))
+def test_through_lists(table: LabelTable) -> None:
+    present, absent = lists(table, PRESENT), lists(table, ABSENT)
+    assert LabelTable.from_lists(present, absent, classes=table.classes, images=table.images) == table
+    filled = np.where(table.to_dense() == UNKNOWN, ABSENT, table.to_dense())
+    told = LabelTable.from_lists(present, absent, classes=table.classes, images=table.images, unlisted="absent")
+    assert told == LabelTable.from_dense(filled, table.classes, table.images)
+
+
+def quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'
+
+
+@FEW
+@given(tables(CSV_NAME.filter(lambda name: ";" not in name), rows=1).filter(known))
+def test_through_a_csv_of_lists(table: LabelTable) -> None:
+    rows = zip(table.images, lists(table, PRESENT), lists(table, ABSENT), strict=True)
+    lines = [",".join(map(quoted, (image, ";".join(yes), " ; ".join(no)))) for image, yes, no in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        path.write_text("\n".join(["image,present,absent", *lines]), encoding="utf-8", newline="")
+        found = LabelTable.from_csv(path)
+    mentioned = sorted(
+        name for name, count in zip(table.classes, table.counts().unknown, strict=True) if count < len(table)
+    )
+    assert found.classes == tuple(mentioned)
+    assert found.images == table.images
+    columns = [table.class_number(name) for name in mentioned]
+    assert (found.to_dense() == table.to_dense()[:, columns]).all()
+
+
+@FEW
+@given(tables(ANY_NAME))
+def test_through_a_dense_matrix(table: LabelTable) -> None:
+    dense = table.to_dense()
+    floats = np.where(dense == UNKNOWN, np.nan, dense)
+    for labels in (dense, floats, floats.astype(np.float16), dense.tolist() if dense.size else dense):
+        assert LabelTable.from_dense(labels, table.classes, table.images) == table

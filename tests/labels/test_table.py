@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+
+Codes = NDArray[np.int8]
+FEW = settings(max_examples=40)
+
+
+@st.composite
+def codes(draw: st.DrawFn) -> Codes:
+    shape = draw(st.integers(0, 6)), draw(st.integers(0, 5))
+    states = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
+    flat = draw(st.lists(states, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    return np.array(flat, dtype=np.int8).reshape(shape)
+
+
+def small() -> LabelTable:
+    return LabelTable.from_dense([[1, 0, -1], [-1, -1, 1]], classes=["cat", "dog", "owl"], images=["a.jpg", "b.jpg"])
+
+
+@FEW
+@given(codes())
+def test_a_dense_matrix_comes_back_as_it_was(dense: Codes) -> None:
+    table = LabelTable.from_dense(dense)
+    assert table.shape == dense.shape
+    assert len(table) == len(dense)
+    assert table.to_dense().dtype == np.int8
+    assert (table.to_dense() == dense).all()
+    assert table.complete == (not (dense == UNKNOWN).any())
+
+
+@FEW
+@given(codes())
+def test_only_known_labels_are_stored_row_by_row_in_order_of_their_class(dense: Codes) -> None:
+    table = LabelTable.from_dense(dense)
+    known = [(row, column) for row in range(dense.shape[0]) for column in range(dense.shape[1])]
+    known = [place for place in known if dense[place] != UNKNOWN]
+    assert list(zip(table.rows.tolist(), table.columns.tolist(), strict=True)) == known
+    assert table.values.tolist() == [dense[place] for place in known]
+    assert table.nbytes == 8 * (len(dense) + 1) + 5 * len(known)
+
+
+@FEW
+@given(codes(), st.randoms(use_true_random=False))
+def test_entries_in_any_order_give_the_same_table(dense: Codes, random: Any) -> None:
+    entries = [(row, column, value) for (row, column), value in np.ndenumerate(dense)]
+    random.shuffle(entries)
+    rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
+    names = [str(number) for number in range(dense.shape[1])]
+    assert LabelTable.from_entries(rows, columns, values, names, len(dense)) == LabelTable.from_dense(dense)
+
+
+@FEW
+@given(codes(), st.data())
+def test_a_batch_is_the_rows_asked_for_in_their_order(dense: Codes, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(dense) - 1), max_size=8)) if len(dense) else []
+    batch = LabelTable.from_dense(dense).batch(rows)
+    assert batch.dtype == torch.int8
+    assert batch.shape == (len(rows), dense.shape[1])
+    assert (batch.numpy() == dense[rows]).all()
+
+
+@FEW
+@given(codes(), st.data())
+def test_select_takes_rows_and_their_names(dense: Codes, data: st.DataObject) -> None:
+    names = [f"{number}.jpg" for number in range(len(dense))]
+    rows = data.draw(st.permutations(range(len(dense)))) if len(dense) else []
+    rows = rows[: data.draw(st.integers(0, len(rows)))]
+    chosen = LabelTable.from_dense(dense, images=names).select(rows)
+    assert (chosen.to_dense() == dense[rows]).all()
+    assert chosen.images == tuple(names[row] for row in rows)
+
+
+@FEW
+@given(codes(), st.data())
+def test_a_mask_selects_as_row_numbers_do(dense: Codes, data: st.DataObject) -> None:
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(dense), max_size=len(dense))), dtype=bool)
+    table = LabelTable.from_dense(dense)
+    assert table.select(mask) == table.select(np.flatnonzero(mask))
+    assert (table.batch(torch.from_numpy(mask)).numpy() == dense[mask]).all()
+
+
+@FEW
+@given(codes())
+def test_counts_are_those_of_the_dense_matrix(dense: Codes) -> None:
+    counts = LabelTable.from_dense(dense).counts()
+    for counted, state in ((counts.present, PRESENT), (counts.absent, ABSENT), (counts.unknown, UNKNOWN)):
+        assert counted.tolist() == (dense == state).sum(0).tolist()
+    assert counts.total == tuple(int((dense == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN))
+
+
+@FEW
+@given(codes(), st.data())
+def test_parts_put_together_are_the_whole(dense: Codes, data: st.DataObject) -> None:
+    whole = LabelTable.from_dense(dense, images=[f"{number}.jpg" for number in range(len(dense))])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(dense)), max_size=3)))
+    edges = [0, *cuts, len(dense)]
+    parts = [whole.select(range(start, end)) for start, end in itertools.pairwise(edges)]
+    assert LabelTable.concatenate(parts) == whole
+
+
+@FEW
+@given(codes(), st.data())
+def test_keep_hides_the_known_labels_that_are_not_in_the_mask(dense: Codes, data: st.DataObject) -> None:
+    known = int((dense != UNKNOWN).sum())
+    kept = np.array(data.draw(st.lists(st.booleans(), min_size=known, max_size=known)), dtype=bool)
+    expected = dense.copy()
+    expected[expected != UNKNOWN] = np.where(kept, dense[dense != UNKNOWN], UNKNOWN)
+    assert (LabelTable.from_dense(dense).keep(kept).to_dense() == expected).all()
+
+
+def test_a_million_images_of_five_thousand_classes_take_the_memory_of_their_known_labels() -> None:
+    images, classes, known = 1_000_000, 5_000, 2_000_000
+    rows = np.arange(known) % images
+    columns = (np.arange(known) * 7 + np.arange(known) // images) % classes
+    values = (np.arange(known) % 2).astype(np.int8)
+    table = LabelTable.from_entries(rows, columns, values, [str(number) for number in range(classes)], images)
+    assert table.nbytes == 8 * (images + 1) + 5 * known
+    assert table.nbytes < 40e6
+    assert table.counts().total == (known // 2, known // 2, images * classes - known)
+    assert table.batch([0, 999_999]).shape == (2, classes)
+    assert np.flatnonzero(table.batch([3])[0].numpy() != UNKNOWN).tolist() == [21, 22]
+    assert not table.complete
+
+
+def test_nan_tensors_and_booleans_are_read() -> None:
+    expected = [[PRESENT, UNKNOWN], [ABSENT, PRESENT]]
+    for dense in (
+        np.array([[1, math.nan], [0, 1]]),
+        torch.tensor([[1, math.nan], [0, 1]]),
+        torch.tensor([[1, math.nan], [0, 1]], dtype=torch.bfloat16, requires_grad=True),
+        torch.tensor([[1, -1], [0, 1]], dtype=torch.int8),
+        [[1.0, math.nan], [0.0, 1.0]],
+    ):
+        assert LabelTable.from_dense(dense).to_dense().tolist() == expected
+    assert LabelTable.from_dense(np.eye(2, dtype=bool)).to_dense().tolist() == [[PRESENT, ABSENT], [ABSENT, PRESENT]]
+
+
+def test_names_are_numbers_where_none_are_given_and_texts_always() -> None:
+    table = LabelTable.from_dense([[1, 0]])
+    assert (table.classes, table.images) == (("0", "1"), ("0",))
+    named = LabelTable.from_dense([[1, 0]], classes=np.array(["a", "b"]), images=[7])  # type: ignore[arg-type, list-item]
+    assert (named.classes, named.images) == (("a", "b"), ("7",))
+    assert all(type(name) is str for name in (*named.classes, *named.images))
+
+
+@pytest.mark.parametrize("dense", [[1, 0], 1, [[[1]]], []])
+def test_labels_that_are_no_matrix_are_refused(dense: Any) -> None:
+    with pytest.raises(InputError, match="labels must be a matrix, a row per image and a column per class"):
+        LabelTable.from_dense(dense)
+
+
+def test_names_that_do_not_fit_the_labels_are_refused() -> None:
+    with pytest.raises(InputError, match="1 class names were given for 2 columns"):
+        LabelTable.from_dense([[1, 0]], classes=["a"])
+    with pytest.raises(InputError, match="2 image names were given for 1 rows"):
+        LabelTable.from_dense([[1, 0]], images=["a", "b"])
+    with pytest.raises(InputError, match="class names come as a list; 'ab' is a single text"):
+        LabelTable.from_dense([[1, 0]], classes="ab")
+
+
+def test_a_class_or_an_image_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="the class 'cat' is listed twice"):
+        LabelTable.from_dense([[1, 0, 1]], classes=["dog", "cat", "cat"])
+    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
+        LabelTable.from_dense([[1], [0]], images=["a.jpg", "a.jpg"])
+    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
+        small().select([0, 1, 0])
+    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
+        LabelTable.concatenate([small(), small()])
+    with pytest.raises(InputError, match="the class 'cat' is listed twice"):
+        LabelTable.from_entries([0], [0], [1], ["cat", "cat"], 1)
+
+
+def test_codes_outside_the_three_states_are_refused() -> None:
+    with pytest.raises(InputError, match=r"labels holds 3 at \(0, 1\)"):
+        LabelTable.from_dense([[1, 3]])
+    with pytest.raises(InputError, match=r"labels holds 7 at \(0,\)"):
+        LabelTable.from_entries([0], [0], [7], ["a"], 1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (([0, 5], [0, 0], [1, 1]), "row 5 is outside the table, which has 2 of them, from 0"),
+        (([-1], [0], [1]), "row -1 is outside"),
+        (([0], [3], [1]), "class number 3 is outside the table, which has 3 of them"),
+        ((np.array([0]), np.array([2**32]), [1]), "class number 4294967296 is outside"),
+        (([0.5], [0], [1]), r"a row is a whole number, not float64 such as 0\.5"),
+        (([0, 1], [0], [1]), "2 rows, 1 class numbers and 1 values"),
+        (([1, 1], [2, 2], [1, 0]), "row 1 has two labels for class 'owl'"),
+        (([1, 1], [2, 2], [1, 1]), "row 1 has two labels for class 'owl'"),
+    ],
+)
+def test_entries_that_cannot_be_placed_are_refused(entries: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LabelTable.from_entries(entries[0], entries[1], entries[2], ["cat", "dog", "owl"], 2)
+
+
+def test_an_unknown_entry_beside_a_known_one_says_nothing() -> None:
+    table = LabelTable.from_entries([0, 0], [0, 0], [UNKNOWN, PRESENT], ["a"], 1)
+    assert table.to_dense().tolist() == [[PRESENT]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([2], "row 2 is outside the table, which has 2 of them"),
+        ([-1], "row -1 is outside"),
+        ([0.0], "a row is a whole number"),
+        (["a"], "a row is a whole number"),
+        ([True], r"a mask of rows must have shape \(2,\), not \(1,\)"),
+    ],
+)
+def test_rows_that_are_not_there_are_refused(rows: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small().batch(rows)
+    with pytest.raises(InputError, match=message):
+        small().select(rows)
+
+
+def test_tables_of_other_classes_or_none_at_all_are_not_put_together() -> None:
+    other = LabelTable.from_dense([[1, 0, 1]], classes=["dog", "cat", "owl"], images=["c.jpg"])
+    for tables in ([small(), other], []):
+        with pytest.raises(InputError, match="only tables of the same classes"):
+            LabelTable.concatenate(tables)
+
+
+def test_an_empty_table_can_be_used_like_any_other() -> None:
+    empty = LabelTable.from_dense(np.zeros((0, 3)))
+    assert empty.shape == (0, 3)
+    assert empty.to_dense().shape == (0, 3)
+    assert empty.counts().total == (0, 0, 0)
+    assert empty.batch([]).shape == (0, 3)
+    assert empty.select([]) == empty.observe() == empty.drop(0.5) == empty.drop(0.5, per_class=True) == empty
+    assert LabelTable.concatenate([empty, empty]) == empty
+    assert [len(part) for part in empty.split()] == [0, 0]
+    assert repr(empty) == "LabelTable(0 images, 3 classes: 0 present, 0 absent, 0 unknown)"
+
+
+def test_a_table_in_which_nothing_is_known_can_be_used_like_any_other() -> None:
+    blank = LabelTable.from_dense(np.full((2, 3), np.nan))
+    assert blank.nbytes == 8 * 3
+    assert blank.counts().unknown.tolist() == [2, 2, 2]
+    assert (blank.batch([1, 0]) == UNKNOWN).all()
+    assert blank.observe("all", "all") == blank.drop(1.0) == blank
+    assert not blank.complete
+
+
+def test_arrays_that_contradict_one_another_are_refused() -> None:
+    with pytest.raises(InputError, match="not as many as the starts"):
+        LabelTable(np.array([0, 2]), np.array([0], np.int32), np.array([1], np.int8), ["a"])
+
+
+def test_a_table_cannot_be_written_to() -> None:
+    table = small()
+    for again in (table, table.select([1]), pickle.loads(pickle.dumps(table)), copy.deepcopy(table)):
+        for array in (again.starts, again.columns, again.values):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+    table.batch([0])[:] = ABSENT
+    table.to_dense()[:] = ABSENT
+    assert table == small()
+
+
+def test_a_table_reaches_another_process_as_it_is() -> None:
+    assert pickle.loads(pickle.dumps(small())) == small()
+
+
+def test_tables_are_equal_when_labels_and_names_are() -> None:
+    dense = small().to_dense()
+    assert small() == LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
+    assert small() != LabelTable.from_dense(dense, ["cat", "dog", "cow"], ["a.jpg", "b.jpg"])
+    assert small() != LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "c.jpg"])
+    assert small() != LabelTable.from_dense(-abs(dense), ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
+    assert small() != dense.tolist()
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(small())
+
+
+def test_a_class_is_found_by_name_or_the_nearest_is_named() -> None:
+    assert small().class_number("owl") == 2
+    with pytest.raises(UnknownNameError, match=r"there is no class 'dgo'\. Did you mean 'dog'\?"):
+        small().class_number("dgo")
+
+
+def test_a_table_says_in_a_line_what_it_holds() -> None:
+    assert repr(small()) == "LabelTable(2 images, 3 classes: 2 present, 1 absent, 3 unknown)"
