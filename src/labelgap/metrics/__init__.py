@@ -1,0 +1,14 @@
+"""How good a prediction is, as far as the known labels can tell.
+
+Every metric keeps the third state: an unknown label is left out, never taken as absent unless that is asked for. A
+class (or image) is **counted** only where it has at least one known present and one known absent label, and
+``return_counted=True`` says how many were: a mean over 6 of 80 classes looks just like one over 80.
+"""
+
+from __future__ import annotations
+
+from labelgap.metrics.average import average_precision
+from labelgap.metrics.calibration import Thresholds, thresholds
+from labelgap.metrics.decisions import f1, precision, recall
+
+__all__ = ["Thresholds", "average_precision", "f1", "precision", "recall", "thresholds"]

@@ -1,0 +1,214 @@
+"""What every metric does first: look at what it was given, and bring it into one form.
+
+Each metric is *validate → format → compute*. The first two live here. Scores become a float32 or float64 array
+``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; whatever cannot become that
+is an :class:`~labelgap.core.errors.InputError` that says where. The last step they share is here too: which classes
+(or images) a mean is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels.codes import ABSENT, PRESENT, as_codes
+
+__all__ = [
+    "AVERAGES",
+    "Average",
+    "Codes",
+    "Dense",
+    "Empty",
+    "Floats",
+    "Labels",
+    "Scores",
+    "Unknown",
+    "as_array",
+    "average_over",
+    "format_labels",
+    "format_pair",
+    "format_scores",
+    "require_probabilities",
+    "unknown_as_absent",
+    "validate_average",
+    "validate_empty",
+    "validate_option",
+]
+
+Average: TypeAlias = Literal["macro", "samples", "micro"]
+Empty: TypeAlias = Literal["skip", "zero"]
+Unknown: TypeAlias = Literal["ignore", "absent"]
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Codes: TypeAlias = NDArray[np.int8]
+
+AVERAGES: Final = ("macro", "samples", "micro")
+PROBABILITY_SLACK: Final = 1e-6
+
+
+@runtime_checkable
+class Dense(Protocol):
+    """Anything that can write itself out as an ``(N, K)`` array of codes, as a label table can."""
+
+    def to_dense(self) -> Any:
+        """Return the ``(N, K)`` codes."""
+        ...
+
+
+@runtime_checkable
+class _Tensor(Protocol):
+    def detach(self) -> Any: ...
+
+    def cpu(self) -> Any: ...
+
+
+Scores: TypeAlias = "ArrayLike | _Tensor"
+Labels: TypeAlias = "ArrayLike | Dense | _Tensor"
+
+
+def validate_option(kind: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a word that is not among ``known``, naming the nearest one."""
+    known = tuple(known)
+    if value not in known:
+        raise UnknownNameError(kind, str(value), known)
+
+
+def validate_average(average: object) -> None:
+    """Refuse anything but ``"macro"``, ``"samples"``, ``"micro"`` or None."""
+    if average is not None:
+        validate_option("average", average, AVERAGES)
+
+
+def validate_empty(empty: object) -> None:
+    """Refuse anything but ``"skip"`` or ``"zero"``."""
+    validate_option("rule for what has no present or no absent (empty=)", empty, ("skip", "zero"))
+
+
+def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
+    """Turn an array, a tensor on any device, or nested lists into a finite ``(N, K)`` float32 or float64 array.
+
+    float32 stays as it is, narrower floats are widened to it without loss, everything else becomes float64.
+
+    Example:
+        >>> format_scores([[0, 1], [0.5, 2]])
+        array([[0. , 1. ],
+               [0.5, 2. ]])
+    """
+    array = as_array(scores, what)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{what} must be numbers, not {array.dtype}.")
+    _require_matrix(array, what)
+    narrow = array.dtype in (np.float16, np.float32)
+    with np.errstate(over="ignore"):
+        formatted: Floats = array.astype(np.float32 if narrow else np.float64, copy=False)
+    finite = np.isfinite(formatted)
+    if not finite.all():
+        row, column = (int(i) for i in np.argwhere(~finite)[0])
+        count = formatted.size - int(np.count_nonzero(finite))
+        raise InputError(
+            f"{what} must be finite: {formatted[row, column]} at row {row}, class {column}, and {count} such in all. "
+            "Look at the model that gave them; a score that is missing cannot be ranked."
+        )
+    return formatted
+
+
+def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
+    """Turn an array, a tensor, nested lists or a label table into ``(N, K)`` int8 codes.
+
+    Example:
+        >>> format_labels([[1, float("nan")], [0, -1]])
+        array([[ 1, -1],
+               [ 0, -1]], dtype=int8)
+    """
+    if isinstance(labels, Dense) and not isinstance(labels, _Tensor):
+        labels = labels.to_dense()
+    codes = as_codes(as_array(labels, what), what=what)
+    _require_matrix(codes, what)
+    return codes
+
+
+def format_pair(scores: Scores, labels: Labels) -> tuple[Floats, Codes]:
+    """Format scores and labels, and refuse them unless they are of one shape."""
+    formatted, codes = format_scores(scores), format_labels(labels)
+    if formatted.shape != codes.shape:
+        raise InputError(
+            f"scores are {_shape(formatted)} and labels {_shape(codes)}: "
+            "both must be (images, classes), in the same order."
+        )
+    return formatted, codes
+
+
+def require_probabilities(scores: Floats) -> None:
+    """Refuse scores outside 0 … 1: a threshold of 0.5 on logits would silently mean something else."""
+    if not scores.size:
+        return
+    low, high = float(scores.min()), float(scores.max())
+    if low < -PROBABILITY_SLACK or high > 1 + PROBABILITY_SLACK:
+        raise InputError(
+            f"scores run from {low:.6g} to {high:.6g}, but a threshold is set on probabilities (0 to 1): "
+            "give the sigmoid of the logits."
+        )
+
+
+def unknown_as_absent(codes: Codes) -> Codes:
+    """Return the codes with every unknown label taken as absent."""
+    return np.where(codes == PRESENT, np.int8(PRESENT), np.int8(ABSENT))
+
+
+def average_over(
+    values: NDArray[np.float64], present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], empty: Empty
+) -> tuple[NDArray[np.float64], float, int]:
+    """Say which of R classes (or images) are counted, and what the mean over them is.
+
+    Args:
+        values: ``(R,)``, the value of each, whether it is counted or not.
+        present: ``(R,)``, how many known present labels each has.
+        absent: ``(R,)``, how many known absent labels each has.
+        empty: ``"skip"`` counts those with at least one of both; ``"zero"`` counts all.
+
+    Returns:
+        The values with NaN where one is not counted, their mean (NaN when none is), and how many are counted.
+
+    Example:
+        >>> average_over(np.array([0.5, 1.0]), np.array([2, 3]), np.array([1, 0]), "skip")
+        (array([0.5, nan]), 0.5, 1)
+    """
+    counted = np.ones(values.shape, dtype=bool) if empty == "zero" else (present > 0) & (absent > 0)
+    count = int(np.count_nonzero(counted))
+    mean = float(values[counted].mean()) if count else float("nan")
+    return np.where(counted, values, np.nan), mean, count
+
+
+def as_array(values: Any, what: str) -> NDArray[Any]:
+    """Turn a tensor on any device, nested lists or anything numpy understands into an array, of whatever type."""
+    if isinstance(values, _Tensor):
+        values = _tensor_on_cpu(values, what)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} must be a table of numbers, every row as long as the first ({error}).") from error
+
+
+def _tensor_on_cpu(values: Any, what: str) -> Any:
+    """Bring a tensor to where numpy can read it, widening the float types that numpy does not have."""
+    tensor = values.detach().cpu()
+    if getattr(tensor, "is_sparse", False) or getattr(tensor, "is_sparse_csr", False):
+        raise InputError(
+            f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "
+            "give a dense one or a label table."
+        )
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
+
+
+def _require_matrix(array: NDArray[Any], what: str) -> None:
+    if array.ndim != 2:
+        raise InputError(
+            f"{what} must be (images, classes), not {_shape(array)}; a single class is one column: reshape(-1, 1)."
+        )
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return "(" + ", ".join(str(length) for length in array.shape) + ("," if array.ndim == 1 else "") + ")"

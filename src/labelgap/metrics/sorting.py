@@ -1,0 +1,120 @@
+"""Rankings sorted many at a time, and the places where it makes sense to cut them.
+
+Average precision and the search for a threshold ask the same question of a ranking: *if everything that scores at
+least as much as this present entry is taken, how many are taken, and how many of those are present?* Here it is
+answered for all present entries of many rankings at once, without a loop over rankings.
+
+What is sorted is not the scores but whole numbers in the same order, with the label in their lowest bit: sorting
+values is several times quicker than finding the order and gathering scores and labels by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.inputs import Codes, Floats
+
+__all__ = ["Cuts", "cuts_at_present", "order_keys", "slices"]
+
+ENTRIES_AT_ONCE: Final = 1 << 18
+RANKINGS_AT_ONCE: Final = 8
+LARGEST: Final = np.iinfo(np.int64).max
+SMALLEST: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """One cut for every present entry, ordered by ranking and in it by rising score; each array is ``(P,)``.
+
+    Attributes:
+        ranking: which ranking the entry belongs to.
+        taken: known entries that score at least as much as it does. Equal scores are taken together.
+        hits: those among them that are present.
+    """
+
+    ranking: NDArray[np.int64]
+    taken: NDArray[np.int64]
+    hits: NDArray[np.int64]
+
+
+def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
+    """Sort R rankings of M entries and cut each of them at each of its present entries.
+
+    Args:
+        scores: ``(R, M)``, finite.
+        codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
+
+    Unknown entries are left out: they sink below every score and are never taken.
+
+    Example:
+        >>> cuts = cuts_at_present(np.array([[0.9, 0.4, 0.4, 0.7]]), np.array([[1, 1, 0, -1]], dtype=np.int8))
+        >>> cuts.taken, cuts.hits
+        (array([3, 1]), array([2, 1]))
+    """
+    rankings, entries = scores.shape
+    keys = order_keys(scores)
+    keys <<= 1
+    keys |= codes == PRESENT
+    keys[codes == UNKNOWN] = SMALLEST
+    keys.sort(axis=1)
+    place = np.flatnonzero(keys & 1)
+    start = _first_of_equals(keys)[place].astype(np.int64)
+    ranking = place // max(entries, 1)
+    present_up_to = np.cumsum(np.bincount(ranking, minlength=rankings))
+    hits = present_up_to[ranking] - np.searchsorted(place, start)
+    return Cuts(ranking=ranking, taken=(ranking + 1) * entries - start, hits=hits)
+
+
+def order_keys(scores: Floats) -> NDArray[np.int64]:
+    """Whole numbers between -2⁶² and 2⁶², exclusive, that are equal, less or more where the scores are.
+
+    The bits of a float from 0 to 1, read as a whole number, are such a key already, and with the sign taken apart
+    those of one from -1 to 1. Larger scores are divided by a power of two; where that would not be exact (10⁻³⁰⁸
+    beside 10³⁰⁸) the key is the place among all distinct scores.
+
+    Example:
+        >>> np.sign(np.diff(order_keys(np.array([-3.0, -0.0, 0.0, 1e-320, 7.0])))).tolist()
+        [1, 0, 1, 1]
+    """
+    wide = scores.astype(np.float64, order="C") + 0.0
+    peak = max(wide.max(initial=0.0), -wide.min(initial=0.0))
+    if peak > 1.0:
+        factor = np.ldexp(1.0, -int(np.frexp(peak)[1]))
+        scaled = wide * factor
+        if not np.array_equal(scaled / factor, wide):
+            return np.unique(wide, return_inverse=True)[1].reshape(wide.shape).astype(np.int64, copy=False)
+        wide = scaled
+    bits = wide.view(np.int64)
+    bits ^= (bits >> 63) & LARGEST
+    return bits
+
+
+def slices(rankings: int, entries: int) -> Iterator[slice]:
+    """Cut ``range(rankings)`` into pieces of a bounded number of entries, so that memory does not grow with R.
+
+    A piece has eight rankings at least: they are often columns, and memory is read by the line.
+
+    Example:
+        >>> [(piece.start, piece.stop) for piece in slices(50, 10_000)]
+        [(0, 26), (26, 50)]
+    """
+    step = max(RANKINGS_AT_ONCE, ENTRIES_AT_ONCE // max(entries, 1))
+    for start in range(0, rankings, step):
+        yield slice(start, min(start + step, rankings))
+
+
+def _first_of_equals(keys: NDArray[np.int64]) -> NDArray[np.signedinteger[Any]]:
+    """For every entry of the sorted rankings, laid flat, where the entries of its ranking with its score begin."""
+    fresh = np.ones(keys.shape, dtype=bool)
+    unlabelled = keys >> 1
+    np.not_equal(unlabelled[:, 1:], unlabelled[:, :-1], out=fresh[:, 1:])
+    wide = np.int64 if keys.size > np.iinfo(np.int32).max else np.int32
+    first: NDArray[np.signedinteger[Any]] = np.arange(keys.size, dtype=wide)
+    first *= fresh.ravel()
+    return np.maximum.accumulate(first, out=first)
