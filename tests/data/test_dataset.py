@@ -1,0 +1,164 @@
+"""Splits that fit together, and hiding labels as the papers do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import ArrayImages
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
+
+
+def pixels(count: int) -> ArrayImages:
+    return ArrayImages(np.zeros((count, 1, 1), dtype=np.uint8))
+
+
+def split(name: str, table: LabelTable, origin: NDArray[np.int64] | None = None) -> Split:
+    return Split(name, pixels(len(table)), table, origin=origin)
+
+
+def full_labels(count: int, classes: int = 6, seed: int = 0) -> NDArray[np.int8]:
+    return (np.random.default_rng(seed).random((count, classes)) < 0.4).astype(np.int8)
+
+
+def papers_draw(labels: NDArray[np.int8], positives: int, negatives: int, seed: int = 1200) -> NDArray[np.int8]:
+    """The draw as METHODS tell it, image after image, over the whole official set."""
+    random = np.random.RandomState(seed)
+    observed = np.full_like(labels, UNKNOWN)
+    for row, known in enumerate(labels):
+        for state, amount in ((PRESENT, positives), (ABSENT, negatives)):
+            numbers = np.flatnonzero(known == state)
+            random.shuffle(numbers)
+            observed[row, numbers[:amount]] = state
+    return observed
+
+
+def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[np.int8], NDArray[np.int8]]:
+    """A data set cut from an official one of ``count`` rows, with the labels of that set and of its test rows."""
+    labels, test = full_labels(count), full_labels(20, seed=1)
+    table = LabelTable.from_dense(labels, images=[f"official-{row}" for row in range(count)])
+    train, val = paper_split(count)
+    if shuffle:
+        train = np.random.default_rng(5).permutation(train)
+    data = Dataset(
+        "official",
+        split("train", table.select(train), train),
+        split("val", table.select(val), val),
+        split("test", LabelTable.from_dense(test)),
+    )
+    return data, labels, test
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("positives", "negatives"), [(1, 0), (1, 1), (2, 0)])
+def test_labels_are_drawn_on_the_whole_official_set_and_split_afterwards(
+    positives: int, negatives: int, shuffle: bool
+) -> None:
+    data, labels, _ = official(shuffle=shuffle)
+    observed = papers_draw(labels, positives, negatives)
+    drawn = data.observe(positives, negatives)
+    assert data.train.origin is not None
+    assert np.array_equal(drawn.train.labels.to_dense(), observed[data.train.origin])
+    assert drawn.train.labels.images == data.train.labels.images
+
+
+def test_val_is_drawn_in_the_same_pass_and_test_on_its_own() -> None:
+    data, labels, test = official()
+    drawn = data.observe(splits=("train", "val", "test"))
+    assert drawn.val is not None and drawn.test is not None and data.val is not None and data.val.origin is not None
+    assert np.array_equal(drawn.val.labels.to_dense(), papers_draw(labels, 1, 0)[data.val.origin])
+    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test, 1, 0))
+
+
+def test_a_test_split_with_an_origin_is_a_set_of_its_own() -> None:
+    data, labels, test = official()
+    rows = np.array([3, 1, 2])
+    table = LabelTable.from_dense(test[rows])
+    data = Dataset("official", data.train, data.val, split("test", table, rows))
+    drawn = data.observe(splits=("test", "train"))
+    assert drawn.test is not None and data.train.origin is not None
+    in_order = papers_draw(test[[1, 2, 3]], 1, 0)
+    assert np.array_equal(drawn.test.labels.to_dense(), in_order[[2, 0, 1]])
+    assert np.array_equal(drawn.train.labels.to_dense(), papers_draw(labels, 1, 0)[data.train.origin])
+
+
+def test_what_was_known_is_kept_as_truth_and_the_other_splits_stay() -> None:
+    data, _, _ = official()
+    drawn = data.observe()
+    assert drawn.train.truth is data.train.labels and drawn.train.best_labels is data.train.labels
+    assert drawn.val is data.val and drawn.test is data.test
+    assert data.train.truth is None
+
+
+def test_observing_twice_draws_from_the_truth_not_from_what_is_left() -> None:
+    data, _, _ = official()
+    again = data.observe(positives=1, negatives=0).observe(positives="all", negatives="all")
+    assert again.train.labels == data.train.labels
+    assert [rule for rule in again.rules if rule.startswith("train shows")] == [again.rules[-1]]
+
+
+def test_revealing_undoes_observing_and_says_so() -> None:
+    data, _, _ = official()
+    whole = data.observe(splits=("train", "val")).reveal()
+    assert whole.train.labels is data.train.labels and whole.train.truth is data.train.labels
+    assert whole.val is not None and not whole.val.labels.complete
+    assert whole.rules[-1] == "train shows every label that is known" and len(whole.rules) == 2
+
+
+def test_revealing_what_was_never_hidden_changes_no_label() -> None:
+    data, _, _ = official()
+    assert data.reveal().train.labels is data.train.labels and data.reveal().train.truth is None
+
+
+def test_without_an_origin_the_split_itself_is_drawn_from() -> None:
+    labels = full_labels(30)
+    data = Dataset("plain", split("train", LabelTable.from_dense(labels)))
+    assert np.array_equal(data.observe(1, 1, seed=3).train.labels.to_dense(), papers_draw(labels, 1, 1, seed=3))
+
+
+def test_the_real_voc_labels_come_out_bit_for_bit(shared_data: Path) -> None:
+    with np.load(shared_data / "voc2012_resnet50_448.npz") as stored:
+        train_ids, val_ids, classes = (stored[name].tolist() for name in ("train_ids", "val_ids", "classes"))
+        train, val, observed = (stored[name] for name in ("train_truth", "val_truth", "train_observed"))
+    rank = {name: row for row, name in enumerate(sorted(train_ids + val_ids))}
+    origins = [np.array([rank[image] for image in ids]) for ids in (train_ids, val_ids)]
+    data = Dataset(
+        "voc2012",
+        split("train", LabelTable.from_dense(train, classes, train_ids), origins[0]),
+        split("val", LabelTable.from_dense(val, classes, val_ids), origins[1]),
+    )
+    assert [rows.tolist() for rows in origins] == [rows.tolist() for rows in paper_split(len(rank))]
+    assert np.array_equal(data.observe(positives=1, negatives=0, seed=1200).train.labels.to_dense(), observed)
+
+
+def test_a_split_that_is_not_there_cannot_be_observed() -> None:
+    data = Dataset("plain", split("train", LabelTable.from_dense(full_labels(5))))
+    with pytest.raises(InputError, match="plain has no split 'val': there is train"):
+        data.observe(splits=("val",))
+
+
+def test_images_and_labels_must_be_as_many() -> None:
+    table = LabelTable.from_dense(full_labels(5))
+    with pytest.raises(InputError, match="train has 4 images and 5 rows of labels"):
+        Split("train", pixels(4), table)
+    with pytest.raises(InputError, match="train has 5 images and 4 rows of truth"):
+        Split("train", pixels(5), table, table.select(range(4)))
+
+
+def test_splits_must_have_the_same_classes() -> None:
+    train = split("train", LabelTable.from_dense([[1, 0]], classes=["cat", "dog"]))
+    test = split("test", LabelTable.from_dense([[1, 0]], classes=["dog", "cat"]))
+    with pytest.raises(InputError, match="mixed: test has other classes than train"):
+        Dataset("mixed", train, None, test)
+
+
+def test_a_data_set_lists_the_splits_it_has() -> None:
+    data, _, _ = official()
+    assert [part.name for part in data.splits] == ["train", "val", "test"]
+    assert [part.name for part in Dataset("one", data.train).splits] == ["train"]
+    assert repr(data) == "Dataset(official: 40 train, 10 val, 20 test; 6 classes)"

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelgap.core.errors import InputError
+from labelgap.data.images import ArrayImages, FileImages, ImageSource, resize_to, with_channels
+
+
+def ramp(height: int = 6, width: int = 10) -> NDArray[np.uint8]:
+    """A picture without any symmetry."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([x * 20 + 10, y * 30 + 5, x * y * 3 + 1], axis=2).astype(np.uint8)
+
+
+def read(folder: Path, name: str) -> NDArray[np.uint8]:
+    return FileImages(folder, [name])[0]
+
+
+def test_both_sources_speak_the_protocol(tmp_path: Path) -> None:
+    assert isinstance(ArrayImages(np.zeros((2, 4, 4), np.uint8)), ImageSource)
+    assert isinstance(FileImages(tmp_path, ["a.png"]), ImageSource)
+
+
+def test_an_array_gives_height_width_channels_and_its_names() -> None:
+    grey = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
+    assert grey[1].shape == (3, 4, 1) and grey[1][2, 3, 0] == 23
+    assert len(grey) == 2 and grey.names == ("a", "b")
+    assert ArrayImages(np.zeros((2, 3, 4, 3), np.uint8))[0].shape == (3, 4, 3)
+
+
+def test_select_keeps_the_order_asked_for() -> None:
+    images = ArrayImages(np.arange(5, dtype=np.uint8).reshape(5, 1, 1)).select([3, 0, 3])
+    assert [int(images[row][0, 0, 0]) for row in range(3)] == [3, 0, 3] and images.names == ("3", "0", "3")
+    assert len(images.select([])) == 0
+
+
+def test_selecting_files_keeps_names_and_root(tmp_path: Path) -> None:
+    images = FileImages(tmp_path, ["a.png", "b.png", "c.png"]).select(np.array([2, 0]))
+    assert images.names == ("c.png", "a.png") and images.path(0) == tmp_path / "c.png"
+
+
+@pytest.mark.parametrize("rows", [[5], [-1], [0.5], [[0]], ["a"]])
+def test_rows_that_do_not_exist_are_refused(rows: list[object]) -> None:
+    with pytest.raises(InputError, match="row"):
+        ArrayImages(np.zeros((5, 2, 2), np.uint8)).select(np.array(rows))
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)])
+def test_arrays_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="pictures in an array"):
+        ArrayImages(np.zeros(shape, np.uint8))
+
+
+def test_arrays_of_other_types_and_wrong_names_are_refused() -> None:
+    with pytest.raises(InputError, match="uint8"):
+        ArrayImages(np.zeros((2, 4, 4)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="3 names"):
+        ArrayImages(np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])
+
+
+def test_the_fingerprint_of_an_array_follows_its_bytes_shape_and_order() -> None:
+    array = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
+    images = ArrayImages(array)
+    first = images.fingerprint()
+    assert first == ArrayImages(array.copy(), ["x", "y"]).fingerprint()
+    assert first != images.select([1, 0]).fingerprint() and first != ArrayImages(array.reshape(2, 2, 8)).fingerprint()
+    array[0, 0, 0] += 1
+    assert images.fingerprint() != first
+
+
+def test_the_fingerprint_of_files_follows_path_size_and_time(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        Image.fromarray(ramp()).save(tmp_path / name)
+    images = FileImages(tmp_path, ["a.png", "b.png"])
+    first = images.fingerprint()
+    assert first == FileImages(str(tmp_path), ["a.png", "b.png"]).fingerprint()
+    assert first != images.select([1, 0]).fingerprint()
+    os.utime(tmp_path / "a.png", ns=(1, 1))
+    changed = images.fingerprint()
+    assert changed != first
+    with (tmp_path / "a.png").open("ab") as file:
+        file.write(b" ")
+    os.utime(tmp_path / "a.png", ns=(1, 1))
+    assert images.fingerprint() != changed
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(InputError, match=r"b\.png does not exist"):
+        images.fingerprint()
+
+
+def test_sources_survive_pickling(tmp_path: Path) -> None:
+    Image.fromarray(ramp()).save(tmp_path / "a.png")
+    for images in (FileImages(tmp_path, ["a.png"]), ArrayImages(ramp()[None])):
+        back: ImageSource = pickle.loads(pickle.dumps(images))
+        assert np.array_equal(back[0], ramp()) and back.names == images.names
+
+
+def test_rgb_and_grey_files_come_as_three_channels(tmp_path: Path) -> None:
+    Image.fromarray(ramp()).save(tmp_path / "rgb.png")
+    Image.fromarray(ramp()[..., 0]).save(tmp_path / "grey.png")
+    assert np.array_equal(read(tmp_path, "rgb.png"), ramp())
+    assert np.array_equal(read(tmp_path, "grey.png"), np.repeat(ramp()[..., :1], 3, axis=2))
+    assert read(tmp_path, "rgb.png").flags.writeable
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
+    """The stored pixels are turned back by hand; after reading, the picture must be upright."""
+    upright = np.kron(ramp(), np.ones((16, 16, 1), np.uint8))
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright, 1),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / f"a.{suffix}", exif=exif, quality=95)
+    got = read(tmp_path, f"a.{suffix}")
+    assert got.shape == upright.shape
+    assert np.abs(got.astype(int) - upright).mean() < 8
+
+
+def test_exif_that_makes_no_sense_is_passed_over(tmp_path: Path) -> None:
+    Image.fromarray(ramp()).save(tmp_path / "a.jpg", exif=b"Exif\0\0garbage that is no TIFF header")
+    assert read(tmp_path, "a.jpg").shape == (6, 10, 3)
+
+
+def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) -> None:
+    picture = Image.new("P", (4, 2), 1)
+    picture.putpalette([255, 0, 0, 0, 0, 255, 9, 9, 9])
+    picture.putpixel((0, 0), 0)
+    picture.save(tmp_path / "plain.png")
+    picture.save(tmp_path / "key.gif", transparency=0)
+    picture.save(tmp_path / "bytes.png", transparency=bytes([0, 255]))
+    assert read(tmp_path, "plain.png")[0, :2].tolist() == [[255, 0, 0], [0, 0, 255]]
+    for name in ("key.gif", "bytes.png"):
+        assert read(tmp_path, name)[0, :2].tolist() == [[255, 255, 255], [0, 0, 255]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("RGBA", (200, 0, 0, 0), (255, 255, 255)),
+        ("RGBA", (200, 0, 0, 255), (200, 0, 0)),
+        ("RGBA", (200, 0, 0, 51), (244, 204, 204)),
+        ("LA", (100, 255), (100, 100, 100)),
+        ("LA", (100, 0), (255, 255, 255)),
+    ],
+)
+def test_transparency_is_laid_on_white(
+    tmp_path: Path, mode: str, colour: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    Image.new(mode, (3, 2), colour).save(tmp_path / "a.png")
+    assert np.abs(read(tmp_path, "a.png").astype(int) - expected).max() <= 1
+
+
+def test_a_transparent_colour_of_an_opaque_mode_is_white_too(tmp_path: Path) -> None:
+    Image.new("RGB", (3, 2), (1, 2, 3)).save(tmp_path / "a.png", transparency=(1, 2, 3))
+    Image.new("L", (3, 2), 7).save(tmp_path / "b.png", transparency=7)
+    assert (read(tmp_path, "a.png") == 255).all() and (read(tmp_path, "b.png") == 255).all()
+
+
+def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
+    assert np.abs(read(tmp_path, "a.jpg").astype(int) - [255, 0, 0]).max() < 12
+    Image.new("CMYK", (16, 16), (0, 0, 0, 255)).save(tmp_path / "a.tif")
+    assert (read(tmp_path, "a.tif") == 0).all()
+    Image.new("1", (5, 5), 1).save(tmp_path / "bit.png")
+    assert (read(tmp_path, "bit.png") == 255).all()
+    Image.new("YCbCr", (16, 16), (128, 128, 128)).save(tmp_path / "y.jpg")
+    assert np.abs(read(tmp_path, "y.jpg").astype(int) - 128).max() <= 2
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bit_grey_is_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
+    values = np.array([[0, 257, 128 * 257, 65535]], dtype=np.uint16)
+    if suffix == "pgm":
+        (tmp_path / "a.pgm").write_bytes(b"P5 4 1 65535\n" + values.astype(">u2").tobytes())
+    else:
+        Image.fromarray(values).save(tmp_path / f"a.{suffix}")
+    assert read(tmp_path, f"a.{suffix}")[0, :, 1].tolist() == [0, 1, 128, 255]
+
+
+def test_sixteen_bit_colour_keeps_its_upper_bytes(tmp_path: Path) -> None:
+    samples = np.array([[[0, 0x8040, 0xFFFF]]], dtype=">u2")
+    (tmp_path / "a.png").write_bytes(png(1, 1, depth=16, colour=2, lines=[samples.tobytes()]))
+    assert read(tmp_path, "a.png")[0, 0].tolist() == [0, 0x80, 0xFF]
+
+
+@pytest.mark.parametrize(("values", "expected"), [([0, 0.5, 1], 128), ([0, 100, 200], 100), ([0, 32768, 65535], 128)])
+def test_real_numbers_are_scaled_by_the_full_scale_that_holds_them(
+    tmp_path: Path, values: list[float], expected: int
+) -> None:
+    Image.fromarray(np.array([values], dtype=np.float32)).save(tmp_path / "a.tif")
+    assert read(tmp_path, "a.tif")[0, 1].tolist() == [expected] * 3
+
+
+def png(width: int, height: int, depth: int, colour: int, lines: list[bytes]) -> bytes:
+    """A PNG written by hand."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    packed = zlib.compress(b"".join(b"\0" + line for line in lines))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "bomb.png").write_bytes(png(60000, 60000, depth=1, colour=0, lines=[b"\0" * 7500]))
+    with pytest.raises(InputError, match=r"bomb\.png is refused: it unpacks to more than"):
+        read(tmp_path, "bomb.png")
+
+
+def test_files_that_are_no_whole_picture_are_named(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    for suffix in ("png", "jpg", "webp", "gif", "tif", "bmp"):
+        Image.fromarray(noise).save(tmp_path / f"whole.{suffix}")
+        data = (tmp_path / f"whole.{suffix}").read_bytes()
+        (tmp_path / f"cut.{suffix}").write_bytes(data[: len(data) // 2])
+        with pytest.raises(InputError, match=rf"cut\.{suffix} "):
+            read(tmp_path, f"cut.{suffix}")
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "text.jpg").write_text("not a picture")
+    (tmp_path / "folder.jpg").mkdir()
+    for name, reason in {
+        "empty.jpg": "is empty",
+        "text.jpg": "is not a picture",
+        "folder.jpg": "is a folder",
+        "none.jpg": "does not exist",
+    }.items():
+        with pytest.raises(InputError, match=f"{name} {reason}"):
+            read(tmp_path, name)
+
+
+def test_damaged_bytes_raise_nothing_but_input_errors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for suffix in ("png", "jpg", "gif", "tif", "webp"):
+        Image.fromarray(ramp(24, 24) // 2).save(tmp_path / f"a.{suffix}")
+        whole = bytearray((tmp_path / f"a.{suffix}").read_bytes())
+        for _ in range(40):
+            damaged = bytearray(whole)
+            for place in rng.integers(0, len(damaged), 8).tolist():
+                damaged[place] = int(rng.integers(0, 256))
+            (tmp_path / f"b.{suffix}").write_bytes(damaged)
+            try:
+                assert read(tmp_path, f"b.{suffix}").ndim == 3
+            except InputError as error:
+                assert f"b.{suffix}" in str(error)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(InputError, match="not an ordinary file"):
+        read(tmp_path, "a.png")
+
+
+@pytest.mark.parametrize("name", ["../a.png", "sub/../../a.png", "/etc/a.png", "..", "", " ", "a\0.png"])
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"leads out of|not the name"):
+        FileImages(tmp_path, ["fine.png", name])
+
+
+def test_names_inside_the_folder_may_be_absolute_nested_or_odd(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    names = ["sub/a..b.png", str(tmp_path / "c.png"), "sub/../d é.png", "..e.png"]
+    images = FileImages(tmp_path, names)
+    for row in range(len(names)):
+        Image.fromarray(ramp()).save(images.path(row))
+        assert images[row].shape == (6, 10, 3)
+    assert list(images.names) == names
+
+
+def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
+    large = np.kron(ramp(), np.ones((100, 100, 1), np.uint8))
+    Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
+    images = FileImages(tmp_path, ["a.jpg"])
+    assert images[0].shape == (600, 1000, 3)
+    small = images.read(0, at_least=128)
+    assert small.shape == (150, 250, 3)
+    assert np.abs(resize_to(small, 64).astype(int) - resize_to(large, 64)).mean() < 2
+
+
+def test_resizing_squashes_to_the_size_and_channels_asked_for() -> None:
+    for picture in (ramp(), ramp()[..., :1], ramp()[..., 0]):
+        for channels in (1, 3):
+            out = resize_to(picture, 7, channels)
+            assert out.shape == (channels, 7, 7) and out.dtype == np.uint8
+            assert out.flags.c_contiguous and out.flags.writeable
+
+
+def test_resizing_is_pillows_bilinear() -> None:
+    expected = Image.fromarray(ramp()).resize((5, 5), Image.Resampling.BILINEAR)
+    assert np.array_equal(resize_to(ramp(), 5), np.asarray(expected).transpose(2, 0, 1))
+
+
+def test_a_picture_of_the_right_size_is_copied_and_not_shared() -> None:
+    picture = np.zeros((4, 4, 3), np.uint8)
+    resize_to(picture, 4)[:] = 9
+    assert picture.max() == 0
+
+
+def test_grey_is_weighed_as_pillow_does() -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    assert np.array_equal(with_channels(colours, 1)[..., 0], np.asarray(Image.fromarray(colours).convert("L")))
+
+
+def test_wrong_sizes_channels_and_arrays_are_refused() -> None:
+    with pytest.raises(InputError, match="0 pixels"):
+        resize_to(ramp(), 0)
+    with pytest.raises(InputError, match="1 or 3 channels"):
+        resize_to(ramp(), 4, 2)
+    with pytest.raises(InputError, match="a picture is"):
+        resize_to(ramp()[None], 4)
+    with pytest.raises(InputError, match="a picture is"):
+        resize_to(np.zeros((0, 3, 3), np.uint8), 4)
