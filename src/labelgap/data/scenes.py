@@ -20,7 +20,15 @@ from labelgap.core.errors import InputError
 from labelgap.data.clutter import bank_of_stains, bank_of_strokes, grain, paper, windows
 from labelgap.data.glyphs import CLASSES, draw, handwriting, ink_box
 
-__all__ = ["CLASS_NAMES", "SIDE", "DigitScenes", "Scenes", "digit_scenes", "make_scenes", "split_digits"]
+__all__ = [
+    "CLASS_NAMES",
+    "DigitScenes",
+    "SIDE",
+    "Scenes",
+    "digit_scenes",
+    "make_scenes",
+    "split_digits",
+]
 
 SIDE: Final = 64
 CLASS_NAMES: Final = tuple(str(digit) for digit in range(CLASSES))

@@ -55,7 +55,8 @@ class Thresholds:
     @classmethod
     def default(cls, classes: int) -> Thresholds:
         """Return 0.5 for every class, for want of anything to choose it on."""
-        return cls(np.full(classes, DEFAULT_THRESHOLD), ("default",) * classes)
+        marks: list[Mark] = ["default"] * classes
+        return cls(np.full(classes, DEFAULT_THRESHOLD), tuple(marks))
 
 
 def thresholds(scores: Scores, labels: Labels) -> Thresholds:

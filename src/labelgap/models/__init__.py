@@ -9,13 +9,13 @@ from labelgap.models.efficientnet_lite import EfficientNetLite
 from labelgap.models.small import SmallCNN
 
 __all__ = [
-    "UNTRAINED",
     "Backbone",
     "BackboneRow",
     "Classifier",
     "EfficientNetLite",
     "InputSpec",
     "SmallCNN",
+    "UNTRAINED",
     "Weights",
     "backbone_parameters",
     "create",

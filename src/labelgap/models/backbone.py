@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = ["UNTRAINED", "Backbone", "InputSpec", "Weights", "parameter_count"]
+__all__ = ["Backbone", "InputSpec", "UNTRAINED", "Weights", "parameter_count"]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch.nn import functional
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights
 
-__all__ = ["LITE0", "EfficientNetLite", "Stage", "Variant", "load_weights", "stages_of", "weight_file"]
+__all__ = ["EfficientNetLite", "LITE0", "Stage", "Variant", "load_weights", "stages_of", "weight_file"]
 
 
 @dataclass(frozen=True)

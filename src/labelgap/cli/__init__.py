@@ -1,0 +1,3 @@
+"""The commands, thin: parse, call, print."""
+
+__all__: list[str] = []

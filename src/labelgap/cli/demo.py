@@ -1,0 +1,62 @@
+"""``labelgap demo``: the whole story on the data that comes with labelgap."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelgap.cli.shared import Device
+
+if TYPE_CHECKING:
+    from labelgap.training import Run
+
+__all__ = ["demo"]
+
+
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Folder of the study. [default: a new one, runs/demo]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of every run. [default: suits the digits]")] = None,
+    seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """Train four ways on handwritten digits of which one label per image is known, and write a report."""
+    from rich.console import Console
+
+    from labelgap.data import load
+    from labelgap.reporting import terminal_table, write_report
+    from labelgap.studies import run_demo
+
+    started = time.perf_counter()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        "Scenes of handwritten digits: which digits are in it? Of every training scene one label is known.\n"
+        "Four trainings with the same budget, one of them with all labels to show what the gap costs.",
+        markup=False,
+    )
+
+    def told(label: str, run: Run) -> None:
+        test = run.metrics.get("test", {})
+        score = f"test mAP {100 * test['map']:.1f}" if test.get("map") is not None else "stopped"
+        console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s", markup=False)
+
+    study = run_demo(out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, told=told)
+    data = load("digits")
+    for _, run in study.runs:
+        write_report(run, data=data)
+    report = write_report(study, data=data)
+    console.print()
+    console.print(terminal_table(study))
+    console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)
+    console.print("your own  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
+
+
+def _free(folder: Path) -> Path:
+    """Return the folder, or the first of folder-2, folder-3 … that is not there yet."""
+    number, candidate = 1, folder
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate

@@ -1,0 +1,7 @@
+"""Figures, tables and the self-contained page of a run or a study."""
+
+from labelgap.reporting.picture import study_picture
+from labelgap.reporting.report import write_report
+from labelgap.reporting.tables import study_rows, terminal_table
+
+__all__ = ["study_picture", "study_rows", "terminal_table", "write_report"]

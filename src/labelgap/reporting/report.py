@@ -1,0 +1,75 @@
+"""``write_report``: the page of a run or of a study, in its folder."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import write_text
+from labelgap.data.dataset import Dataset
+from labelgap.reporting.page import render
+from labelgap.reporting.run_page import run_page
+from labelgap.reporting.study_page import REPORT, study_page
+from labelgap.studies import Study, open_study
+from labelgap.studies.study import FILE as STUDY
+from labelgap.training import Run, open_run
+from labelgap.training.config import FILE as CONFIG
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    what: Run | Study | str | os.PathLike[str], *, data: Dataset | None = None, images: bool = True
+) -> Path:
+    """Write ``report.html`` into the folder of a run or a study, whole or not at all.
+
+    The page is one file that loads nothing from anywhere. A study's links lead to the reports of its runs, as far as
+    they are written: write those first.
+
+    Args:
+        what: a run, a study, or the folder of one.
+        data: what the run was trained on, if there is more to be shown than the run's folder holds: the states of the
+            labels, and example images.
+        images: whether pictures of the data may be in it.
+
+    Returns:
+        The path of the page.
+    """
+    opened = _open(what)
+    if isinstance(opened, Study):
+        for _, run in opened.runs:
+            _check(run, data)
+        page, template = study_page(opened, data, images=images), "study.html"
+        pictures = bool(page["contrasts"])
+    else:
+        _check(opened, data)
+        page, template = run_page(opened, data, images=images), "run.html"
+        pictures = bool(page["examples"])
+    path = opened.path / REPORT
+    write_text(path, render(template, page=page, pictures=pictures, version=_version()))
+    return path
+
+
+def _open(what: Run | Study | str | os.PathLike[str]) -> Run | Study:
+    if isinstance(what, Run | Study):
+        return what
+    folder = Path(what)
+    if (folder / STUDY).exists():
+        return open_study(folder)
+    if (folder / CONFIG).exists():
+        return open_run(folder)
+    raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG} and no {STUDY}.")
+
+
+def _check(run: Run, data: Dataset | None) -> None:
+    if data is not None and data.classes != run.config.classes:
+        raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
+
+
+def _version() -> str:
+    try:
+        return version("labelgap")
+    except PackageNotFoundError:
+        return "from source"

@@ -1,0 +1,28 @@
+"""Which device a run works on."""
+
+from __future__ import annotations
+
+import torch
+
+from labelgap.core.errors import InputError
+
+__all__ = ["choose_device"]
+
+
+def choose_device(asked: str = "auto") -> torch.device:
+    """Return CUDA, else MPS, else the CPU under "auto"; or the one asked for, if it is there.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+    """
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if asked == "auto":
+        return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise InputError(f"device '{asked}': it is auto, cpu, cuda, cuda:1 … or mps.") from None
+    if (device.type == "cuda" and not has_cuda) or (device.type == "mps" and not has_mps):
+        raise InputError(f"device '{asked}' is not on this machine; `auto` takes what there is.")
+    return device

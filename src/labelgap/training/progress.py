@@ -1,0 +1,59 @@
+"""What a person sees while a run goes on: a bar with loss, score and time left, and a few sentences."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Sentences and a progress bar on standard error; silent when ``quiet``.
+
+    Without a terminal there is no bar, only the sentences.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.console = Console(file=sys.stderr, quiet=quiet, soft_wrap=True, highlight=False)
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._noted = 0.0
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def bar(self, title: str, total: int, done: int = 0) -> Iterator[None]:
+        """Show a bar of ``total`` steps while the block runs; ``advance`` moves it."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
+        shown = self.console.is_terminal and not self.quiet
+        with Progress(*columns, console=self.console, transient=True, disable=not shown) as progress:
+            self._progress = progress
+            self._task = progress.add_task(title, total=total, completed=done, note="")
+            try:
+                yield
+            finally:
+                self._progress = self._task = None
+
+    def advance(self, steps: int = 1, note: Callable[[], str] | None = None) -> None:
+        """Move the bar; ``note`` makes the text beside it, and is asked only a few times a second."""
+        if self._progress is None or self._task is None or self._progress.disable:
+            return
+        self._progress.update(self._task, advance=steps)
+        now = time.monotonic()
+        if note is not None and now - self._noted > 0.2:
+            self._noted = now
+            self._progress.update(self._task, note=note())

@@ -1,0 +1,111 @@
+"""Which epoch is kept, and what may be said of it: only what the known labels support.
+
+- clean: every label of val is known; the epoch with the highest mAP is kept. This is an accuracy.
+- known: at least half of the classes have both a known present and a known absent; mAP over those. An accuracy too.
+- observed: else unknown counts as absent. This orders epochs and is never shown as an accuracy.
+- last: no val, or asked for: the last epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision
+
+__all__ = ["RULES", "Score", "Selection", "choose_selection"]
+
+RULES = ("clean", "known", "observed", "last")
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good an epoch is under the rule, and over how many classes that was averaged."""
+
+    value: float
+    counted: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A rule, and the labels it looks at.
+
+    Attributes:
+        rule: "clean", "known", "observed" or "last".
+        labels: of val; None for "last".
+        why: the sentence that says what the rule is and why it was taken.
+    """
+
+    rule: str
+    labels: LabelTable | None
+    why: str
+
+    def score(self, scores: NDArray[np.float32] | None) -> Score | None:
+        """Return the score of an epoch from val's logits, or None under "last"."""
+        if self.labels is None or scores is None:
+            return None
+        unknown: Literal["absent", "ignore"] = "absent" if self.rule == "observed" else "ignore"
+        value, counted = average_precision(scores, self.labels.to_dense(), unknown=unknown, return_counted=True)
+        return Score(float(value), int(counted))
+
+
+def choose_selection(observed: LabelTable | None, truth: LabelTable | None, asked: str = "auto") -> Selection:
+    """Take the strongest rule that val's labels support, or the one asked for if they do.
+
+    Args:
+        observed: labels of val, or None without a val.
+        truth: its full labels where known; looked at only when "clean" is asked for.
+        asked: "auto" or one of ``RULES``.
+    """
+    if asked not in ("auto", *RULES):
+        raise InputError(f"select={asked!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
+    if observed is None:
+        if asked not in ("auto", "last"):
+            raise InputError(f"select={asked!r} needs a val split, and there is none; `last` keeps the last epoch.")
+        return Selection("last", None, "there is no val split: the last epoch is kept")
+    known = [observed] if asked == "auto" or truth is None else [observed, truth]
+    clean = next((table for table in known if table.complete), None)
+    both = _classes_with_both(observed)
+    supported = {
+        "clean": clean is not None,
+        "known": 2 * both >= len(observed.classes),
+        "observed": observed.counts().total[0] > 0,
+        "last": True,
+    }
+    rule = asked if asked != "auto" else next(rule for rule in RULES if supported[rule])
+    if not supported[rule]:
+        raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
+    return Selection(
+        rule, None if rule == "last" else clean if rule == "clean" else observed, _why(rule, both, observed)
+    )
+
+
+def _classes_with_both(table: LabelTable) -> int:
+    counts = table.counts()
+    return int(((counts.present > 0) & (counts.absent > 0)).sum())
+
+
+def _refusal(rule: str, both: int, classes: int) -> str:
+    reasons = {
+        "clean": "val has unknown labels",
+        "known": f"only {both} of {classes} classes have both a known present and a known absent in val",
+        "observed": "no label of val is known to be present",
+    }
+    return f"{reasons[rule]}. Leave it to `auto`, or review val."
+
+
+def _why(rule: str, both: int, observed: LabelTable) -> str:
+    reasons = {
+        "clean": "val is fully known: the epoch with the highest val mAP is kept",
+        "known": f"{both} of {len(observed.classes)} classes have known presents and absents in val: "
+        "the epoch with the highest mAP over those is kept",
+        "observed": "too few labels of val are known to measure accuracy: epochs are ordered by how high they rank the "
+        "observed positives; for a true estimate have a few hundred random val images fully labelled",
+        "last": "the last epoch is kept",
+    }
+    return reasons[rule]

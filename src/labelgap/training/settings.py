@@ -1,0 +1,105 @@
+"""From what a person asked for to what a run does: everything left open is decided here, before anything is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.data.dataset import Dataset
+from labelgap.models import UNTRAINED, describe
+from labelgap.objectives import Objective, objective
+from labelgap.training.auto import choose_method
+from labelgap.training.config import FILE, RunConfig, read_config
+from labelgap.training.defaults import defaults_for
+from labelgap.training.selection import Selection, choose_selection
+from labelgap.training.traces import parse_trace
+
+__all__ = ["Wishes", "decide", "open_folder"]
+
+PROTOCOLS = ("linear", "end-to-end")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked for; None where the choice is left open. See ``fit``."""
+
+    method: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None
+    protocol: str | None = None
+    epochs: int | None = None
+    lr: float | None = None
+    backbone_lr: float | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    select: str = "auto"
+    trace: str | int = "auto"
+
+
+def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objective]:
+    """Decide everything that was left open, or say what of it cannot be."""
+    protocol = wishes.protocol or data.protocol
+    if protocol not in PROTOCOLS:
+        raise InputError(f"protocol '{protocol}': it is {' or '.join(PROTOCOLS)}.")
+    backbone = wishes.backbone or data.backbone
+    method, why = _method(data, wishes, protocol)
+    made = objective(method, **wishes.options)
+    observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
+    selection = choose_selection(observed, truth, wishes.select)
+    defaults = defaults_for(protocol, _has_weights(backbone))._asdict()
+    asked = {name: getattr(wishes, name) for name in defaults}
+    config = RunConfig.checked(
+        data=dict(data.recipe),
+        classes=data.classes,
+        method=method,
+        why=why,
+        options=dict(wishes.options),
+        backbone=backbone,
+        protocol=protocol,
+        **{name: defaults[name] if value is None else value for name, value in asked.items()},
+        flip=data.flip and protocol == "end-to-end",
+        seed=wishes.seed,
+        select=selection.rule,
+        trace=parse_trace(wishes.trace, len(data.train) * len(data.classes)),
+    )
+    return config, selection, made
+
+
+def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
+    """Make the run's folder, or check that the run in it is the one to go on with."""
+    exists = (folder / FILE).exists()
+    if exists and not resume:
+        raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out.")
+    if resume and not exists:
+        raise RunError(f"{folder} holds no run to resume.")
+    if exists and (stored := read_config(folder)) != config:
+        different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
+        raise RunError(
+            f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
+            f"{getattr(config, different[0])!r}): resume it as it was, or choose another --out."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} cannot be written to: choose another --out.")
+
+
+def _method(data: Dataset, wishes: Wishes, protocol: str) -> tuple[str, str]:
+    if wishes.method != "auto":
+        return wishes.method, "as asked"
+    if wishes.options:
+        raise InputError("options belong to a method: name it with --method, or leave the options out.")
+    return choose_method(data.train.labels, protocol)
+
+
+def _has_weights(backbone: str) -> bool:
+    sources = {row.name: row.source for row in describe()}
+    if backbone not in sources:
+        raise UnknownNameError("backbone", backbone, sources, "`labelgap backbones` lists them.")
+    return sources[backbone] != UNTRAINED.source

