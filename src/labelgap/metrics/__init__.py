@@ -9,6 +9,16 @@ from __future__ import annotations
 
 from labelgap.metrics.average import average_precision
 from labelgap.metrics.calibration import Thresholds, thresholds
+from labelgap.metrics.corrections import RevisionQuality, revision_quality
 from labelgap.metrics.decisions import f1, precision, recall
 
-__all__ = ["Thresholds", "average_precision", "f1", "precision", "recall", "thresholds"]
+__all__ = [
+    "RevisionQuality",
+    "Thresholds",
+    "average_precision",
+    "f1",
+    "precision",
+    "recall",
+    "revision_quality",
+    "thresholds",
+]

@@ -28,8 +28,10 @@ def write_card(run: Run, data: Dataset) -> None:
         "",
         "## Method",
         f"- `{config.method}` ({entry.reference}): {entry.summary}. Chosen: {config.why}.",
-        f"- {config.protocol}, {config.backbone}, {config.epochs} epochs, batch {config.batch_size}, lr {config.lr:g}, "
-        f"seed {config.seed}" + (f", options {config.options}" if config.options else "") + ".",
+        f"- {config.protocol}, {config.backbone}, head {config.head}, {config.epochs} epochs, "
+        f"batch {config.batch_size}, lr {config.lr:g}, seed {config.seed}"
+        + (f", options {config.options}" if config.options else "")
+        + ".",
         f"- Weights of the backbone: {run.model.backbone.source} ({run.model.backbone.licence}).",
         f"- Epoch {summary['best_epoch']} of {summary['epochs']} kept, by the rule '{config.select}'.",
         "",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelgap.core.errors import InputError, RunError, nearest
 from labelgap.core.files import write_json
+from labelgap.models import HeadName
 
 __all__ = ["FORMAT", "RunConfig", "read_config", "write_config"]
 
@@ -29,6 +30,7 @@ class RunConfig(BaseModel):
         options: of the objective.
         backbone: name of the network.
         protocol: "linear" or "end-to-end".
+        head: "linear" or "boostlu".
         epochs: how many.
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone, for end-to-end.
@@ -49,6 +51,7 @@ class RunConfig(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     backbone: str
     protocol: Literal["linear", "end-to-end"]
+    head: HeadName = "linear"
     epochs: int = Field(ge=1)
     lr: float = Field(gt=0)
     backbone_lr: float = Field(gt=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelgap.core.machine import in_words
+from labelgap.core.processes import is_main
 from labelgap.core.seeds import derive, seed_everything
 from labelgap.data.dataset import Dataset
-from labelgap.metrics import Thresholds, thresholds
+from labelgap.metrics import Thresholds, revision_quality, thresholds
 from labelgap.models import Classifier, create
 from labelgap.objectives import Objective
 from labelgap.training.card import write_card
@@ -26,6 +29,7 @@ from labelgap.training.features import compute_features
 from labelgap.training.history import write_history
 from labelgap.training.inputs import FeatureInputs, ImageInputs, Inputs
 from labelgap.training.loop import Job, score_all, train
+from labelgap.training.parallel import join, local_device, parallel, wait
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run, write_predictions
 from labelgap.training.selection import Selection
@@ -43,6 +47,7 @@ def fit(
     protocol: str | None = None,
     out: str | os.PathLike[str] = "runs/latest",
     *,
+    head: str = "linear",
     epochs: int | None = None,
     lr: float | None = None,
     backbone_lr: float | None = None,
@@ -64,6 +69,7 @@ def fit(
         backbone: name of the network; the one that suits the data when not given.
         protocol: "linear" or "end-to-end"; the one that suits the data when not given.
         out: the run's folder; it must not hold a run yet, unless ``resume``.
+        head: "linear", or "boostlu", which amplifies what a class activation map is sure of and needs end-to-end.
         epochs: how many; like the next three, what suits the protocol when not given.
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone.
@@ -80,9 +86,11 @@ def fit(
         The run; finished, unless a Ctrl-C came before the first epoch was done.
     """
     wishes = Wishes(
-        method, dict(options or {}), backbone, protocol, epochs, lr, backbone_lr, batch_size, seed, select, trace
+        method, dict(options or {}), backbone, protocol, head, epochs, lr, backbone_lr, batch_size, seed, select, trace
     )
-    return _fit(data, wishes, Path(out), choose_device(device), workers, resume, Reporter(quiet))
+    where = local_device(choose_device(device))
+    join(where)
+    return _fit(data, wishes, Path(out), where, workers, resume, Reporter(quiet or not is_main()))
 
 
 def _fit(
@@ -90,19 +98,22 @@ def _fit(
 ) -> Run:
     config, selection, objective = decide(data, wishes)
     open_folder(folder, config, resume)
+    wait()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
         reporter.say(f"{folder} is finished already")
         return done
     reporter.say(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
     reporter.say(selection.why)
-    write_config(folder, config)
+    if is_main():
+        write_config(folder, config)
     seed_everything(derive(config.seed, "initialisation"))
-    network = Classifier(create(config.backbone), len(config.classes)).to(device)
+    network = Classifier(create(config.backbone), len(config.classes), config.head).to(device)
     inputs = _inputs(data, network, config, device, workers, reporter)
     job = _job(folder, data, config, network, objective, inputs, selection, reporter)
     state = train(job, device)
     if state.epoch:
         _finish(job, state, data, config, inputs)
+    wait()
     return Run(folder)
 
 
@@ -137,16 +148,21 @@ def _job(
 ) -> Job:
     table = data.train.labels
     linear = config.protocol == "linear"
+    trained: nn.Module = Probe(network.head) if linear else network
     objective.prepare(table, epochs=config.epochs, seed=config.seed)
+    if objective.state_bytes:
+        reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
     objective.to(next(network.parameters()).device)
     groups: list[dict[str, Any]] = [{"params": list(network.head.parameters()), "lr": config.lr}]
     if not linear:
         groups.append({"params": list(network.backbone.parameters()), "lr": config.backbone_lr})
     return Job(
         folder=folder,
-        network=Probe(network.head) if linear else network,
+        network=trained,
+        step=parallel(trained),
         objective=objective,
         table=table,
+        truth=data.train.truth,
         inputs=inputs["train"],
         val_inputs=inputs.get("val"),
         selection=selection,
@@ -189,6 +205,10 @@ def _finish(job: Job, state: State, data: Dataset, config: RunConfig, inputs: di
     for split in data.splits:
         if split.name != "train" or split.truth is not None:
             summary[split.name] = evaluate_scores(logits[split.name], split.best_labels, chosen)
+    if len(job.revisions) and job.truth is not None:
+        summary["revisions"] = asdict(revision_quality(job.table, job.truth, job.revisions))
+    if not is_main():
+        return
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
     write_predictions(job.folder, held_out, config.classes)
     write_history(job.folder, state, summary)

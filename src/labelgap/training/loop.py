@@ -13,12 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelgap.core.processes import is_main
 from labelgap.core.seeds import generator
 from labelgap.labels import LabelTable, Revisions
+from labelgap.metrics import revision_quality
 from labelgap.objectives import Objective
 from labelgap.training.checkpoint import State, read_last, save_weights, write_last
 from labelgap.training.history import write_history
 from labelgap.training.inputs import Inputs
+from labelgap.training.parallel import average_gradients, gathered, own_part, wait
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Score, Selection
 from labelgap.training.traces import Trace
@@ -30,7 +33,9 @@ __all__ = [
     "keep",
     "logits_of",
     "note",
+    "quality",
     "score_all",
+    "steps_of",
     "stored_revisions",
     "train",
     "train_epoch",
@@ -46,8 +51,10 @@ class Job:
     Attributes:
         folder: the run's.
         network: from inputs to logits, and with ``return_features`` what its head saw as well.
+        step: the network, wrapped where several processes train together.
         objective: prepared by ``train``.
         table: observed labels of the training images.
+        truth: their full labels where known, for measuring revisions only.
         inputs: of the training images.
         val_inputs: of the val images, or None.
         selection: how the epoch is chosen.
@@ -62,8 +69,10 @@ class Job:
 
     folder: Path
     network: nn.Module
+    step: nn.Module
     objective: Objective
     table: LabelTable
+    truth: LabelTable | None
     inputs: Inputs
     val_inputs: Inputs | None
     selection: Selection
@@ -108,18 +117,21 @@ def train_epoch(job: Job, state: State, epoch: int) -> None:
     job.trace.start_epoch()
     running = RunningMean()
     order = generator(job.seed, "order", epoch).permutation(len(job.table))
-    for index, inputs in job.inputs.batches(order, batch_size=job.batch_size, epoch=epoch):
+    for number, (index, inputs) in enumerate(steps_of(job.inputs, order, job.batch_size, epoch)):
         labels = job.table.batch(index).to(inputs.device)
-        logits, features = job.network(inputs, return_features=True)
+        logits, features = job.step(inputs, return_features=True)
+        logits, features = logits[: len(index)], features[: len(index)]
         loss = job.objective(logits, labels, index=index, features=features)
         if job.trace.active:
-            job.trace.record(index, logits.detach(), labels, job.objective.modified(logits.detach(), labels, index))
+            modified = job.objective.modified(logits.detach(), labels, index)
+            job.trace.record(*gathered(index, logits.detach(), labels, modified))
         cost = loss + job.objective.penalty(job.network.parameters())
         job.optimiser.zero_grad(set_to_none=True)
         cost.backward()
+        average_gradients(job.objective.parameters())
         job.optimiser.step()
         job.objective.after_step()
-        running.add(loss, len(index))
+        running.add(loss, min(job.batch_size, len(order) - number * job.batch_size))
         job.reporter.advance(note=lambda: note(epoch, job.epochs, running.value, state))
     scores = (lambda: logits_of(job.network, job.inputs)) if "scores" in job.objective.needs else None
     revisions = job.objective.end_epoch(scores)
@@ -127,22 +139,50 @@ def train_epoch(job: Job, state: State, epoch: int) -> None:
     record: dict[str, Any] = {"epoch": epoch, "loss": running.value, "seconds": time.perf_counter() - started}
     if score is not None:
         record |= {"select": job.selection.rule, "score": score.value, "classes_counted": score.counted}
-    keep(job, state, record, score, revisions)
+    keep(job, state, {**record, **quality(job, revisions)}, score, revisions)
+
+
+def quality(job: Job, revisions: Revisions) -> dict[str, Any]:
+    """Say how many labels an epoch revised and, where the truth is known, how many of them rightly."""
+    if not len(revisions):
+        return {}
+    if job.truth is None:
+        return {"revisions": len(revisions)}
+    measured = revision_quality(job.table, job.truth, revisions)
+    return {"revisions": len(revisions), "revisions_precision": measured.precision}
 
 
 def keep(job: Job, state: State, record: dict[str, Any], score: Score | None, revisions: Revisions) -> None:
-    """Take an epoch into the state and onto the disk, the checkpoint last."""
+    """Take an epoch into the state and onto the disk, the checkpoint last; only the first process writes."""
+    better = score is None or state.best_score is None or score.value > state.best_score
     state.epoch += 1
-    state.history.append({**record, "revisions": len(revisions)} if len(revisions) else record)
-    if score is None or state.best_score is None or score.value > state.best_score:
+    state.history.append(record)
+    job.revisions = job.revisions + revisions
+    if better:
         state.best_epoch, state.best_score = state.epoch, score.value if score is not None else None
-        save_weights(job.folder, job.network)
-    if len(revisions):
-        job.revisions += revisions
-        job.revisions.to_parquet(job.folder / REVISIONS)
-    job.trace.write(job.folder)
-    write_last(job.folder, state, job.network, job.optimiser, job.objective)
-    write_history(job.folder, state)
+    if is_main():
+        if better:
+            save_weights(job.folder, job.network)
+        if len(revisions):
+            job.revisions.to_parquet(job.folder / REVISIONS)
+        job.trace.write(job.folder)
+        write_last(job.folder, state, job.network, job.optimiser, job.objective)
+        write_history(job.folder, state)
+    wait()
+
+
+def steps_of(
+    inputs: Inputs, rows: NDArray[np.int64], batch_size: int, epoch: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield ``(index, inputs)`` of this process's part of every batch.
+
+    All processes take the same number of steps: where the last batch is too small for all, ``index`` is empty and one
+    row of inputs comes along for the network, whose output must not count.
+    """
+    own, size, spare = own_part(rows, batch_size)
+    last = -(-len(own) // size)
+    for number, (index, values) in enumerate(inputs.batches(own, batch_size=size, epoch=epoch), 1):
+        yield (index[:0] if spare and number == last else index), values
 
 
 def score_all(network: nn.Module, inputs: Inputs, batch_size: int = 256) -> NDArray[np.float32]:
@@ -151,13 +191,17 @@ def score_all(network: nn.Module, inputs: Inputs, batch_size: int = 256) -> NDAr
 
 
 def logits_of(network: nn.Module, inputs: Inputs, batch_size: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ``(index, logits)`` of every row once, in eval mode and without augmentation."""
+    """Yield ``(index, logits)`` of every row once, in eval mode and without augmentation.
+
+    Several processes share the work, and every one of them gets everything.
+    """
     was_training = network.training
     network.eval()
     try:
-        for index, values in inputs.batches(batch_size=batch_size):
+        for index, values in steps_of(inputs, np.arange(len(inputs)), batch_size):
             with torch.no_grad():
-                logits = network(values)
+                logits = network(values)[: len(index)]
+                index, logits = gathered(index, logits)
             yield index, logits
     finally:
         network.train(was_training)

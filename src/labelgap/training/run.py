@@ -65,7 +65,7 @@ class Run:
         """The network with the weights of the best epoch, in eval mode."""
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
-        network = Classifier(create(self.config.backbone), len(self.config.classes))
+        network = Classifier(create(self.config.backbone), len(self.config.classes), self.config.head)
         load_weights(self.path, network)
         return network.eval()
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.models import UNTRAINED, describe
+from labelgap.models import UNTRAINED, HeadName, describe
 from labelgap.objectives import Objective, objective
 from labelgap.training.auto import choose_method
 from labelgap.training.config import FILE, RunConfig, read_config
@@ -31,6 +31,7 @@ class Wishes:
     options: Mapping[str, Any] = field(default_factory=dict)
     backbone: str | None = None
     protocol: str | None = None
+    head: str = "linear"
     epochs: int | None = None
     lr: float | None = None
     backbone_lr: float | None = None
@@ -45,6 +46,7 @@ def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objecti
     protocol = wishes.protocol or data.protocol
     if protocol not in PROTOCOLS:
         raise InputError(f"protocol '{protocol}': it is {' or '.join(PROTOCOLS)}.")
+    _check_head(wishes.head, protocol)
     backbone = wishes.backbone or data.backbone
     method, why = _method(data, wishes, protocol)
     made = objective(method, **wishes.options)
@@ -60,6 +62,7 @@ def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objecti
         options=dict(wishes.options),
         backbone=backbone,
         protocol=protocol,
+        head=wishes.head,
         **{name: defaults[name] if value is None else value for name, value in asked.items()},
         flip=data.flip and protocol == "end-to-end",
         seed=wishes.seed,
@@ -88,6 +91,16 @@ def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
         raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
     if not os.access(folder, os.W_OK):
         raise RunError(f"{folder} cannot be written to: choose another --out.")
+
+
+def _check_head(head: str, protocol: str) -> None:
+    if head not in get_args(HeadName):
+        raise UnknownNameError("head", head, get_args(HeadName))
+    if head != "linear" and protocol == "linear":
+        raise InputError(
+            f"the head '{head}' looks at every place of an image, and the linear protocol keeps one vector per image: "
+            "train with --protocol end-to-end, or with --head linear."
+        )
 
 
 def _method(data: Dataset, wishes: Wishes, protocol: str) -> tuple[str, str]:

@@ -1,0 +1,54 @@
+"""A Lightning module around any objective, with every hook in its place. Needs ``pip install lightning``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+import labelgap as lg
+
+
+class PartialLabels(lightning.LightningModule):
+    """Trains a network with a method of labelgap; batches are ``(index, inputs, labels)``.
+
+    Args:
+        network: from inputs to logits.
+        table: the observed labels of the training set; ``index`` means its rows.
+        method: one of ``lg.methods()``.
+        epochs: how many will be trained.
+        lr: learning rate.
+        **options: of the method.
+    """
+
+    def __init__(
+        self, network: nn.Module, table: lg.LabelTable, method: str, epochs: int, lr: float = 1e-3, **options: Any
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.objective = lg.objective(method, **options)
+        if self.objective.needs & {"features", "scores"}:
+            raise lg.InputError(f"'{method}' needs a pass over all images: use lg.fit.")
+        self.objective.prepare(table, epochs=epochs)
+        self.lr = lr
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give the objective's own parameters, if any, their own rate."""
+        groups = [{"params": list(self.network.parameters())}, *self.objective.parameter_groups(self.lr)]
+        return torch.optim.Adam(groups, lr=self.lr)
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the epoch, counted from 1."""
+        self.objective.set_epoch(self.current_epoch + 1)
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
+        """Return the loss of a batch."""
+        index, inputs, labels = batch
+        loss: Tensor = self.objective(self.network(inputs), labels, index=index)
+        return loss + self.objective.penalty(self.network.parameters())
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
+        """Commit what the step decided about labels."""
+        self.objective.after_step()

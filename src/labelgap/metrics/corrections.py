@@ -1,0 +1,100 @@
+"""How right a method was about the labels it revised, where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelgap.labels import LabelTable, Revisions
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+
+__all__ = ["RevisionQuality", "revision_quality"]
+
+
+@dataclass(frozen=True)
+class RevisionQuality:
+    """What revisions came to.
+
+    Attributes:
+        revised: labels that were revised; the last word about each counts.
+        known_truth: those of which the truth is known.
+        correct: those of these that say what is true; a soft target says the state beside it.
+        precision: correct / known_truth; None where nothing can be compared.
+        hidden_present: labels that are truly present and were not observed.
+        found: how many of these a hard revision calls present.
+        recall: found / hidden_present; None where nothing was hidden.
+    """
+
+    revised: int
+    known_truth: int
+    correct: int
+    precision: float | None
+    hidden_present: int
+    found: int
+    recall: float | None
+
+
+def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisions) -> RevisionQuality:
+    """Compare revisions with the truth.
+
+    Args:
+        observed: what was known before.
+        truth: the full labels of the same images and classes.
+        revisions: in the order they were made.
+
+    Example:
+        >>> from labelgap.labels import Revision
+        >>> truth = LabelTable.from_dense([[1, 1], [0, 1]], images=["a", "b"])
+        >>> made = Revisions([Revision("a", "1", PRESENT, "m"), Revision("b", "0", PRESENT, "m")])
+        >>> quality = revision_quality(truth.observe(1, 0), truth, made)
+        >>> quality.known_truth, quality.correct
+        (2, 1)
+    """
+    classes = len(truth.classes)
+    entries = revisions.to_table()
+    rows = pc.index_in(entries["image"], value_set=pa.array(truth.images, pa.string())).to_numpy(zero_copy_only=False)
+    columns = pc.index_in(entries["class"], value_set=pa.array(truth.classes, pa.string())).to_numpy(
+        zero_copy_only=False
+    )
+    place = rows.astype(np.int64) * classes + columns.astype(np.int64)
+    last = len(place) - 1 - np.unique(place[::-1], return_index=True)[1]
+    place, value = place[last], entries["value"].to_numpy()[last]
+    hard = entries["target"].is_null().to_numpy()[last]
+    true_code = _codes(truth, place)
+    comparable = (true_code != UNKNOWN) & (value != UNKNOWN)
+    correct = int((comparable & (true_code == value)).sum())
+    hidden = _places(truth, PRESENT)
+    hidden = hidden[~np.isin(hidden, np.concatenate([_places(observed, PRESENT), _places(observed, ABSENT)]))]
+    found = int(np.isin(hidden, place[hard & (value == PRESENT)]).sum())
+    count = int(comparable.sum())
+    return RevisionQuality(
+        revised=len(place),
+        known_truth=count,
+        correct=correct,
+        precision=correct / count if count else None,
+        hidden_present=len(hidden),
+        found=found,
+        recall=found / len(hidden) if len(hidden) else None,
+    )
+
+
+def _places(table: LabelTable, state: int) -> NDArray[np.int64]:
+    """Return row · K + column of every label of a state, ascending."""
+    chosen = table.values == state
+    place: NDArray[np.int64] = table.rows[chosen] * len(table.classes) + table.columns[chosen]
+    return place
+
+
+def _codes(table: LabelTable, place: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return the codes of single entries."""
+    known = table.rows * len(table.classes) + table.columns
+    at = np.searchsorted(known, place).clip(max=max(len(known) - 1, 0))
+    codes = np.full(len(place), UNKNOWN, dtype=np.int8)
+    if len(known):
+        hit = known[at] == place
+        codes[hit] = table.values[at[hit]]
+    return codes

@@ -1,0 +1,45 @@
+"""The examples run, and the pages that are made from the code are up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labelgap.reporting import methods_page
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["digits", "own_loop"])
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    script = PROJECT / "examples" / f"{name}.py"
+    ran = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+
+
+def test_the_lightning_module_trains() -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed", exc_type=ImportError)
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import labelgap as lg
+
+    spec = importlib.util.spec_from_file_location("lightning_module", PROJECT / "examples" / "lightning_module.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    labels = torch.where(torch.rand(32, 4) < 0.3, 1, -1)
+    data = TensorDataset(torch.arange(32), torch.randn(32, 5), labels)
+    model = module.PartialLabels(torch.nn.Linear(5, 4), lg.LabelTable.from_dense(labels), "ll-cp", epochs=2)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet).fit(model, DataLoader(data, batch_size=8))
+
+
+def test_the_page_of_methods_is_what_the_code_says() -> None:
+    page = (PROJECT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert page == methods_page(), "run: labelgap methods --markdown > docs/methods.md"
