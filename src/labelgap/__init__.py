@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from labelgap.data import Dataset, Split, load
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.metrics import average_precision, f1, precision, recall, thresholds
-    from labelgap.objectives import Objective, methods, objective
+    from labelgap.objectives import Objective, defaults, methods, objective
     from labelgap.reporting import write_report
     from labelgap.training import Run, fit, open_run
 
@@ -36,6 +36,7 @@ __all__ = [
     "Split",
     "UNKNOWN",
     "average_precision",
+    "defaults",
     "f1",
     "fit",
     "load",
@@ -53,7 +54,7 @@ _HOMES = {
     "data": ("Dataset", "Split", "load"),
     "labels": ("ABSENT", "PRESENT", "UNKNOWN", "LabelTable", "Revision", "Revisions"),
     "metrics": ("average_precision", "f1", "precision", "recall", "thresholds"),
-    "objectives": ("Objective", "methods", "objective"),
+    "objectives": ("Objective", "defaults", "methods", "objective"),
     "reporting": ("write_report",),
     "training": ("Run", "fit", "open_run"),
 }

@@ -25,7 +25,7 @@ def main(out: Path) -> None:
     """Train in float64, where the order of sums does not show; Adam's first steps magnify what rounding leaves."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    fitting: Any = import_module("labelgap.training.fit")
+    fitting: Any = import_module("labelgap.training.vectors")
     fitting.Classifier = lambda *arguments, **options: Classifier(*arguments, **options).double()
     data = lg.load("digits", train=81, val=20, test=20)
     for method, options in METHODS.items():

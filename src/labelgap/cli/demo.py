@@ -18,7 +18,7 @@ __all__ = ["demo"]
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the study. [default: a new one, runs/demo]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Of every run. [default: suits the digits]")] = None,
+    epochs: Annotated[int, typer.Option(help="Of every run.")] = 7,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
     device: Device = "auto",
 ) -> None:

@@ -8,20 +8,19 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.shared import Data, Device, Images, Unlisted, Zeros, open_dataset
+from labelgap.cli.shared import Data, DataOptions, Device, open_dataset, with_data_options
 
 __all__ = ["evaluate", "report"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
+@with_data_options
 def evaluate(
     run: RunFolder,
     data: Data,
-    images: Images = None,
+    data_options: DataOptions,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    zeros: Zeros = None,
-    unlisted: Unlisted = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -30,7 +29,7 @@ def evaluate(
     from labelgap.training import open_run
 
     opened_run = open_run(run)
-    measured = opened_run.evaluate(open_dataset(data, images, zeros, unlisted), split, device=device)
+    measured = opened_run.evaluate(open_dataset(data, data_options), split, device=device)
     if as_json:
         print(json.dumps(measured, ensure_ascii=False))
     else:

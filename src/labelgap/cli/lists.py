@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
 
 __all__ = ["backbones", "datasets", "methods"]
 
 
-def methods() -> None:
-    """List every method with its paper and options."""
-    from labelgap.objectives import describe, option_names
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Tell all of one method.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the page docs/methods.md.")] = False,
+) -> None:
+    """List every method, or tell all of one."""
+    from labelgap.objectives import describe
     from labelgap.objectives import methods as names
+    from labelgap.reporting import methods_page
 
-    rows = []
-    for name in names():
-        entry = describe(name)
-        options = " ".join(key for key in option_names(name) if key not in ("eps", "reduction"))
-        rows.append((name, entry.reference, entry.summary, options))
-    _print(("method", "paper", "what it does", "options"), rows)
+    if markdown:
+        print(methods_page(), end="")
+    elif name is not None:
+        _one_method(name)
+    else:
+        entries = [describe(known) for known in names()]
+        _print(("method", "paper", "what it does"), [(e.name, e.reference, e.summary) for e in entries])
+        print("\nlabelgap methods NAME    its equation, options and defaults")
+
+
+def _one_method(name: str) -> None:
+    import inspect
+
+    from labelgap.objectives import describe, option_names, published
+    from labelgap.objectives.published import DATASETS
+
+    entry = describe(name)
+    print(f"{name} ({entry.reference}): {entry.summary}\n\n{inspect.getdoc(entry.value)}\n")
+    for option, default in option_names(name).items():
+        print(f"  --option {option}={'…' if default is None else default}")
+    for dataset in DATASETS:
+        if settings := published(name, dataset):
+            told = ", ".join(f"{option}={value:g}" for option, value in settings.items())
+            print(f"  on {dataset}, as its paper has it: {told}")
 
 
 def datasets() -> None:

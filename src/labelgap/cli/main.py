@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from labelgap import __version__
+from labelgap.cli.convert import convert
 from labelgap.cli.demo import demo
 from labelgap.cli.evaluate import evaluate, report
+from labelgap.cli.inspect import inspect
 from labelgap.cli.lists import backbones, datasets, methods
 from labelgap.cli.train import train
 from labelgap.core.errors import LabelGapError
@@ -24,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, train, evaluate, report, methods, datasets, backbones):
+for command in (demo, inspect, train, evaluate, report, convert, methods, datasets, backbones):
     app.command()(command)
 
 
@@ -44,7 +47,12 @@ def root(
 
 
 def main() -> None:
-    """Run a command; an error that labelgap raises on purpose is one message and exit code 2, not a traceback."""
+    """Run a command; an error that labelgap raises on purpose is one message and exit code 2, not a traceback.
+
+    Threads that wait for each other sleep instead of spinning: on a machine that is busy with other things, spinning
+    makes a training step of a small network ten times as long.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except LabelGapError as error:

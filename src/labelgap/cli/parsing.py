@@ -7,7 +7,7 @@ from typing import Any
 
 from labelgap.core.errors import InputError, nearest
 
-__all__ = ["parse_observe", "parse_options", "parse_value"]
+__all__ = ["parse_names", "parse_observe", "parse_options", "parse_pairs", "parse_value"]
 
 
 def parse_value(text: str) -> Any:
@@ -45,6 +45,40 @@ def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any
             raise InputError(f"{name} {key} is given twice.")
         options[key] = parse_value(value.strip())
     return options
+
+
+def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
+    """Read names with commas between them, from one option or several; None where nothing was said.
+
+    Example:
+        >>> parse_names(["cat,dog", "owl"], "--classes")
+        ['cat', 'dog', 'owl']
+    """
+    if texts is None:
+        return None
+    names = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not names:
+        raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
+    return names
+
+
+def parse_pairs(pairs: Iterable[str] | None, name: str) -> dict[str, str] | None:
+    """Read ``old=new`` pairs of names as they are written; None where nothing was said.
+
+    Example:
+        >>> parse_pairs(["dog=Dog", "1=one"], "--rename")
+        {'dog': 'Dog', '1': 'one'}
+    """
+    if pairs is None:
+        return None
+    found: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = (part.strip() for part in pair.partition("="))
+        if not equals or not old or not new:
+            raise InputError(f"{name} {pair}: write it as old=new, e.g. {name} dog=Dog")
+        if found.setdefault(old, new) != new:
+            raise InputError(f"{name} {old} is given twice.")
+    return found
 
 
 def parse_observe(text: str) -> dict[str, Any]:

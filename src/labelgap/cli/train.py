@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.shared import Data, Device, Images, LabelSeed, Observe, Unlisted, Zeros, open_dataset
+from labelgap.cli.shared import Data, DataOptions, Device, LabelSeed, Observe, open_dataset, with_data_options
 
 __all__ = ["train"]
 
 
+@with_data_options
 def train(
     data: Data,
+    data_options: DataOptions,
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    images: Images = None,
     method: Annotated[str, typer.Option(help="See `labelgap methods`; auto chooses from the labels.")] = "auto",
     option: Annotated[
         list[str] | None, typer.Option(help="Of the method, e.g. delta_rel=0.2; may be repeated.")
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="See `labelgap backbones`. [default: suits the data]")] = None,
     protocol: Annotated[str | None, typer.Option(help="linear or end-to-end. [default: suits the data]")] = None,
-    zeros: Zeros = None,
-    unlisted: Unlisted = None,
+    head: Annotated[str, typer.Option(help="linear, or boostlu (with end-to-end).")] = "linear",
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
     epochs: Annotated[int | None, typer.Option(help="How many. [default: suits the protocol]")] = None,
@@ -43,7 +43,7 @@ def train(
     from labelgap.reporting import write_report
     from labelgap.training import fit
 
-    opened = open_dataset(data, images, zeros, unlisted, observe, label_seed)
+    opened = open_dataset(data, data_options, observe, label_seed)
     print_data(opened)
     run = fit(
         opened,
@@ -52,6 +52,7 @@ def train(
         backbone,
         protocol,
         out,
+        head=head,
         epochs=epochs,
         lr=lr,
         batch_size=batch_size,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
@@ -20,7 +21,7 @@ class RevisionQuality:
     """What revisions came to.
 
     Attributes:
-        revised: labels that were revised; the last word about each counts.
+        revised: labels that were revised, whoever did it; the last word about each counts.
         known_truth: those of which the truth is known.
         correct: those of these that say what is true; a soft target says the state beside it.
         precision: correct / known_truth; None where nothing can be compared.
@@ -54,13 +55,11 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
         >>> quality.known_truth, quality.correct
         (2, 1)
     """
-    classes = len(truth.classes)
+    if (observed.images, observed.classes) != (truth.images, truth.classes):
+        raise InputError("the observed labels and the truth are not of the same images and classes.")
     entries = revisions.to_table()
-    rows = pc.index_in(entries["image"], value_set=pa.array(truth.images, pa.string())).to_numpy(zero_copy_only=False)
-    columns = pc.index_in(entries["class"], value_set=pa.array(truth.classes, pa.string())).to_numpy(
-        zero_copy_only=False
-    )
-    place = rows.astype(np.int64) * classes + columns.astype(np.int64)
+    row = _numbers(entries["image"], truth.images, "image")
+    place = row * len(truth.classes) + _numbers(entries["class"], truth.classes, "class")
     last = len(place) - 1 - np.unique(place[::-1], return_index=True)[1]
     place, value = place[last], entries["value"].to_numpy()[last]
     hard = entries["target"].is_null().to_numpy()[last]
@@ -80,6 +79,16 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
         found=found,
         recall=found / len(hidden) if len(hidden) else None,
     )
+
+
+def _numbers(names: pa.ChunkedArray, known: tuple[str, ...], kind: str) -> NDArray[np.int64]:
+    """Return the place of every name among those of a table."""
+    found = pc.index_in(names, value_set=pa.array(known, pa.string()))
+    if found.null_count:
+        stranger = names.filter(found.is_null())[0]
+        raise InputError(f"a revision speaks of the {kind} '{stranger}', which is not in the table.")
+    numbers: NDArray[np.int64] = found.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _places(table: LabelTable, state: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""A backbone and a linear head: the network that every image protocol trains."""
+"""A backbone and a head: the network that every image protocol trains."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Literal, final, overload
 
 from torch import Tensor, nn
 
-from labelgap.core.errors import InputError
 from labelgap.models.backbone import Backbone
+from labelgap.models.heads import create_head
 
-__all__ = ["Classifier", "backbone_parameters", "head_parameters", "parameter_groups"]
+__all__ = ["Classifier", "activation_maps", "backbone_parameters", "head_parameters", "parameter_groups"]
 
 
 @final
@@ -18,12 +18,13 @@ class Classifier(nn.Module):
 
     .. math:: x = W\\,\\mathrm{pool}(\\mathrm{maps}(\\mathrm{images})) + b
 
-    The head starts as ``nn.Linear`` does, uniform on :math:`\\pm 1/\\sqrt D`, drawn from torch's generator: the same
-    seed gives the same head.
+    with the linear head; see ``BoostLU`` for the other. A head starts as ``nn.Linear`` does, uniform on
+    :math:`\\pm 1/\\sqrt D`, drawn from torch's generator: the same seed gives the same head.
 
     Args:
         backbone: where the features come from.
         classes: how many logits, ``K``.
+        head: "linear" or "boostlu".
 
     Example:
         >>> import torch
@@ -34,12 +35,10 @@ class Classifier(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, backbone: Backbone, classes: int) -> None:
+    def __init__(self, backbone: Backbone, classes: int, head: str = "linear") -> None:
         super().__init__()
-        if classes < 1:
-            raise InputError(f"a classifier needs at least one class, not {classes}.")
         self.backbone = backbone
-        self.head = nn.Linear(backbone.width, classes)
+        self.head = create_head(head, backbone.width, classes)
 
     @overload
     def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...
@@ -53,8 +52,9 @@ class Classifier(nn.Module):
         With ``return_features`` the pooled vectors ``(B, D)`` come along: both out of one pass through ``forward``,
         which is the only door that data parallelism watches.
         """
-        features = self.backbone.features(images)
-        logits: Tensor = self.head(features)
+        maps = self.backbone.maps(images)
+        features = self.backbone.pool(maps)
+        logits: Tensor = self.head(maps if self.head.takes_maps else features)
         return (logits, features) if return_features else logits
 
     def features(self, images: Tensor) -> Tensor:
@@ -68,6 +68,31 @@ class Classifier(nn.Module):
     def normalise(self, images: Tensor) -> Tensor:
         """Turn bytes ``(B, C, H, W)`` into what ``forward`` takes, on their device."""
         return self.backbone.normalise(images)
+
+
+def activation_maps(model: Classifier, images: Tensor) -> Tensor:
+    r"""Return where in the pictures each class is seen: class activation maps, without the bias.
+
+    .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
+
+    and for BoostLU five times that where it is positive. Their average over all places and the bias make the logit,
+    unless the backbone pools otherwise than by the average.
+
+    Args:
+        model: the network, in whatever mode it is.
+        images: normalised pictures, ``(B, C, H, W)``.
+
+    Returns:
+        ``(B, K, h, w)``, at the resolution of the backbone's maps.
+
+    Example:
+        >>> import torch
+        >>> from labelgap.models import create
+        >>> model = Classifier(create("small-cnn"), classes=10, head="boostlu")
+        >>> activation_maps(model, torch.zeros(2, 1, 64, 64)).shape
+        torch.Size([2, 10, 8, 8])
+    """
+    return model.head.activations(model.backbone.maps(images))
 
 
 def backbone_parameters(model: Classifier) -> list[nn.Parameter]:

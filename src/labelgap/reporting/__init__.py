@@ -1,7 +1,8 @@
 """Figures, tables and the self-contained page of a run or a study."""
 
+from labelgap.reporting.methods_page import methods_page
 from labelgap.reporting.picture import study_picture
 from labelgap.reporting.report import write_report
 from labelgap.reporting.tables import study_rows, terminal_table
 
-__all__ = ["study_picture", "study_rows", "terminal_table", "write_report"]
+__all__ = ["methods_page", "study_picture", "study_rows", "terminal_table", "write_report"]

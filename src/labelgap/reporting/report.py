@@ -17,7 +17,7 @@ from labelgap.studies.study import FILE as STUDY
 from labelgap.training import Run, open_run
 from labelgap.training.config import FILE as CONFIG
 
-__all__ = ["write_report"]
+__all__ = ["package_version", "write_report"]
 
 
 def write_report(
@@ -48,7 +48,7 @@ def write_report(
         page, template = run_page(opened, data, images=images), "run.html"
         pictures = bool(page["examples"])
     path = opened.path / REPORT
-    write_text(path, render(template, page=page, pictures=pictures, version=_version()))
+    write_text(path, render(template, page=page, pictures=pictures, version=package_version()))
     return path
 
 
@@ -68,7 +68,8 @@ def _check(run: Run, data: Dataset | None) -> None:
         raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
 
 
-def _version() -> str:
+def package_version() -> str:
+    """Return the version of labelgap, for the foot of a page."""
     try:
         return version("labelgap")
     except PackageNotFoundError:

@@ -15,12 +15,13 @@ __all__ = ["run_demo"]
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "an-ls", "ll-r")
+EPOCHS = 7
 
 
 def run_demo(
     out: str | os.PathLike[str],
     *,
-    epochs: int | None = None,
+    epochs: int = EPOCHS,
     seed: int = 0,
     device: str = "auto",
     told: Callable[[str, Run], None] = lambda label, run: None,
@@ -29,7 +30,7 @@ def run_demo(
 
     Args:
         out: folder of the study; it must not exist yet.
-        epochs: of every run; what suits the digits when not given.
+        epochs: of every run.
         seed: of every run.
         device: as for ``fit``.
         told: called with the label and the run after each.

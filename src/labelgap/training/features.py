@@ -7,27 +7,19 @@ shared by all runs of a machine, under ``$LABELGAP_CACHE`` or the user's cache f
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelgap.core.caches import cache_folder
 from labelgap.core.files import atomic_path
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone
 from labelgap.training.inputs import ImageInputs
 
 __all__ = ["cache_folder", "compute_features"]
-
-
-def cache_folder() -> Path:
-    """Return where features are kept."""
-    given = os.environ.get("LABELGAP_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else (Path(base) if base else Path.home() / ".cache") / "labelgap"
 
 
 def compute_features(

@@ -18,7 +18,7 @@ from labelgap.core.processes import is_main
 from labelgap.core.seeds import derive, seed_everything
 from labelgap.data.dataset import Dataset
 from labelgap.metrics import Thresholds, revision_quality, thresholds
-from labelgap.models import Classifier, create
+from labelgap.models import Classifier
 from labelgap.objectives import Objective
 from labelgap.training.card import write_card
 from labelgap.training.checkpoint import State, load_weights
@@ -35,6 +35,7 @@ from labelgap.training.run import Run, write_predictions
 from labelgap.training.selection import Selection
 from labelgap.training.settings import Wishes, decide, open_folder
 from labelgap.training.traces import Trace
+from labelgap.training.vectors import build_network, vector_inputs, vector_width
 
 __all__ = ["Probe", "fit"]
 
@@ -107,7 +108,7 @@ def _fit(
     if is_main():
         write_config(folder, config)
     seed_everything(derive(config.seed, "initialisation"))
-    network = Classifier(create(config.backbone), len(config.classes), config.head).to(device)
+    network = build_network(config, vector_width(data)).to(device)
     inputs = _inputs(data, network, config, device, workers, reporter)
     job = _job(folder, data, config, network, objective, inputs, selection, reporter)
     state = train(job, device)
@@ -126,7 +127,13 @@ def _inputs(
             split.name: ImageInputs(split.images, network.backbone, device, config.flip, config.seed, workers)
             for split in data.splits
         }
-    made: dict[str, Inputs] = {}
+    made: dict[str, Inputs] = {
+        split.name: given
+        for split in data.splits
+        if (given := vector_inputs(split.images, network, device)) is not None
+    }
+    if made:
+        return made
     with reporter.bar("features", sum(len(split) for split in data.splits)):
         for split in data.splits:
             features = compute_features(
@@ -149,10 +156,11 @@ def _job(
     table = data.train.labels
     linear = config.protocol == "linear"
     trained: nn.Module = Probe(network.head) if linear else network
-    objective.prepare(table, epochs=config.epochs, seed=config.seed)
+    device = next(network.parameters()).device
+    objective.to(device).prepare(table, epochs=config.epochs, seed=config.seed)
     if objective.state_bytes:
         reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
-    objective.to(next(network.parameters()).device)
+    objective.to(device)
     groups: list[dict[str, Any]] = [{"params": list(network.head.parameters()), "lr": config.lr}]
     if not linear:
         groups.append({"params": list(network.backbone.parameters()), "lr": config.backbone_lr})

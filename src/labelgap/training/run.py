@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.features import FEATURES, FeatureVectors
 from labelgap.data.images import FileImages, ImageSource
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
-from labelgap.models import Classifier, create
+from labelgap.models import Classifier
 from labelgap.training.checkpoint import BEST, load_weights
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device
@@ -28,6 +29,7 @@ from labelgap.training.history import read_history
 from labelgap.training.inputs import ImageInputs
 from labelgap.training.loop import REVISIONS, score_all
 from labelgap.training.traces import read_trace
+from labelgap.training.vectors import build_network, stored_width, vector_inputs
 
 __all__ = ["Run", "open_run", "write_predictions"]
 
@@ -65,7 +67,8 @@ class Run:
         """The network with the weights of the best epoch, in eval mode."""
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
-        network = Classifier(create(self.config.backbone), len(self.config.classes), self.config.head)
+        width = stored_width(self.path / BEST) if self.config.backbone == FEATURES else None
+        network = build_network(self.config, width)
         load_weights(self.path, network)
         return network.eval()
 
@@ -81,17 +84,24 @@ class Run:
         return read_trace(self.path)
 
     def logits(self, images: ImageSource, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
-        """Return the (N, K) logits of images."""
+        """Return the (N, K) logits of images, or of features where the run was trained on features."""
         where = choose_device(device)
         network = self.model.to(where)
-        return score_all(network, ImageInputs(images, network.backbone, where, workers=workers), batch_size=64)
+        inputs = vector_inputs(images, network, where) or ImageInputs(images, network.backbone, where, workers=workers)
+        return score_all(network, inputs, batch_size=64)
 
     def predict(
-        self, images: ImageSource | Split | Sequence[str | os.PathLike[str]], *, device: str = "auto"
+        self,
+        images: ImageSource | Split | Sequence[str | os.PathLike[str]] | NDArray[np.floating[Any]],
+        *,
+        device: str = "auto",
     ) -> NDArray[np.float32]:
-        """Return the (N, K) probabilities of images: a split, an image source, or a list of files."""
+        """Return the (N, K) probabilities of images: a split, a source, a list of files; or of (N, D) features."""
+        source: ImageSource
         if isinstance(images, Split):
             source = images.images
+        elif isinstance(images, np.ndarray):
+            source = FeatureVectors(images)
         elif isinstance(images, ImageSource):
             source = images
         else:

@@ -8,18 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
+from labelgap.data.features import FEATURES
+from labelgap.labels.codes import PRESENT
 from labelgap.models import UNTRAINED, HeadName, describe
-from labelgap.objectives import Objective, objective
+from labelgap.objectives import Objective, objective, published
+from labelgap.objectives.cole2021_expected import ExpectsPositives
 from labelgap.training.auto import choose_method
 from labelgap.training.config import FILE, RunConfig, read_config
 from labelgap.training.defaults import defaults_for
 from labelgap.training.selection import Selection, choose_selection
 from labelgap.training.traces import parse_trace
+from labelgap.training.vectors import check_vectors
 
 __all__ = ["Wishes", "decide", "open_folder"]
 
+ENOUGH = 100
 PROTOCOLS = ("linear", "end-to-end")
 
 
@@ -48,8 +55,11 @@ def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objecti
         raise InputError(f"protocol '{protocol}': it is {' or '.join(PROTOCOLS)}.")
     _check_head(wishes.head, protocol)
     backbone = wishes.backbone or data.backbone
+    check_vectors(data, backbone, protocol)
     method, why = _method(data, wishes, protocol)
-    made = objective(method, **wishes.options)
+    options = {**published(method, data.recipe.get("name")), **wishes.options}
+    made = objective(method, **options)
+    options |= _expected_positives(made, data)
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
     selection = choose_selection(observed, truth, wishes.select)
     defaults = defaults_for(protocol, _has_weights(backbone))._asdict()
@@ -59,7 +69,7 @@ def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objecti
         classes=data.classes,
         method=method,
         why=why,
-        options=dict(wishes.options),
+        options=options,
         backbone=backbone,
         protocol=protocol,
         head=wishes.head,
@@ -111,8 +121,24 @@ def _method(data: Dataset, wishes: Wishes, protocol: str) -> tuple[str, str]:
     return choose_method(data.train.labels, protocol)
 
 
+def _expected_positives(made: Objective, data: Dataset) -> dict[str, Any]:
+    """Give a method that must know the number of positives their mean over fully known val images, if enough are."""
+    if not isinstance(made, ExpectsPositives) or made.expected_positives is not None or data.val is None:
+        return {}
+    labels = data.val.labels
+    full = np.diff(labels.starts) == len(labels.classes)
+    if full.sum() < ENOUGH:
+        return {}
+    present = np.bincount(labels.rows[labels.values == PRESENT], minlength=len(labels))
+    mean = round(float(present[full].mean()), 4)
+    made.expected_positives = mean
+    return {"expected_positives": mean}
+
+
 def _has_weights(backbone: str) -> bool:
     sources = {row.name: row.source for row in describe()}
+    if backbone == FEATURES:
+        return True
     if backbone not in sources:
         raise UnknownNameError("backbone", backbone, sources, "`labelgap backbones` lists them.")
     return sources[backbone] != UNTRAINED.source

@@ -1,0 +1,40 @@
+"""``labelgap convert``: labels for other tools, all three states kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labelgap.cli.shared import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+
+__all__ = ["convert"]
+
+
+@with_data_options
+def convert(
+    data: Data,
+    data_options: DataOptions,
+    to: Annotated[str, typer.Option(help="csv, parquet, coco, fiftyone or labelstudio.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    prefix: Annotated[
+        str | None, typer.Option(help="Before every image's name, for fiftyone and labelstudio, e.g. s3://bucket/.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    observe: Observe = None,
+    label_seed: LabelSeed = 1200,
+) -> None:
+    """Write labels for another tool: present, absent and unknown stay apart."""
+    from labelgap.data.convert import convert as write
+    from labelgap.data.exchange import gathered
+
+    opened = open_dataset(data, data_options, observe, label_seed)
+    written = write(opened, to, out, prefix=prefix, force=force)
+    present, absent, unknown = gathered(opened).table.counts().total
+    states = f"{present:,} present, {absent:,} absent, {unknown:,} unknown"
+    sizes = ", ".join(f"{len(split):,} {split.name}" for split in opened.splits)
+    print(f"{'wrote':<9}{' and '.join(map(str, written.paths))}")
+    print(f"{'labels':<9}{states}; {len(opened.classes):,} classes; {sizes}")
+    if written.hint:
+        print(f"{'open':<9}{written.hint}")

@@ -1,0 +1,100 @@
+"""``labelgap inspect``: what was understood of DATA."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelgap.cli.shared import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["inspect", "retyped"]
+
+
+@with_data_options
+def inspect(
+    data: Data,
+    data_options: DataOptions,
+    observe: Observe = None,
+    label_seed: LabelSeed = 1200,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    per_class: Annotated[bool, typer.Option("--per-class", help="A line for every class as well.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write a page of images with their labels.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File of --report. [default: NAME-inspect.html here]")] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Leave photos out of the page.")] = False,
+) -> None:
+    """Say what was understood of DATA, what looks wrong, and what can be done with these labels."""
+    from labelgap.data.summary import summarise
+
+    started = time.perf_counter()
+    opened = open_dataset(data, data_options, observe, label_seed)
+    seconds = time.perf_counter() - started
+    summary = summarise(opened, retyped(data, data_options, observe, label_seed))
+    page = None
+    if report or out is not None:
+        from labelgap.reporting.contact_sheet import write_contact_sheet
+
+        page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
+    if as_json:
+        found = {**summary.to_json(), "seconds": round(seconds, 3), "report": None if page is None else str(page)}
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from labelgap.cli.estimate import estimate_training
+    from labelgap.cli.screen import LABEL, class_table, screen
+
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    estimate = estimate_training(opened) if summary.next else None
+    lines = screen(summary, seconds, estimate, console.width)
+    if page is not None:
+        lines.append(f"{'report':<{LABEL}}{page}")
+    lines += ["", *class_table(summary)] if per_class else []
+    _show(lines, console)
+
+
+def retyped(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
+    """Return DATA and its options as they were typed, quoted for a shell, to go into another command.
+
+    Example:
+        >>> retyped("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
+        "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
+    """
+    words = [data]
+    for field in fields(options):
+        value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
+        if value is None or value is False:
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
+    if observe is not None:
+        words += ["--observe", observe, *(["--label-seed", str(label_seed)] if label_seed != 1200 else [])]
+    return " ".join(map(shlex.quote, words))
+
+
+def _page_name(name: str) -> Path:
+    """Return the file of the page, here, from the name of the data."""
+    stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"
+    return Path(f"{stem}-inspect.html")
+
+
+def _show(lines: Sequence[str], console: Console) -> None:
+    """Print lines; a colour only where something wants attention."""
+    from rich.text import Text
+
+    from labelgap.cli.screen import LABEL
+
+    styles = {"looks wrong": "yellow", "you cannot": "yellow", "next": "bold"}
+    for line in lines:
+        style = styles.get(line[:LABEL].strip(), "")
+        console.print(Text.assemble((line[:LABEL], style), line[LABEL:]))

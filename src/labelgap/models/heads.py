@@ -1,0 +1,131 @@
+"""Heads: what turns a backbone's features into one logit per class.
+
+Two of them. ``linear`` weighs the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
+Explanations in Partially Annotated Multi-label Classification", CVPR 2023) weighs the features of every place, which
+gives a class activation map, and amplifies what is positive in it before it is averaged: a network that was taught with
+missing positives points to the right places, only too faintly.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final, Literal, final
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labelgap.core.errors import InputError, UnknownNameError
+
+__all__ = ["BoostLU", "Head", "HeadName", "LinearHead", "create_head"]
+
+BOOST: Final = 5.0
+
+HeadName = Literal["linear", "boostlu"]
+
+
+class Head(nn.Module, ABC):
+    """A row of weights and a bias per class, whatever is done with them. Abstract.
+
+    They start as those of ``nn.Linear`` do, uniform on :math:`\\pm 1/\\sqrt D`, drawn from torch's generator.
+
+    Args:
+        width: features in, ``D``.
+        classes: logits out, ``K``.
+
+    Attributes:
+        takes_maps: whether ``forward`` takes the features of every place, ``(B, D, h, w)``, or the pooled ones.
+        weight: ``(K, D)``
+        bias: ``(K,)``
+    """
+
+    takes_maps: ClassVar[bool]
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        if classes < 1:
+            raise InputError(f"a classifier needs at least one class, not {classes}.")
+        start = nn.Linear(width, classes)
+        self.weight, self.bias = start.weight, start.bias
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(B, K)``."""
+
+    def activations(self, maps: Tensor) -> Tensor:
+        """Return what every place says for every class, ``(B, K, h, w)``, without the bias.
+
+        Args:
+            maps: ``(B, D, h, w)``
+        """
+        return functional.conv2d(maps, self.weight[:, :, None, None])
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        classes, width = self.weight.shape
+        return f"width={width}, classes={classes}"
+
+
+@final
+class LinearHead(Head):
+    r"""The papers' head, :math:`x = W f + b` of pooled features.
+
+    Example:
+        >>> import torch
+        >>> LinearHead(width=8, classes=3)(torch.zeros(2, 8)).shape
+        torch.Size([2, 3])
+    """
+
+    takes_maps = False
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` of pooled features ``(B, D)``."""
+        return functional.linear(features, self.weight, self.bias)
+
+
+@final
+class BoostLU(Head):
+    r"""The average of a class activation map whose positive values count five times.
+
+    .. math:: x_k = \frac1{hw} \sum_{ij} \max(m_{kij},\, 5\,m_{kij}) + b_k, \qquad m_{kij} = \sum_d W_{kd} f_{dij}
+
+    The map is the backbone's own, and its average replaces the backbone's way of pooling. The bias is added to the
+    average: it says how common a class is, not where it is, and is not amplified.
+
+    Example:
+        >>> import torch
+        >>> head = BoostLU(width=1, classes=1)
+        >>> _ = head.load_state_dict({"weight": torch.tensor([[1.0]]), "bias": torch.tensor([0.0])})
+        >>> head(torch.tensor([[[[1.0, -3.0]]]])).item()
+        1.0
+    """
+
+    takes_maps = True
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` of maps ``(B, D, h, w)``."""
+        return self.activations(features).mean(dim=(-2, -1)) + self.bias
+
+    def activations(self, maps: Tensor) -> Tensor:
+        """Return the amplified map, ``(B, K, h, w)``: its average and the bias make the logit."""
+        plain = super().activations(maps)
+        return plain + (BOOST - 1) * functional.relu(plain)
+
+
+_HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU}
+
+
+def create_head(name: str, width: int, classes: int) -> Head:
+    """Make a head.
+
+    Args:
+        name: "linear" or "boostlu".
+        width: features in.
+        classes: logits out.
+
+    Example:
+        >>> create_head("boostlu", width=8, classes=3)
+        BoostLU(width=8, classes=3)
+    """
+    if name not in _HEADS:
+        raise UnknownNameError("head", name, _HEADS)
+    return _HEADS[name](width, classes)

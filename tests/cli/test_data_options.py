@@ -1,0 +1,140 @@
+"""How DATA is to be read, as it is typed: one set of options for every command that opens data."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelgap.cli.evaluate import evaluate
+from labelgap.cli.main import main
+from labelgap.cli.shared import DataOptions, open_dataset
+from labelgap.cli.train import train
+from labelgap.data import describe_datasets
+
+
+def call(*arguments: str) -> int:
+    before, sys.argv = sys.argv, ["labelgap", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture
+def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve photos and a table as an office program writes it."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    rows = ["Datei;Breite;Hund;hund;Katze"]
+    for number in range(12):
+        Image.new("RGB", (40, 50), (number, 200, 10)).save(f"photos/{number:02d}.jpg")
+        first, second = ("x" if number % 3 == turn else "" for turn in (0, 1))
+        rows.append(f"{number:02d};640;{first};{second};no")
+    rows[-1] = rows[-1].replace("no", "x")
+    Path("tags.csv").write_text("\n".join(rows) + "\n", encoding="cp1252")
+    Path("aliases.csv").write_text("synonym,tag\nhund,Hund\n")
+    Path("parents.csv").write_text("Hund,Tier\nKatze,Tier\n")
+    return tmp_path
+
+
+def test_every_command_that_opens_data_has_every_option() -> None:
+    for command in (train, evaluate):
+        parameters = inspect.signature(command).parameters
+        assert "data_options" not in parameters
+        assert {field.name for field in fields(DataOptions)} <= {*parameters}
+
+
+def test_every_option_belongs_to_an_importer() -> None:
+    known = {option for row in describe_datasets() for option in row.options}
+    assert {field.name for field in fields(DataOptions)} <= known
+
+
+def test_nothing_typed_is_nothing_given() -> None:
+    assert DataOptions().given() == {}
+    typed = DataOptions(
+        images=Path("p"), classes=["a,b", "c"], ignore_columns=["w, h"], rename=["a=b", "1=one"], allow_leaks=True
+    )
+    assert typed.given() == {
+        "images": Path("p"),
+        "classes": ["a", "b", "c"],
+        "ignore_columns": ["w", "h"],
+        "rename": {"a": "b", "1": "one"},
+        "allow_leaks": True,
+    }
+
+
+def test_an_office_table_is_read_with_the_options_that_its_errors_name(album: Path) -> None:
+    options = DataOptions(
+        images=Path("photos"), ignore_columns=["Breite"], rename=["Datei=image"], aliases=Path("aliases.csv")
+    )
+    data = open_dataset("tags.csv", options)
+    assert data.classes == ("Hund", "Katze") and sum(map(len, data.splits)) == 12
+    assert sum(split.labels.counts().present[0] for split in data.splits) == 8
+    assert "semicolon between cells (--delimiter says otherwise)" in data.rules
+    assert "12 image names were completed: 00 is 00.jpg" in data.rules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no column is called 'image'"),
+        (["--rename", "Datei"], "write it as old=new, e.g. --rename dog=Dog"),
+        (["--rename", "Datei=image"], "the column 'Breite' does not look like a tag"),
+        (["--rename", "Datei=image", "--classes", "Hunde"], "there is no tag 'Hunde'. Did you mean"),
+        (["--rename", "Datei=image", "--ignore-columns", ","], "--ignore-columns: name at least one"),
+        (["--rename", "Datei=image", "--duplicates", "all"], "duplicates='all'"),
+        (["--delimiter", "comma"], "no column is called 'image'"),
+        (["--parents", "none.csv", "--rename", "Datei=image", "--classes", "Hund"], "none.csv does not exist"),
+    ],
+)
+def test_what_is_wrong_names_the_option_that_helps(
+    album: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("labelgap: ") and "Traceback" not in said
+    assert not Path("runs").exists()
+
+
+def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (album / "photos" / "03.jpg").write_text("no picture")
+    given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]
+    arguments = ["train", "tags.csv", *given, "--out", "runs/a", "--epochs", "1", "--device", "cpu", "--method", "an"]
+    assert call(*arguments) == 0
+    said = capsys.readouterr().out
+    assert "1 image cannot be read and is left out: 03" in said
+    config: dict[str, Any] = json.loads(Path("runs/a/config.json").read_text())
+    assert config["classes"] == ["Katze", "Hund"]
+    assert config["data"]["options"]["rename"] == {"Datei": "image"}
+    assert call(*arguments, "--resume") == 0
+    assert call("evaluate", "runs/a", "tags.csv", *given, "--split", "train", "--json", "--device", "cpu") == 0
+
+
+def test_features_are_trained_on_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"classes": np.array(["a", "b"])}
+    for split in ("train", "val", "test"):
+        arrays[f"{split}_features"] = random.normal(size=(24, 5)).astype(np.float32)
+        arrays[f"{split}_labels"] = (arrays[f"{split}_features"][:, :2] > 0).astype(np.int8)
+    np.savez("x.npz", **arrays)
+    assert call("train", "x.npz", "--out", "runs/a", "--epochs", "2", "--device", "cpu", "--method", "bce") == 0
+    assert "recognised as features" in capsys.readouterr().out
+    assert call("evaluate", "runs/a", "x.npz", "--json", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["classes_counted"] == 2
+    assert call("train", "x.npz", "--out", "runs/b", "--protocol", "end-to-end") == 2
+    assert "feature vectors and no pixels" in capsys.readouterr().err

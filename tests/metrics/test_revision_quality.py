@@ -1,0 +1,124 @@
+"""How right revisions were: against a loop over dictionaries."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+from labelgap.metrics import RevisionQuality, revision_quality
+
+IMAGES, CLASSES = ["a", "b", "c", "d"], ["cat", "dog", "owl"]
+
+
+def table(labels: object) -> LabelTable:
+    return LabelTable.from_dense(np.asarray(labels), classes=CLASSES, images=IMAGES)
+
+
+def by_loops(observed: LabelTable, truth: LabelTable, revisions: Revisions) -> RevisionQuality:
+    """The same with a dictionary and loops."""
+    seen, true = observed.to_dense(), truth.to_dense()
+    said = {(IMAGES.index(item.image), CLASSES.index(item.class_name)): item for item in revisions}
+    comparable = [(place, item) for place, item in said.items() if true[place] != UNKNOWN and item.value != UNKNOWN]
+    correct = sum(int(true[place] == item.value) for place, item in comparable)
+    hidden = found = 0
+    for row in range(len(IMAGES)):
+        for column in range(len(CLASSES)):
+            if true[row, column] == PRESENT and seen[row, column] == UNKNOWN:
+                hidden += 1
+                item = said.get((row, column))
+                found += item is not None and item.value == PRESENT and item.target is None
+    return RevisionQuality(
+        revised=len(said),
+        known_truth=len(comparable),
+        correct=correct,
+        precision=correct / len(comparable) if comparable else None,
+        hidden_present=hidden,
+        found=found,
+        recall=found / hidden if hidden else None,
+    )
+
+
+@st.composite
+def revision(draw: st.DrawFn) -> Revision:
+    target = draw(st.one_of(st.none(), st.floats(0, 1, width=32)))
+    value = draw(st.sampled_from([PRESENT, ABSENT] if target is not None else [PRESENT, ABSENT, UNKNOWN]))
+    image, class_name = draw(st.sampled_from(IMAGES)), draw(st.sampled_from(CLASSES))
+    return Revision(image, class_name, value, "some-method", target=target, epoch=1)
+
+
+LABELS = st.lists(st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=3, max_size=3), min_size=4, max_size=4)
+
+
+@settings(max_examples=60)
+@given(observed=LABELS, truth=LABELS, made=st.lists(revision(), max_size=12))
+def test_quality_is_what_loops_find(observed: list[list[int]], truth: list[list[int]], made: list[Revision]) -> None:
+    arguments = table(observed), table(truth), Revisions(made)
+    assert revision_quality(*arguments) == by_loops(*arguments)
+
+
+TRUTH = table([[1, 1, 0], [0, 1, 0], [1, 0, -1], [1, 0, 0]])
+OBSERVED = table([[1, -1, -1], [-1, 1, -1], [-1, -1, -1], [1, -1, 0]])
+
+
+def test_precision_is_of_the_revised_and_recall_of_the_hidden() -> None:
+    made = Revisions(
+        [
+            Revision("a", "dog", PRESENT, "ll-cp", epoch=2),
+            Revision("b", "cat", PRESENT, "ll-cp", epoch=2),
+            Revision("c", "owl", PRESENT, "ll-cp", epoch=3),
+        ]
+    )
+    quality = revision_quality(OBSERVED, TRUTH, made)
+    assert asdict(quality) == {
+        "revised": 3,
+        "known_truth": 2,
+        "correct": 1,
+        "precision": 0.5,
+        "hidden_present": 2,
+        "found": 1,
+        "recall": 0.5,
+    }
+    with pytest.raises(FrozenInstanceError):
+        quality.found = 2  # type: ignore[misc]
+
+
+def test_a_soft_target_says_the_state_beside_it_and_finds_nothing() -> None:
+    made = Revisions(
+        [
+            Revision("c", "cat", PRESENT, "em-apl", target=0.3, epoch=5),
+            Revision("a", "owl", ABSENT, "em-apl", target=0.01, epoch=5),
+            Revision("a", "dog", ABSENT, "em-apl", target=0.02, epoch=5),
+        ]
+    )
+    quality = revision_quality(OBSERVED, TRUTH, made)
+    assert (quality.known_truth, quality.correct, quality.found) == (3, 2, 0)
+
+
+def test_the_last_word_about_a_label_counts() -> None:
+    first, second = Revision("a", "dog", ABSENT, "m", epoch=1), Revision("a", "dog", PRESENT, "m", epoch=2)
+    assert revision_quality(OBSERVED, TRUTH, Revisions([first, second])).correct == 1
+    assert revision_quality(OBSERVED, TRUTH, Revisions([second, first])).correct == 0
+    assert revision_quality(OBSERVED, TRUTH, Revisions([second, second])).revised == 1
+
+
+def test_where_nothing_can_be_compared_there_is_no_number() -> None:
+    unknown = table(np.full((4, 3), UNKNOWN))
+    for made in (Revisions(), Revisions([Revision("a", "dog", PRESENT, "m", epoch=1)])):
+        quality = revision_quality(unknown, unknown, made)
+        assert (quality.precision, quality.recall, quality.known_truth) == (None, None, 0)
+        assert quality.revised == len(made)
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(InputError, match="the image 'e', which is not in the table"):
+        revision_quality(OBSERVED, TRUTH, Revisions([Revision("e", "dog", PRESENT, "m")]))
+    with pytest.raises(InputError, match="the class 'cow', which is not in the table"):
+        revision_quality(OBSERVED, TRUTH, Revisions([Revision("a", "cow", PRESENT, "m")]))
+    with pytest.raises(InputError, match="not of the same images and classes"):
+        revision_quality(OBSERVED.select([0, 1]), TRUTH, Revisions())

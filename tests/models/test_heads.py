@@ -1,0 +1,176 @@
+"""The two heads, and the class activation maps that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, activation_maps
+from labelgap.models.backbone import Backbone, InputSpec
+from labelgap.models.efficientnet_lite import LITE0
+from labelgap.models.heads import create_head
+from labelgap.objectives import objective
+
+Array = NDArray[np.float64]
+HEADS = get_args(HeadName)
+
+
+class Colours(Backbone):
+    """The pixels themselves are the maps, and they are pooled by the maximum."""
+
+    def __init__(self) -> None:
+        super().__init__(width=3, input=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3))
+
+    def maps(self, images: Tensor) -> Tensor:
+        return images
+
+    def pool(self, maps: Tensor) -> Tensor:
+        return maps.amax(dim=(-2, -1))
+
+
+def boosted_logits(maps: Array, weight: Array, bias: Array) -> Array:
+    """The equation of BoostLU, place by place, with Python's own floats."""
+    batch, width, height, across = maps.shape
+    logits = np.zeros((batch, len(weight)))
+    for b in range(batch):
+        for k in range(len(weight)):
+            total = 0.0
+            for i in range(height):
+                for j in range(across):
+                    value = sum(float(weight[k, d]) * float(maps[b, d, i, j]) for d in range(width))
+                    total += 5.0 * value if value > 0 else value
+            logits[b, k] = total / (height * across) + bias[k]
+    return logits
+
+
+def some_maps(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def double_head(name: str, width: int, classes: int) -> LinearHead | BoostLU:
+    torch.manual_seed(0)
+    head = create_head(name, width, classes).double()
+    assert isinstance(head, LinearHead | BoostLU)
+    return head
+
+
+def test_boostlu_is_the_equation_place_by_place() -> None:
+    head, maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3)
+    wanted = boosted_logits(maps.numpy(), head.weight.detach().numpy(), head.bias.detach().numpy())
+    np.testing.assert_allclose(head(maps).detach().numpy(), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_boostlu_is_the_derivative_of_its_value() -> None:
+    head, maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(head, (maps,))
+    found = torch.autograd.grad(head(maps)[:, 2].sum(), head.weight)[0][2].numpy()
+    place = maps.detach().permute(0, 2, 3, 1).reshape(-1, 4)
+    rate = torch.where(place @ head.weight[2].detach() > 0, 5.0, 1.0)
+    np.testing.assert_allclose(found, (rate[:, None] * place).sum(0).numpy() / 6, rtol=1e-12)
+
+
+def test_nothing_positive_is_nothing_boosted() -> None:
+    boosted, plain = double_head("boostlu", 4, 5), double_head("linear", 4, 5)
+    maps = -some_maps(3, 4, 2, 3).abs()
+    with torch.no_grad():
+        for head in (boosted, plain):
+            head.weight.abs_()
+    torch.testing.assert_close(boosted(maps), plain(maps.mean(dim=(-2, -1))))
+    torch.testing.assert_close(boosted(-maps) - boosted.bias, 5 * (plain(-maps.mean(dim=(-2, -1))) - plain.bias))
+
+
+def test_the_bias_is_not_boosted() -> None:
+    head = double_head("boostlu", 4, 5)
+    nothing = torch.zeros(1, 4, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(head(nothing)[0], head.bias)
+
+
+def test_the_linear_head_is_what_a_linear_layer_is() -> None:
+    torch.manual_seed(3)
+    layer = nn.Linear(6, 4)
+    torch.manual_seed(3)
+    head = LinearHead(6, 4)
+    features = some_maps(5, 6).float()
+    assert list(head.state_dict()) == list(layer.state_dict()) == ["weight", "bias"]
+    assert torch.equal(head(features), layer(features))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_weights_travel_from_head_to_head(name: str) -> None:
+    torch.manual_seed(1)
+    trained = Classifier(SmallCNN(), 7)
+    assert [key for key in trained.state_dict() if key.startswith("head")] == ["head.weight", "head.bias"]
+    other = Classifier(SmallCNN(), 7, head=name)
+    other.load_state_dict(trained.state_dict())
+    assert torch.equal(other.head.weight, trained.head.weight) and torch.equal(other.head.bias, trained.head.bias)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("backbone", [SmallCNN, lambda: EfficientNetLite(LITE0, pretrained=False), Colours])
+def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Backbone]) -> None:
+    torch.manual_seed(0)
+    model = Classifier(backbone(), classes=4, head=name).eval()
+    spec = model.backbone.input
+    images = torch.randn(2, spec.channels, 16, 32)
+    logits, features = model(images, return_features=True)
+    torch.testing.assert_close(features, model.features(images))
+    torch.testing.assert_close(logits, model(images))
+    taken = model.maps(images) if name == "boostlu" else features
+    torch.testing.assert_close(logits, model.head(taken))
+    if name == "boostlu":
+        maps, weight, bias = (value.detach().double().numpy() for value in (taken, model.head.weight, model.head.bias))
+        np.testing.assert_allclose(logits.detach().numpy(), boosted_logits(maps, weight, bias), atol=1e-4)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_activation_maps_average_to_the_logit_without_its_bias(name: str) -> None:
+    torch.manual_seed(0)
+    model = Classifier(EfficientNetLite(LITE0, pretrained=False), classes=4, head=name).eval()
+    images = torch.randn(2, 3, 96, 64)
+    maps = activation_maps(model, images)
+    assert maps.shape == (2, 4, 3, 2)
+    torch.testing.assert_close(maps.mean(dim=(-2, -1)) + model.head.bias, model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 4, 5)
+    linear, boosted = Classifier(Colours(), 4), Classifier(Colours(), 4, head="boostlu")
+    boosted.load_state_dict(linear.state_dict())
+    wanted = np.einsum("kd,bdij->bkij", linear.head.weight.detach().numpy(), images.numpy())
+    np.testing.assert_allclose(activation_maps(linear, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
+    wanted = np.where(wanted > 0, 5 * wanted, wanted)
+    np.testing.assert_allclose(activation_maps(boosted, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["an", "ll-r", "two-way", "epr"])
+def test_any_objective_trains_a_boosted_network(method: str) -> None:
+    torch.manual_seed(0)
+    model = Classifier(Colours(), 3, head="boostlu")
+    images, labels = torch.rand(8, 3, 4, 4), torch.randint(-1, 2, (8, 3))
+    cost = objective(method, **({"expected_positives": 1.0} if method == "epr" else {}))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(10):
+        loss = cost(model(images), labels)
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[-1] < losses[0]
+
+
+def test_an_unknown_head_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"no head 'boostlou'. Did you mean 'boostlu'"):
+        Classifier(Colours(), 3, head="boostlou")
+    with pytest.raises(InputError, match="at least one class"):
+        Classifier(Colours(), 0, head="boostlu")
