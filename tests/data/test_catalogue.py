@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.catalogue import dataset_names, describe_datasets, load, open_data
+from labelgap.data.catalogue import dataset_names, describe_datasets, load, open_data, reopen
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
@@ -27,18 +28,20 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_are_those_that_can_be_loaded() -> None:
-    assert dataset_names() == ["digits", "csv"]
+    own, papers = ["csv", "features", "parquet"], ["voc2012", "voc2007", "coco2014", "coco2017"]
+    assert dataset_names() == ["digits", *own, *papers, "folder"]
 
 
 def test_every_data_set_is_described() -> None:
-    digits, csv = describe_datasets()
+    digits, csv, *others = describe_datasets()
     assert (digits.name, digits.takes, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
-    assert (csv.name, csv.takes, csv.options) == ("csv", "a .csv file", ("images", "seed", "unlisted", "zeros"))
-    assert digits.summary and csv.summary
+    assert (csv.name, csv.takes) == ("csv", "a .csv file")
+    assert {"images", "seed", "unlisted", "zeros", "rename", "on_bad_image", "duplicates"} <= {*csv.options}
+    assert all(each.summary for each in (digits, csv, *others)) and all(each.takes for each in (csv, *others))
 
 
 def test_digits_are_loaded_by_name() -> None:
-    assert load("digits", **FEW) is open_data("digits", **FEW)
+    assert load("digits", **FEW).train is open_data("digits", **FEW).train
 
 
 def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
@@ -83,7 +86,9 @@ def test_a_name_nearly_right_is_answered_with_the_right_one(table: Path, text: s
 
 
 def test_a_name_that_nothing_bears_is_answered_with_all(table: Path) -> None:
-    with pytest.raises(UnknownNameError, match="There is: csv, digits"):
+    with pytest.raises(UnknownNameError, match="There is: coco2014, coco2017, csv, digits"):
+        load("zebra")
+    with pytest.raises(UnknownNameError, match="Did you mean 'voc20"):
         load("voc1917")
     with pytest.raises(UnknownNameError, match="No file or folder of that name is here either"):
         open_data("holidays")
@@ -101,7 +106,7 @@ def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognised(table: Pa
         (table.parent / name).write_text("hello")
     with pytest.raises(InputError) as caught:
         open_data(name)
-    assert what in str(caught.value) and "It recognises: a .csv file (csv)." in str(caught.value)
+    assert what in str(caught.value) and "It recognises: a .csv file (csv); an .npz" in str(caught.value)
 
 
 def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
@@ -133,3 +138,28 @@ def test_data_that_needs_a_path_asks_for_it() -> None:
 def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
     with pytest.raises(InputError, match=r"digits comes with labelgap and takes no path; 'tags\.csv' was given"):
         open_data("digits=tags.csv")
+
+
+def test_what_a_path_was_recognised_as_is_the_first_rule(table: Path) -> None:
+    assert open_data("tags.csv", images="photos").rules[0] == "recognised as csv: a .csv file"
+    assert not load("csv", table, images="photos").rules[0].startswith("recognised")
+
+
+@pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])
+def test_what_lies_on_another_machine_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(InputError, match=r"reads data from a disk\. Copy it here first"):
+        open_data(text)
+    with pytest.raises(InputError, match="Copy it here first"):
+        load("csv", text.removeprefix("csv="))
+
+
+def test_options_are_kept_as_a_run_writes_them(table: Path) -> None:
+    options: dict[str, Any] = {"images": table.parent / "photos", "classes": ("dog", "cat"), "rename": {"cat": "Cat"}}
+    data = load("csv", table, **options)
+    assert data.recipe["options"] == {
+        "images": str(table.parent / "photos"),
+        "classes": ["dog", "cat"],
+        "rename": {"cat": "Cat"},
+    }
+    assert json.loads(json.dumps(data.recipe)) == data.recipe
+    assert reopen(data.recipe).classes == data.classes == ("dog", "Cat")

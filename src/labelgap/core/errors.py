@@ -76,18 +76,26 @@ class ProblemsError(InputError):
         problems: all of them, in any order.
         outcome: what did not happen because of them.
         shown: how many lines of problems the message holds; ``problems`` has all.
+        unit: what the number of a problem counts: lines, or the rows of a file without lines; "" leaves it out.
     """
 
     def __init__(
-        self, path: object, problems: Sequence[Problem], outcome: str = "nothing was trained", shown: int = 20
+        self,
+        path: object,
+        problems: Sequence[Problem],
+        outcome: str = "nothing was trained",
+        shown: int = 20,
+        unit: str = "line",
     ) -> None:
         self.path = path
         self.problems = tuple(sorted(problems))
+        self.unit = unit
         count = len(self.problems)
         lines = [f"{path} cannot be used yet: {count:,} problem{'s' if count != 1 else ''}, {outcome}"]
-        width = max((len(f"line {p.line}") for p in self.problems[:shown]), default=0)
-        for problem in self.problems[:shown]:
-            lines.append(f"  {f'line {problem.line}'.ljust(width)}  {problem.message}")
+        places = [f"{unit} {problem.line}" if unit else "" for problem in self.problems[:shown]]
+        width = max(map(len, places), default=0)
+        for place, problem in zip(places, self.problems, strict=False):
+            lines.append(f"  {place.ljust(width) + '  ' if unit else ''}{problem.message}")
         if count > shown:
             lines[-1] += f"          …and {count - shown:,} more"
         super().__init__("\n".join(lines))

@@ -8,20 +8,27 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry
+from labelgap.data.coco import find_coco, load_coco2014, load_coco2017
 from labelgap.data.csv import load_csv
 from labelgap.data.dataset import Dataset
 from labelgap.data.digits import load_digits
+from labelgap.data.features import FEATURES, is_features, load_features
+from labelgap.data.finding import refuse_address
+from labelgap.data.folder import is_tag_folder, load_folder
+from labelgap.data.parquet import load_parquet
+from labelgap.data.voc import find_voc, load_voc2007, load_voc2012
 
 __all__ = ["Description", "dataset_names", "describe_datasets", "load", "open_data", "reopen"]
 
 _NAME = re.compile(r"[A-Za-z][\w-]*")
+_LESS_SPECIAL = ("parquet", "folder")
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,47 @@ _READERS.add(
 )
 _READERS.add(
     "csv",
-    _Reader(load_csv, "a .csv file", lambda path: path.is_file() and path.suffix.lower() == ".csv"),
+    _Reader(load_csv, "a .csv file", lambda path: path.is_file() and path.suffix.lower() in (".csv", ".tsv")),
     summary="your own photos: a table of tags and a folder of images",
+)
+_READERS.add(
+    FEATURES,
+    _Reader(load_features, "an .npz or .parquet file with features", is_features),
+    summary="vectors that a network computed elsewhere, and their labels; no pixels",
+)
+_READERS.add(
+    "parquet",
+    _Reader(load_parquet, "a .parquet file", lambda path: path.is_file() and path.suffix.lower() == ".parquet"),
+    summary="your own photos: as csv, in Parquet",
+)
+_READERS.add(
+    "voc2012",
+    _Reader(load_voc2012, "a VOC devkit", lambda path: find_voc(path, "2012") is not None),
+    summary="PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes",
+    reference="Everingham et al., IJCV 2010",
+)
+_READERS.add(
+    "voc2007",
+    _Reader(load_voc2007, "a VOC devkit", lambda path: find_voc(path, "2007") is not None),
+    summary="PASCAL VOC2007: 20 classes, boxes",
+    reference="Everingham et al., IJCV 2010",
+)
+_READERS.add(
+    "coco2014",
+    _Reader(load_coco2014, "a folder with COCO's annotations", lambda path: find_coco(path, "2014") is not None),
+    summary="COCO 2014 as the single-positive papers use it: 80 classes, boxes",
+    reference="Lin et al., ECCV 2014",
+)
+_READERS.add(
+    "coco2017",
+    _Reader(load_coco2017, "a folder with COCO's annotations", lambda path: find_coco(path, "2017") is not None),
+    summary="COCO 2017: 80 classes, boxes",
+    reference="Lin et al., ECCV 2014",
+)
+_READERS.add(
+    "folder",
+    _Reader(load_folder, "a folder with a folder of photos per tag", is_tag_folder),
+    summary="your own photos: sorted into a folder per tag, below train, val and test or not",
 )
 
 
@@ -79,7 +125,7 @@ def dataset_names() -> list[str]:
 
     Example:
         >>> dataset_names()
-        ['digits', 'csv']
+        ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017', 'folder']
     """
     return _READERS.names()
 
@@ -127,9 +173,23 @@ def reopen(recipe: Mapping[str, Any]) -> Dataset:
 
 
 def _with_recipe(data: Dataset, name: str, path: str | os.PathLike[str] | None, options: dict[str, Any]) -> Dataset:
-    plain = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in options.items()}
-    recipe: dict[str, Any] = {"name": name, "path": None if path is None else os.fspath(path), "options": plain, "steps": []}
+    plain = {key: _plain(value) for key, value in options.items()}
+    recipe: dict[str, Any] = {
+        "name": name,
+        "path": None if path is None else os.fspath(path),
+        "options": plain,
+        "steps": [],
+    }
     return replace(data, recipe=recipe)
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as JSON can hold it, so that it comes back from a run's folder as it was."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
@@ -140,12 +200,15 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
         **options: of that data set; None means not given.
     """
     text = os.fspath(text)
+    refuse_address(text.partition("=")[2] if _NAME.fullmatch(text.partition("=")[0]) else text)
     given = {name: value for name, value in options.items() if value is not None}
     if text in _READERS and not (_READERS.get(text).value.takes and Path(text).exists()):
         return load(text, **given)
     path = Path(text).expanduser()
     if path.exists():
-        return load(_recognised(path), path, **given)
+        name, also = _recognised(path)
+        data = load(name, path, **given)
+        return replace(data, rules=(_said(name, also, text), *data.rules))
     name, equals, place = text.partition("=")
     if equals and _NAME.fullmatch(name):
         path = Path(place).expanduser()
@@ -158,11 +221,11 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     raise InputError(f"{path} does not exist.")
 
 
-def _recognised(path: Path) -> str:
-    """Return the name of the data that a path leads to."""
-    for entry in _READERS:
-        if entry.value.recognises(path):
-            return entry.name
+def _recognised(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the data that a path leads to, and what else it could be read as."""
+    names = [entry.name for entry in _READERS if entry.value.recognises(path)]
+    if names:
+        return names[0], tuple(name for name in names[1:] if name not in _LESS_SPECIAL)
     known = "; ".join(f"{entry.value.takes} ({entry.name})" for entry in _READERS if entry.value.takes)
     if path.is_dir():
         what = "is a folder"
@@ -172,3 +235,9 @@ def _recognised(path: Path) -> str:
         what = f"is a '{path.suffix}' file" if path.suffix else "has no suffix"
         hint = f" If it is one all the same, say so: csv={path}"
     raise InputError(f"{path} {what}, which labelgap does not recognise. It recognises: {known}.{hint}")
+
+
+def _said(name: str, also: tuple[str, ...], text: str) -> str:
+    """Say as what a path was recognised, and what else it could have been."""
+    other = "".join(f"; {each} is there too: {each}={text}" for each in also)
+    return f"recognised as {name}: {_READERS.get(name).value.takes}{other}"

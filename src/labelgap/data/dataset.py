@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.data.images import ImageSource
-from labelgap.labels import LabelTable
+from labelgap.labels import LabelTable, Revisions
 
 __all__ = ["Boxes", "Dataset", "Split"]
 
@@ -26,11 +26,14 @@ class Boxes:
         rows: ``(M,)`` image number within the split.
         classes: ``(M,)`` class number.
         corners: ``(M, 4)`` x0, y0, x1, y1.
+        doubtful: ``(M,)`` whether an object is marked as difficult, or is a crowd: measures of place leave it out. None
+            where nothing is marked.
     """
 
     rows: NDArray[np.int64]
     classes: NDArray[np.int64]
     corners: NDArray[np.float64]
+    doubtful: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +84,7 @@ class Dataset:
         protocol: the protocol that suits it.
         flip: whether a mirrored image shows the same things; not so for digits.
         recipe: how it was loaded and what was hidden since, so that ``reopen`` makes it again; empty when made by hand.
+        revisions: what a rule (a tag's parents) added to the labels that were observed.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Dataset:
     protocol: str = "linear"
     flip: bool = True
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    revisions: Revisions = field(default_factory=Revisions)
 
     def __post_init__(self) -> None:
         for split in self.splits:

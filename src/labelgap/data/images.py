@@ -100,15 +100,19 @@ class FileImages:
         root: the folder.
         names: paths relative to ``root``, or absolute ones below it; one that leads out of the folder is refused. A
             link inside the folder is followed wherever it points: whoever keeps the folder put it there.
+        files: the same, where the files are called otherwise than the table calls them.
 
     Every picture comes as RGB: turned as its EXIF says, grey and palettes converted, transparency laid on white, 16
     bits brought down to 8. No file is opened before it is asked for: a missing one shows then, or in ``fingerprint``.
     """
 
-    def __init__(self, root: str | os.PathLike[str], names: Sequence[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], names: Sequence[str], files: Sequence[str] | None = None) -> None:
         self.root = Path(root).absolute()
         self.names: tuple[str, ...] = tuple(names)
-        for name in self.names:
+        self.files: tuple[str, ...] = self.names if files is None else tuple(files)
+        if len(self.files) != len(self.names):
+            raise InputError(f"{len(self.names)} names were given for {len(self.files)} files.")
+        for name in self.files:
             _check_below(self.root, name)
 
     def __len__(self) -> int:
@@ -122,7 +126,7 @@ class FileImages:
 
     def path(self, row: int) -> Path:
         """Return where picture ``row`` lies."""
-        return self.root / self.names[row]
+        return self.root / self.files[row]
 
     def read(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
         """Return picture ``row`` as ``(height, width, 3)``.
@@ -136,15 +140,17 @@ class FileImages:
 
     def select(self, rows: ArrayLike) -> Self:
         """Return these rows, in this order."""
+        chosen = row_numbers(rows, len(self)).tolist()
         selected = copy(self)
-        selected.names = tuple(self.names[row] for row in row_numbers(rows, len(self)).tolist())
+        selected.names = tuple(self.names[row] for row in chosen)
+        selected.files = tuple(self.files[row] for row in chosen)
         return selected
 
     def fingerprint(self) -> str:
         """Return a hash of every file's path, size and time of change."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(os.fsencode(self.root))
-        for row, name in enumerate(self.names):
+        for row, name in enumerate(self.files):
             found = check_file(self.path(row))
             digest.update(b"\0%b\0%d %d" % (os.fsencode(name), found.st_size, found.st_mtime_ns))
         return digest.hexdigest()

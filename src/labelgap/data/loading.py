@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import torch
@@ -19,20 +18,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelgap.core.errors import InputError, LabelGapError
-from labelgap.data.images import ArrayImages, FileImages, ImageSource, resize_to, row_numbers, with_channels
+from labelgap.data.chance import flips
+from labelgap.data.images import ArrayImages, FileImages, ImageSource, row_numbers, with_channels
+from labelgap.data.transforms import Squash, Transform
 
 __all__ = ["Batch", "Loader", "flips", "loader"]
 
 Batch = tuple[Tensor, Tensor]
-
-_MASK: Final = (1 << 64) - 1
 
 
 def loader(
     images: ImageSource,
     rows: ArrayLike | None = None,
     *,
-    size: int,
+    size: int | None = None,
+    transform: Transform | None = None,
     channels: int = 3,
     batch_size: int = 64,
     workers: int = 0,
@@ -47,12 +47,14 @@ def loader(
     Args:
         images: where the pictures are.
         rows: row numbers, in the order wanted, repeats allowed; all in order when left out.
-        size: pictures are squashed to ``size`` × ``size``.
+        size: pictures are squashed to ``size`` × ``size``; left out where a ``transform`` is given.
+        transform: what is done to pictures instead; see ``labelgap.data.transforms``.
         channels: 1 or 3.
         batch_size: the last batch may be smaller, unless ``drop_last``.
         workers: loader processes; 0 reads in this one. More than there are processors are not started.
-        flip_seed: when given, half of the pictures are mirrored left to right, chosen by (seed, epoch, row).
-        epoch: counted from 1; only the mirroring looks at it.
+        flip_seed: when given, half of the pictures are mirrored left to right, chosen by (seed, epoch, row); a
+            ``transform`` has a seed of its own.
+        epoch: counted from 1; only what is random looks at it.
         drop_last: leave out a last batch that is not full. For training only: val and test need every picture.
         pin_memory: put batches into page-locked memory, for quicker copies to a GPU.
         start_method: "fork", "spawn" or "forkserver"; the system's default when left out.
@@ -65,16 +67,26 @@ def loader(
         >>> [(index.tolist(), tuple(pixels.shape)) for index, pixels in loader(images, [4, 0, 2], size=4, batch_size=2)]
         [([4, 0], (2, 3, 4, 4)), ([2], (1, 3, 4, 4))]
     """
-    if batch_size < 1 or size < 1 or workers < 0:
+    if batch_size < 1 or workers < 0 or (size is not None and size < 1):
         raise InputError(f"batch size ({batch_size}) and size ({size}) are at least 1, workers ({workers}) at least 0.")
     if channels not in (1, 3):
         raise InputError(f"pictures have 1 or 3 channels, not {channels}.")
     order = np.arange(len(images)) if rows is None else row_numbers(rows, len(images))
     if drop_last:
         order = order[: len(order) // batch_size * batch_size]
-    mirrored = np.zeros(len(order), dtype=bool) if flip_seed is None else flips(flip_seed, epoch, order)
-    batches = _Batches(images, order, mirrored, size, channels, batch_size)
+    batches = _Batches(images, order, _chosen(size, transform, flip_seed), epoch, channels, batch_size)
     return Loader(batches, min(workers, _processors()), pin_memory, start_method)
+
+
+def _chosen(size: int | None, transform: Transform | None, flip_seed: int | None) -> Transform:
+    """Return what is done to pictures: the transform given, or squashing to a size."""
+    if transform is None:
+        if size is None:
+            raise InputError("a loader needs a size, or a transform that has one.")
+        return Squash(size, flip_seed)
+    if size is not None or flip_seed is not None:
+        raise InputError("a transform has its own size and its own seed: give it alone.")
+    return transform
 
 
 class Loader:
@@ -119,15 +131,15 @@ class _Batches(Dataset[Batch | LabelGapError]):
         self,
         images: ImageSource,
         order: NDArray[np.int64],
-        mirrored: NDArray[np.bool_],
-        size: int,
+        transform: Transform,
+        epoch: int,
         channels: int,
         batch_size: int,
     ) -> None:
         self.images = images
         self.order = order
-        self.mirrored = mirrored
-        self.size = size
+        self.transform = transform
+        self.epoch = epoch
         self.channels = channels
         self.batch_size = batch_size
 
@@ -136,49 +148,39 @@ class _Batches(Dataset[Batch | LabelGapError]):
 
     def __getitem__(self, number: int) -> Batch | LabelGapError:
         """Return batch ``number``, or the error as a value: raised in another process it would become a traceback."""
-        part = slice(number * self.batch_size, (number + 1) * self.batch_size)
-        rows, mirrored = self.order[part], self.mirrored[part]
+        rows = self.order[number * self.batch_size : (number + 1) * self.batch_size]
         try:
-            pixels = _pixels(self.images, rows, self.size, self.channels)
+            pixels = self._whole(rows)
+            pixels = self._one_by_one(rows) if pixels is None else pixels
         except LabelGapError as error:
             return error
-        pixels[mirrored] = pixels[mirrored, :, :, ::-1]
         return torch.from_numpy(rows.copy()), torch.from_numpy(pixels)
 
+    def _whole(self, rows: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """Take pictures out of an array all at once, where they have their size already; None where they do not."""
+        images, transform, size = self.images, self.transform, self.transform.size
+        if not isinstance(images, ArrayImages) or not isinstance(transform, Squash):
+            return None
+        if images.array.shape[1:3] != (size, size):
+            return None
+        pixels = np.array(with_channels(images.array[rows], self.channels).transpose(0, 3, 1, 2), order="C")
+        if transform.flip_seed is not None:
+            mirrored = flips(transform.flip_seed, self.epoch, rows)
+            pixels[mirrored] = pixels[mirrored, :, :, ::-1]
+        return pixels
 
-def flips(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
-    """Say which pictures are mirrored in an epoch: a fair coin per (seed, epoch, row), the same wherever it is asked.
-
-    The coin is the top bit of a counter-based hash (three rounds of the finaliser of SplitMix64; Steele, Lea and Flood,
-    OOPSLA 2014), so no generator has to be carried along.
-
-    Example:
-        >>> flips(0, 1, [7, 8, 9]).tolist() == [bool(flips(0, 1, [row])[0]) for row in (7, 8, 9)]
-        True
-    """
-    state = np.full(1, seed & _MASK, dtype=np.uint64)
-    for word in (np.array([epoch & _MASK], dtype=np.uint64), np.asarray(rows).astype(np.uint64)):
-        state = _mix(_mix(state) ^ word)
-    return (_mix(state) >> np.uint64(63)).astype(bool)
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64: add the golden ratio, then shift and multiply; arithmetic modulo 2⁶⁴."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def _pixels(images: ImageSource, rows: NDArray[np.int64], size: int, channels: int) -> NDArray[np.uint8]:
-    """Read pictures as ``(B, channels, size, size)``, all at once where they already have that size."""
-    if isinstance(images, ArrayImages) and images.array.shape[1:3] == (size, size):
-        return np.array(with_channels(images.array[rows], channels).transpose(0, 3, 1, 2), order="C")
-    pixels = np.empty((len(rows), channels, size, size), dtype=np.uint8)
-    for place, row in enumerate(rows.tolist()):
-        picture = images.read(row, 2 * size) if isinstance(images, FileImages) else images[row]
-        pixels[place] = resize_to(picture, size, channels)
-    return pixels
+    def _one_by_one(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read and transform pictures, ``(B, channels, size, size)``."""
+        size, smallest = self.transform.size, self.transform.smallest
+        pixels = np.empty((len(rows), self.channels, size, size), dtype=np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            picture = self.images.read(row, smallest) if isinstance(self.images, FileImages) else self.images[row]
+            made = self.transform(picture, row, self.epoch)
+            if len(made) == self.channels:
+                pixels[place] = made
+            else:
+                pixels[place] = with_channels(made.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)
+        return pixels
 
 
 def _processors() -> int:

@@ -3,7 +3,8 @@
 Rare classes come first, as long as there is a choice (iterative stratification: Sechidis, Tsoumakas and Vlahavas,
 "On the stratification of multi-label data", ECML PKDD 2011), with three rules of our own: the sizes are met exactly, a
 class that is known to be present anywhere is present in the first split, and an image is placed with regard to all of
-its classes, not only the rarest, so that frequent ones are shared out well too.
+its classes, not only the rarest, so that frequent ones are shared out well too. Images that have to stay together are
+placed as one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import generator
@@ -39,24 +40,28 @@ def share_sizes(count: int, *tenths: int) -> tuple[int, ...]:
     return left, *sizes
 
 
-def stratified_split(table: LabelTable, sizes: Sequence[int], seed: int = 0) -> tuple[NDArray[np.int64], ...]:
+def stratified_split(
+    table: LabelTable, sizes: Sequence[int], seed: int = 0, groups: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], ...]:
     r"""Divide the rows of a table so that each split gets its share of every class's known positives.
 
     First every class, from the rarest on, gets one positive into the first split. Then the class with the fewest
     positives left to place is taken again and again, and each of its images goes to the split s with room that
 
-    .. math:: \sum_{k \in \text{classes of the image}} \frac{m_{sk} - 1/2}{w_k\, n_s}
+    .. math:: \sum_{k \in \text{classes of the image}} \frac{c_k (m_{sk} - c_k/2)}{w_k\, n_s}, \qquad c_k = 1
 
     is largest for: m positives of class k are missing there, w are left to place, n is the split's size. (That lowers
     the weighted squared distance from the wanted shares the most.) Images without a known positive fill what is left.
     Absent and unknown labels play no part.
 
-    Each image stands for itself; images that have to stay together (a group) would be placed here as one.
+    Images of one group are placed as one, with all their positives (c of class k) and their number; the sizes are then
+    met as nearly as the groups allow.
 
     Args:
         table: N labels.
         sizes: rows of each split, N together; the first is the one to learn from.
         seed: of the order among equals.
+        groups: ``(N,)`` whole numbers, the same for images that have to stay together; each alone when not given.
 
     Returns:
         the row numbers of each split, ascending; every row is in exactly one.
@@ -69,41 +74,48 @@ def stratified_split(table: LabelTable, sizes: Sequence[int], seed: int = 0) -> 
     """
     if min(sizes, default=0) < 0 or sum(sizes) != len(table):
         raise InputError(f"splits of {', '.join(map(str, sizes))} rows do not make up the {len(table)} rows there are.")
-    placing = _Placing(table, sizes, seed)
+    unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    if unit.shape != (len(table),):
+        raise InputError(f"groups of shape {unit.shape} for {len(table)} rows: give one number for every row.")
+    placing = _Placing(table, unit, sizes, seed)
     for column in np.argsort(placing.waiting, kind="stable").tolist():
         placing.seed_class(column)
     while (column := placing.rarest()) is not None:
-        for row in placing.waiting_rows(column):
-            placing.put(row, placing.neediest(row))
+        for each in placing.waiting_units(column):
+            placing.put(each, placing.neediest(each))
     placing.fill()
-    return tuple(np.flatnonzero(placing.split_of == split) for split in range(len(sizes)))
+    return tuple(np.flatnonzero(placing.split_of[unit] == split) for split in range(len(sizes)))
 
 
 class _Placing:
-    """Which row went where so far, how much room is left, and how many positives each split still misses."""
+    """Which unit (an image, or a group) went where so far, how much room is left, and what each split still misses."""
 
     unplaced = 255
 
-    def __init__(self, table: LabelTable, sizes: Sequence[int], seed: int) -> None:
+    def __init__(self, table: LabelTable, unit: NDArray[np.int64], sizes: Sequence[int], seed: int) -> None:
         positive = table.values == PRESENT
-        rows, columns = table.rows[positive], table.columns[positive]
-        self.order = generator(seed, "split").permutation(len(table))
+        units, count = int(unit.max(initial=-1)) + 1, len(table.classes)
+        places, times = np.unique(unit[table.rows[positive]] * count + table.columns[positive], return_counts=True)
+        rows, columns = np.divmod(places, max(count, 1))
+        self.order = generator(seed, "split").permutation(units)
         rank = np.empty_like(self.order)
-        rank[self.order] = np.arange(len(table))
-        self.waiting = np.bincount(columns, minlength=len(table.classes))
-        self.class_rows = np.split(rows[np.lexsort((rank[rows], columns))], np.cumsum(self.waiting)[:-1])
-        self.columns: NDArray[np.int32] = columns
-        self.starts = np.searchsorted(rows, np.arange(len(table) + 1))
-        self.split_of = np.full(len(table), self.unplaced, dtype=np.uint8)
+        rank[self.order] = np.arange(units)
+        holders = np.bincount(columns, minlength=count)
+        self.waiting = np.bincount(columns, weights=times, minlength=count).astype(np.int64)
+        self.class_units = np.split(rows[np.lexsort((rank[rows], columns))], np.cumsum(holders)[:-1])
+        self.columns, self.times = columns, times
+        self.starts = np.searchsorted(rows, np.arange(units + 1))
+        self.split_of = np.full(units, self.unplaced, dtype=np.uint8)
+        self.weight = np.bincount(unit, minlength=units)
         self.room = np.array(sizes)
         self.sizes = np.maximum(self.room, 1)
         self.missing = np.outer(sizes, self.waiting) / max(len(table), 1)
 
     def seed_class(self, column: int) -> None:
         """Put one positive of a class into the first split, unless one is there or there is no room."""
-        rows = self.class_rows[column]
-        if len(rows) and self.room[0] and not (self.split_of[rows] == 0).any():
-            self.put(int(rows[0]), 0)
+        units = self.class_units[column]
+        if len(units) and self.room[0] >= self.weight[units[0]] and not (self.split_of[units] == 0).any():
+            self.put(int(units[0]), 0)
 
     def rarest(self) -> int | None:
         """Return the class with the fewest positives left to place, or None when all are placed."""
@@ -111,31 +123,41 @@ class _Placing:
         column = int(left.argmin()) if len(left) else 0
         return column if len(left) and self.waiting[column] else None
 
-    def waiting_rows(self, column: int) -> list[int]:
-        """Return the rows with a class that have no split yet."""
-        rows = self.class_rows[column]
-        found: list[int] = rows[self.split_of[rows] == self.unplaced].tolist()
+    def waiting_units(self, column: int) -> list[int]:
+        """Return the units with a class that have no split yet, the largest first."""
+        units = self.class_units[column]
+        units = units[self.split_of[units] == self.unplaced]
+        found: list[int] = units[np.argsort(-self.weight[units], kind="stable")].tolist()
         return found
 
-    def neediest(self, row: int) -> int:
-        """Return the split with room that misses a row's classes the most."""
-        classes = self.classes_of(row)
-        need = ((self.missing[:, classes] - 0.5) / self.waiting[classes]).sum(axis=1) / self.sizes
-        return int(np.where(self.room > 0, need, -np.inf).argmax())
+    def neediest(self, unit: int) -> int:
+        """Return the split with room that misses a unit's classes the most; where none has room, the emptiest."""
+        fits = self.room >= self.weight[unit]
+        if not fits.any():
+            return int((self.room / self.sizes).argmax())
+        classes, times = self.classes_of(unit)
+        need = (times * (self.missing[:, classes] - 0.5 * times) / self.waiting[classes]).sum(axis=1) / self.sizes
+        return int(np.where(fits, need, -np.inf).argmax())
 
-    def put(self, row: int, split: int) -> None:
-        """Give a row its split."""
-        classes = self.classes_of(row)
-        self.split_of[row] = split
-        self.room[split] -= 1
-        self.waiting[classes] -= 1
-        self.missing[split, classes] -= 1
+    def put(self, unit: int, split: int) -> None:
+        """Give a unit its split."""
+        classes, times = self.classes_of(unit)
+        self.split_of[unit] = split
+        self.room[split] -= self.weight[unit]
+        self.waiting[classes] -= times
+        self.missing[split, classes] -= times
 
-    def classes_of(self, row: int) -> NDArray[np.int32]:
-        """Return the classes that are known to be present in a row."""
-        return self.columns[self.starts[row] : self.starts[row + 1]]
+    def classes_of(self, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the classes that are known to be present in a unit, and in how many of its images."""
+        part = slice(self.starts[unit], self.starts[unit + 1])
+        return self.columns[part], self.times[part]
 
     def fill(self) -> None:
-        """Give the rows without a known positive, in random order, the room that is left."""
+        """Give the units without a known positive, in random order, the room that is left; the largest go first."""
         left = self.order[self.split_of[self.order] == self.unplaced]
-        self.split_of[left] = np.repeat(np.arange(len(self.room), dtype=np.uint8), self.room)
+        large = left[self.weight[left] > 1]
+        for unit in large[np.argsort(-self.weight[large], kind="stable")].tolist():
+            self.put(unit, int((self.room / self.sizes).argmax()))
+        single = left[self.weight[left] == 1]
+        room = np.repeat(np.arange(len(self.room), dtype=np.uint8), np.maximum(self.room, 0))
+        self.split_of[single] = room[: len(single)]

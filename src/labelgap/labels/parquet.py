@@ -1,9 +1,15 @@
-"""Label tables in Parquet: one row per image, the lists of its present and absent classes."""
+"""Label tables in Parquet: one row per image.
+
+What ``write_table`` writes has the lists of present and absent classes, and ``read_table`` reads it quickly.
+``read_parquet`` reads anybody's file, wide or lists, by the rules of ``labelgap.labels.reading``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +21,11 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.compressed import starts_of
+from labelgap.labels.reading import Cell, CheckImage, Row, read_rows
 from labelgap.labels.table import LabelTable
+from labelgap.labels.tablefile import TableFile, TableOptions
 
-__all__ = ["read_table", "write_table"]
+__all__ = ["read_parquet", "read_table", "write_table"]
 
 _KEY = b"labelgap.classes"
 _STATES = {"present": PRESENT, "absent": ABSENT}
@@ -44,8 +52,7 @@ def read_table(path: Path) -> LabelTable:
         name: _flat(file.column(name), f"{path}, column '{name}'") for name in _STATES if name in file.schema.names
     }
     found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
-    stored = (file.schema.metadata or {}).get(_KEY)
-    classes = json.loads(stored) if stored is not None else sorted(found)
+    classes = _stored_classes(file.schema.metadata, path) or sorted(found)
     number = {name: column for column, name in enumerate(classes)}
     strange = sorted(found - number.keys())
     if strange:
@@ -65,13 +72,54 @@ def read_table(path: Path) -> LabelTable:
         raise InputError(f"{path}: {error}") from None
 
 
+def read_parquet(
+    path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
+) -> TableFile:
+    """Read a Parquet file of labels, or raise one error with everything that is wrong with it; rows count from 1.
+
+    Args:
+        path: the file: wide with numbers, booleans or texts in its columns, or lists of tags.
+        options: how its cells are to be understood.
+        check_image: says what is wrong with an image's name, or None; what it says is told with all other problems.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            classes = _stored_classes(file.schema_arrow.metadata, path)
+            rows = _rows(file)
+            return read_rows(
+                path, rows, options or TableOptions(), check_image=check_image, classes=classes, unit="row"
+            )
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _refusal(path, error) from None
+
+
+def _rows(file: pq.ParquetFile) -> Iterator[Row]:
+    """Yield the names of the columns, then the cells of every row, as texts, or as lists of texts."""
+    yield 0, [name.strip() for name in file.schema_arrow.names]
+    number = 0
+    for batch in file.iter_batches(batch_size=8192):
+        for cells in zip(*map(_cells, batch.columns), strict=True):
+            number += 1
+            yield number, list(cells)
+
+
+def _cells(column: pa.Array) -> list[Cell]:
+    """Write a column as a CSV would; what no CSV could hold is named by its type, and so is no state and no tag."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [[str(name) for name in names or () if name is not None] for names in column.to_pylist()]
+    try:
+        texts = pc.fill_null(pc.cast(column, pa.large_string()), "").to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return [f"({kind})"] * len(column)
+    return [text.strip() for text in texts]
+
+
 def _opened(path: Path) -> pa.Table:
     try:
         file = pq.read_table(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}).") from None
+        raise _refusal(path, error) from None
     missing = [name for name in ("image", "present") if name not in file.schema.names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
@@ -79,6 +127,26 @@ def _opened(path: Path) -> pa.Table:
     if nameless >= 0:
         raise InputError(f"{path}, row {nameless}: no image is named.")
     return file
+
+
+def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
+    """Return the class names that ``write_table`` left in a file, or None where there are none."""
+    stored = (metadata or {}).get(_KEY)
+    if stored is None:
+        return None
+    try:
+        classes = json.loads(stored)
+    except ValueError:
+        classes = None
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise InputError(f"{path}: its list of classes is damaged.")
+    return classes
+
+
+def _refusal(path: Path, error: Exception) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path} does not exist.")
+    return InputError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())[:200]}).")
 
 
 def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:

@@ -150,10 +150,10 @@ class LabelTable:
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
-        """Read a CSV, wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``)."""
-        from labelgap.labels.csvfile import read_csv
+        """Read a CSV, wide (``image,[split],class…``) or lists (``image,[split],present,[absent]`` with ``;``)."""
+        from labelgap.labels.csvfile import TableOptions, read_csv
 
-        return read_csv(Path(path), zeros=zeros, unlisted=unlisted).table
+        return read_csv(Path(path), TableOptions(zeros=zeros, unlisted=unlisted, separator=";")).table
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> LabelTable:

@@ -1,0 +1,187 @@
+"""Images per second of one core: labelgap's loader against a plain Pillow + DataLoader loop, from 500×375 JPEGs.
+
+    python benchmarks/loading.py
+
+The plain loop is what a training script has without further thought: open, convert to RGB, resize (bilinear), floats,
+normalise, stack. labelgap hands over bytes, which are normalised on the device; what it would take to do that here as
+well is printed beside it. Both run in this process with one thread, in turns; time is processor time, so that other
+programs on the machine disturb little, and every ratio is the median of the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from labelgap.data import FileImages, decoding
+from labelgap.data.loading import loader
+
+COUNT: Final = 64
+ROUNDS: Final = 15
+BATCH: Final = 16
+WIDTH: Final = 500
+HEIGHT: Final = 375
+SIZES: Final = (448, 224)
+PLAIN: Final = "plain Pillow + DataLoader"
+MEAN: Final = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+STD: Final = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+
+
+class Plain(Dataset[Tensor]):
+    """Photos as a plain training script reads them."""
+
+    def __init__(self, paths: list[Path], size: int) -> None:
+        self.paths = paths
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> Tensor:
+        """Return one normalised photo, ``(3, size, size)`` float32."""
+        with Image.open(self.paths[row]) as picture:
+            resized = picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
+        pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float().div(255)
+        return (pixels - MEAN) / STD
+
+
+def photo(random: np.random.Generator) -> NDArray[np.uint8]:
+    """Make a picture with the spectrum of photos: amplitude falls with frequency, colours go mostly together."""
+    frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
+    fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
+    grey, *colours = (
+        np.fft.irfft2(fall * np.fft.rfft2(random.normal(size=(HEIGHT, WIDTH))), s=(HEIGHT, WIDTH)) for _ in range(4)
+    )
+    planes = [grey / grey.std() + 0.3 * colour / colour.std() for colour in colours]
+    pixels: NDArray[np.uint8] = np.clip(np.rint(120 + 50 * np.stack(planes, axis=-1)), 0, 255).astype(np.uint8)
+    return pixels
+
+
+def make_photos(folder: Path) -> list[Path]:
+    random = np.random.default_rng(0)
+    paths = [folder / f"{number:03d}.jpg" for number in range(COUNT)]
+    for path in paths:
+        Image.fromarray(photo(random)).save(path, quality=90)
+    return paths
+
+
+def plain_pass(paths: list[Path], size: int) -> None:
+    for _ in DataLoader(Plain(paths, size), batch_size=BATCH):
+        pass
+
+
+def our_pass(images: FileImages, size: int, *, floats: bool = False) -> None:
+    for _, pixels in loader(images, size=size, batch_size=BATCH):
+        if floats:
+            pixels.float().div_(255).sub_(MEAN).div_(STD)
+
+
+def decode_pass(images: FileImages) -> None:
+    for row in range(len(images)):
+        images[row]
+
+
+def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
+    """Do the same as if simplejpeg were not installed."""
+
+    def done() -> None:
+        with patch.object(decoding, "simplejpeg", None):
+            work()
+
+    return done
+
+
+def seconds(work: Callable[[], None]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def measure(works: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
+    """Run everything in turns, once to warm up; return the seconds of every round."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(ROUNDS + 1):
+        for name, work in works.items():
+            value = seconds(work)
+            if turn:
+                taken[name].append(value)
+    return taken
+
+
+def ratio(taken: dict[str, list[float]], name: str) -> float:
+    return statistics.median(slow / quick for slow, quick in zip(taken[PLAIN], taken[name], strict=True))
+
+
+def difference(images: FileImages, size: int) -> tuple[int, float, float]:
+    """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
+    largest, differ, total = 0, 0.0, 0.0
+    for index, pixels in loader(images, size=size, batch_size=1):
+        with Image.open(images.path(int(index))) as picture:
+            expected = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+        apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)
+        largest, differ, total = (
+            max(largest, int(apart.max())),
+            differ + float((apart > 0).mean()),
+            total + float(apart.mean()),
+        )
+    return largest, differ / len(images), total / len(images)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    quick = find_spec("simplejpeg") is not None
+    with tempfile.TemporaryDirectory() as name:
+        paths = make_photos(Path(name))
+        images = FileImages(name, [path.name for path in paths])
+        weight = sum(path.stat().st_size for path in paths) / COUNT / 1000
+        print(f"{COUNT} JPEGs of {WIDTH}×{HEIGHT}, {weight:.0f} kB each; one thread, {ROUNDS} rounds in turns, medians")
+        if not quick:
+            print("simplejpeg is not installed (pip install 'labelgap[fast]'): Pillow unpacks everything")
+        ratios = {size: measured(paths, images, size, quick) for size in SIZES}
+    for size, value in ratios.items():
+        print(f"ratio loading_{size} {value:.2f}")
+
+
+def measured(paths: list[Path], images: FileImages, size: int, quick: bool) -> float:
+    """Measure one size, print everything, and return how many times as fast as the plain loop labelgap is here."""
+
+    def ours() -> None:
+        our_pass(images, size)
+
+    def decoded() -> None:
+        decode_pass(images)
+
+    works: dict[str, Callable[[], None]] = {
+        PLAIN: lambda: plain_pass(paths, size),
+        "labelgap, Pillow unpacks": by_pillow(ours),
+        "decode only, Pillow": by_pillow(decoded),
+    }
+    if quick:
+        works |= {"labelgap, simplejpeg unpacks": ours, "decode only, simplejpeg": decoded}
+    works["labelgap, and floats normalised here"] = lambda: our_pass(images, size, floats=True)
+    taken = measure(works)
+    print(f"\n{size} px{'':<34}images/s   ms/image   against plain")
+    for name, values in taken.items():
+        middle = statistics.median(values) / COUNT
+        print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{ratio(taken, name):>14.2f}×")
+    largest, differ, mean = difference(images, size)
+    apart = f"at most {largest} of 255 apart, {100 * differ:.2f} % differ, mean {mean:.4f}"
+    print(f"  pixels against Pillow's bilinear: {apart}")
+    return ratio(taken, "labelgap, simplejpeg unpacks" if quick else "labelgap, Pillow unpacks")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a data set's labels allow and what they do not, in words, with the way out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.data.dataset import Dataset, Split
+
+__all__ = ["allowed", "count_of", "measurable", "more"]
+
+_PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
+_ENOUGH = 300
+
+
+def measurable(split: Split) -> NDArray[np.bool_]:
+    """Return, ``(K,)``, for which classes accuracy can be measured: a known present and a known absent are there.
+
+    It goes by the truth where a split has one.
+    """
+    counts = split.best_labels.counts()
+    both: NDArray[np.bool_] = (counts.present > 0) & (counts.absent > 0)
+    return both
+
+
+def allowed(data: Dataset, words: tuple[str, str] = ("image", "class")) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what can and what cannot be done with these labels, a sentence each.
+
+    Args:
+        data: the data set.
+        words: what its owner calls an image and a class.
+    """
+    image, tag = words
+    can, cannot = [], []
+    present, _, unknown = data.train.labels.counts().total
+    if not present:
+        cannot.append(f"train: no {tag} is known to be present in a train {image}")
+    else:
+        can.append("train and rank missing labels now" if unknown else "train now; no label is missing in train")
+    splits = {split.name: split for split in data.splits}
+    wanting = []
+    for name, purpose in _PURPOSES.items():
+        if name not in splits:
+            cannot.append(f"{purpose}: there is no {name} split")
+            continue
+        counted, every = int(measurable(splits[name]).sum()), len(data.classes)
+        if counted:
+            which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
+            can.append(f"{purpose} on {name}, over {which} {more(tag)}")
+        if counted < every:
+            cannot.append(_lacking(splits[name], purpose, tag))
+            wanting.append(splits[name])
+    if wanting:
+        names, few = " and ".join(split.name for split in wanting), min(_ENOUGH, *map(len, wanting))
+        each = " each" if len(wanting) > 1 else ""
+        cannot[-1] += f"; to change that, label {few:,} random {names} {image}s{each} in full"
+    return tuple(can), tuple(cannot)
+
+
+def _lacking(split: Split, purpose: str, tag: str) -> str:
+    """Say how many classes cannot be measured, and which state they lack."""
+    counts = split.best_labels.counts()
+    lacking = ~measurable(split)
+    states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
+    lack = "lack a known present or a known absent" if not states else f"have no known {' and no known '.join(states)}"
+    missing, every = int(lacking.sum()), len(lacking)
+    start = f"{purpose} on {split.name}" if missing == every else f"{purpose} of the others on {split.name}"
+    return f"{start}: {missing:,} of {every:,} {more(tag)} {lack} there"
+
+
+def more(word: str) -> str:
+    """Return a word for more than one.
+
+    Example:
+        >>> more("tag"), more("class")
+        ('tags', 'classes')
+    """
+    return f"{word}es" if word.endswith("s") else f"{word}s"
+
+
+def count_of(number: int, word: str) -> str:
+    """Return a number of things.
+
+    Example:
+        >>> count_of(1, "class"), count_of(1200, "class")
+        ('1 class', '1,200 classes')
+    """
+    return f"{number:,} {word if number == 1 else more(word)}"

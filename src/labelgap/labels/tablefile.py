@@ -1,0 +1,85 @@
+"""A file of labels as it was understood, and the options that say how to understand it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.labels.revisions import Revisions
+from labelgap.labels.table import LabelTable
+
+__all__ = ["SPLITS", "TableFile", "TableOptions"]
+
+SPLITS: Final = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table of labels is to be understood, whatever kind of file it is in.
+
+    Attributes:
+        zeros: what a 0 in a wide table says: "absent" or "unknown" ("nobody tagged it").
+        unlisted: what a class in neither list of a lists table is: "unknown" or "absent".
+        separator: between the tags of a list; guessed when None.
+        classes: the tags to use, in this order; all of them when None.
+        ignore_columns: columns that say nothing about tags.
+        rename: old name → new name, of tags and of columns; tags that get one name become one.
+        aliases: a CSV of synonym, tag.
+        parents: a CSV of child, parent: where a child is present, its parent is.
+    """
+
+    zeros: str = "absent"
+    unlisted: str = "unknown"
+    separator: str | None = None
+    classes: tuple[str, ...] | None = None
+    ignore_columns: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    aliases: Path | None = None
+    parents: Path | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("zeros", self.zeros, ("absent", "unknown"))
+        _one_of("unlisted", self.unlisted, ("unknown", "absent"))
+        for option, names in (("classes", self.classes), ("ignore_columns", self.ignore_columns)):
+            if isinstance(names, str):
+                raise InputError(f"{option}={names!r}: give a list of names.")
+        if self.classes is not None and len(set(self.classes)) < max(len(self.classes), 1):
+            raise InputError("classes: name at least one tag, and each of them once.")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of labels as it was understood.
+
+    Attributes:
+        path: the file.
+        table: its labels, with what ``parents`` add.
+        splits: the split of every row, or None when the file names none.
+        groups: the group of every row, or None when the file has no such column.
+        lines: where every row stands in the file.
+        form: "wide" or "lists".
+        rules: in words, how cells and gaps were read.
+        unit: what ``lines`` counts: "line", or "row" in files without lines.
+        revisions: what ``parents`` added to the labels that were observed.
+    """
+
+    path: Path
+    table: LabelTable
+    splits: tuple[str, ...] | None
+    groups: tuple[str, ...] | None
+    lines: NDArray[np.int64]
+    form: Literal["wide", "lists"]
+    rules: tuple[str, ...]
+    unit: str = "line"
+    revisions: Revisions = field(default_factory=Revisions)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name}={value!r}: it is {' or '.join(repr(choice) for choice in allowed)}.")

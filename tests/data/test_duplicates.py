@@ -1,0 +1,158 @@
+"""Copies of images: found by bytes and by looks, without comparing everything with everything."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelgap.data import scanning
+from labelgap.data.decoding import decode
+from labelgap.data.duplicates import NEAREST, clusters, copies, exact_pairs, near_pairs
+from labelgap.data.images import FileImages
+from labelgap.data.scanning import Scan, look_at, scan
+
+
+def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
+    """A picture with shapes of its own: eight coloured rectangles."""
+    random = np.random.default_rng(seed)
+    pixels = np.full((size[1], size[0], 3), random.integers(0, 256, 3), dtype=np.uint8)
+    for _ in range(8):
+        left, right = sorted(random.integers(0, size[0], 2))
+        top, bottom = sorted(random.integers(0, size[1], 2))
+        pixels[top:bottom, left:right] = random.integers(0, 256, 3)
+    return Image.fromarray(pixels)
+
+
+def distance(first: Image.Image, second: Image.Image) -> int:
+    bits = [look_at(np.asarray(picture.convert("RGB"))).bits for picture in (first, second)]
+    return (bits[0] ^ bits[1]).bit_count()
+
+
+def saved(picture: Image.Image, quality: int) -> Image.Image:
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer)
+
+
+def seen(bits: NDArray[np.uint64], colour: NDArray[np.float32] | None = None) -> Scan:
+    count = len(bits)
+    return Scan(
+        ("",) * count, bits, np.ones(count, dtype=bool), np.zeros((count, 2), np.float32) if colour is None else colour
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_copy_of_another_size_or_quality_has_nearly_the_same_bits_and_another_picture_has_not(seed: int) -> None:
+    picture = scene(seed)
+    assert distance(picture, saved(picture, 50)) <= NEAREST
+    assert distance(picture, picture.resize((320, 240), Image.Resampling.BICUBIC)) <= NEAREST
+    assert distance(picture, picture.resize((80, 60), Image.Resampling.LANCZOS)) <= NEAREST
+    assert distance(picture, scene(seed + 100)) > 2 * NEAREST
+
+
+def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> None:
+    random = np.random.default_rng(3)
+    bits = random.integers(0, 2**63, 400, dtype=np.uint64)
+    for row in range(100):
+        for bit in random.choice(63, int(random.integers(0, 8)), replace=False):
+            bits[300 + row] = (bits[300 + row] if bit % 2 else bits[row]) ^ np.uint64(1 << int(bit))
+    bits[300:350] = bits[:50] ^ np.uint64(0b10101)
+    bits[350:380] = bits[:30] ^ np.uint64(1 << 62 | 1 << 40 | 1 << 20 | 1)
+    bits[380:400] = bits[:20] ^ np.uint64(1 << 62 | 1 << 50 | 1 << 40 | 1 << 20 | 1)
+    expected = {
+        (first, second)
+        for first in range(400)
+        for second in range(first + 1, 400)
+        if (int(bits[first]) ^ int(bits[second])).bit_count() <= NEAREST
+    }
+    found = near_pairs(seen(bits))
+    assert set(zip(found.first.tolist(), found.second.tolist(), strict=True)) == expected
+    assert not found.exact.any() and len(expected) >= 80
+
+
+def test_pictures_with_one_hash_are_connected_however_many_they_are() -> None:
+    found = near_pairs(seen(np.full(5000, 7, dtype=np.uint64)))
+    assert len(found) == 4999 and len(np.unique(clusters(found, 5000))) == 1
+
+
+def test_other_colours_are_other_pictures_and_plain_sheets_are_never_alike() -> None:
+    bits = np.full(3, 7, dtype=np.uint64)
+    red = seen(bits, np.array([[90, 0], [0, 0], [3, 0]], dtype=np.float32))
+    assert set(zip(near_pairs(red).first, near_pairs(red).second, strict=True)) == {(1, 2)}
+    plain = Scan(("",) * 3, bits, np.array([True, False, False]), np.zeros((3, 2), np.float32))
+    assert len(near_pairs(plain)) == 0
+
+
+def test_only_the_rows_asked_for_are_compared() -> None:
+    found = near_pairs(seen(np.zeros(4, dtype=np.uint64)), [1, 3])
+    assert (found.first.tolist(), found.second.tolist()) == ([1], [3])
+
+
+def test_the_same_bytes_are_found_under_any_name(tmp_path: Path) -> None:
+    for name, text in (("a.png", b"one"), ("b.png", b"two"), ("c.jpg", b"one"), ("d.png", b"three"), ("e.png", b"one")):
+        (tmp_path / name).write_bytes(text)
+    found = exact_pairs(FileImages(tmp_path, ["a.png", "b.png", "c.jpg", "d.png", "e.png", "gone.png"]))
+    assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, 2), (0, 4)]
+    assert found.exact.all()
+
+
+def test_only_files_of_one_size_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(b"x" * (number + 1))
+    monkeypatch.setattr(Path, "open", lambda *arguments, **options: pytest.fail("a file was opened"))
+    assert len(exact_pairs(FileImages(tmp_path, [f"{number}.png" for number in range(5)]))) == 0
+
+
+def test_copies_are_found_by_looks_by_bytes_or_not_at_all(tmp_path: Path) -> None:
+    picture = scene(1)
+    picture.save(tmp_path / "a.png")
+    picture.save(tmp_path / "same.png")
+    picture.resize((100, 75)).save(tmp_path / "small.jpg")
+    scene(2).save(tmp_path / "other.png")
+    images = FileImages(tmp_path, ["a.png", "other.png", "same.png", "small.jpg"])
+    looks = scan(images)
+    found = {which: copies(images, looks, which) for which in ("near", "exact", "off")}
+    pairs = {which: set(zip(each.first.tolist(), each.second.tolist(), strict=True)) for which, each in found.items()}
+    assert pairs == {"near": {(0, 2), (0, 3)}, "exact": {(0, 2)}, "off": set()}
+
+
+def test_a_scan_notes_what_cannot_be_read(tmp_path: Path) -> None:
+    scene(1).save(tmp_path / "a.png")
+    (tmp_path / "text.jpg").write_text("hello")
+    scene(2).save(tmp_path / "cut.jpg", quality=95)
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:-400])
+    found = scan(FileImages(tmp_path, ["a.png", "text.jpg", "cut.jpg", "gone.png"]))
+    assert sorted(found.unreadable) == [1, 2, 3]
+    assert "is not a picture" in found.wrong[1] and "cut short" in found.wrong[2] and "does not exist" in found.wrong[3]
+
+
+def test_a_scan_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scanning, "_WORTH_KEEPING", -1.0)
+    scene(1).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_text("no picture")
+    images = FileImages(tmp_path, ["a.png", "b.png"])
+    first = scan(images)
+    monkeypatch.setattr(scanning, "decode", lambda *arguments, **options: pytest.fail("a file was decoded"))
+    again = scan(images)
+    assert again.wrong == first.wrong and (again.bits == first.bits).all() and (again.colour == first.colour).all()
+    monkeypatch.setattr(scanning, "decode", decode)
+    scene(2, (40, 40)).save(tmp_path / "b.png")
+    assert scan(images).wrong == ("", "")
+    for file in (tmp_path / "cache" / "scans").iterdir():
+        file.write_bytes(b"damaged")
+    assert scan(images).wrong == ("", "")
+
+
+def test_no_two_photos_of_the_real_sample_are_taken_for_one(shared_data: Path) -> None:
+    folder = shared_data / "VOCdevkit" / "VOC2012" / "JPEGImages"
+    names = sorted(file.name for file in folder.iterdir())[:400]
+    images = FileImages(folder, names)
+    looks = scan(images)
+    assert not looks.unreadable and looks.shaped.mean() > 0.99
+    assert len(copies(images, looks, "near")) == 0

@@ -1,0 +1,234 @@
+"""The papers' transforms: what comes out, and that nothing but (seed, epoch, row) decides what is random."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelgap.core.errors import InputError
+from labelgap.data.chance import Draws, flips, hashed
+from labelgap.data.images import ArrayImages, FileImages
+from labelgap.data.loading import Loader, loader
+from labelgap.data.transforms import CentreCrop, RandomCrop, Squash, Transform, crop_box, resized
+
+MASK = (1 << 64) - 1
+TRANSFORMS: list[Transform] = [Squash(16), Squash(16, flip_seed=3), RandomCrop(16, seed=3), CentreCrop(16, 20)]
+
+
+def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    """A smooth picture with some noise."""
+    random = np.random.default_rng(seed)
+    down, right = np.mgrid[0:height, 0:width]
+    waves = [np.sin(down / (7 + 3 * n)) + np.cos(right / (11 - 2 * n)) for n in range(3)]
+    pixels = 128 + 50 * np.stack(waves, axis=-1) + random.normal(0, 8, (height, width, 3))
+    return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> FileImages:
+    folder = tmp_path_factory.mktemp("photos")
+    names = [f"{row}.jpg" for row in range(9)]
+    for row, name in enumerate(names):
+        Image.fromarray(photo(40 + row, 60 - row, row)).save(folder / name, quality=95)
+    return FileImages(folder, names)
+
+
+def everything(batches: Loader) -> torch.Tensor:
+    return torch.cat([pixels for _, pixels in batches])
+
+
+def reference_numbers(seed: int, epoch: int, row: int) -> Iterator[float]:
+    """The uniform numbers of a picture, in Python's whole numbers: SplitMix64 from the hash on."""
+
+    def mix(value: int) -> int:
+        value = (value + 0x9E3779B97F4A7C15) & MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+        return value ^ (value >> 31)
+
+    state = mix(mix(mix(mix(seed & MASK) ^ epoch)) ^ row)
+    state = mix(state)
+    while True:
+        yield (mix(state) >> 11) / 2**53
+        state = (state + 0x9E3779B97F4A7C15) & MASK
+
+
+def test_the_numbers_of_a_picture_follow_their_definition() -> None:
+    for seed, epoch, row in ((0, 1, 0), (7, 3, 1000), (-1, 2, 3_400_000)):
+        draws, expected = Draws(seed, epoch, row), reference_numbers(seed, epoch, row)
+        assert [draws.uniform() for _ in range(5)] == [next(expected) for _ in range(5)]
+
+
+def test_the_coin_is_the_top_bit_of_the_hash() -> None:
+    rows = np.arange(100)
+    assert np.array_equal(flips(5, 2, rows), hashed(5, 2, rows) >= np.uint64(1) << np.uint64(63))
+
+
+def test_numbers_have_the_distribution_they_are_named_after() -> None:
+    draws = [Draws(seed, epoch, row) for seed in (0, 1) for epoch in (1, 2) for row in range(1000)]
+    uniform = np.array([one.uniform(2, 4) for one in draws])
+    normal = np.array([one.normal(0.1) for one in draws])
+    below = np.array([one.below(5) for one in draws])
+    orders = [tuple(one.order(3)) for one in draws]
+    assert uniform.min() >= 2 and uniform.max() < 4 and abs(uniform.mean() - 3) < 0.05
+    assert abs(uniform.std() - 2 / math.sqrt(12)) < 0.02 and abs(np.corrcoef(uniform[1:], uniform[:-1])[0, 1]) < 0.05
+    assert abs(normal.mean()) < 0.006 and abs(normal.std() - 0.1) < 0.005
+    assert all(abs((below == value).mean() - 0.2) < 0.03 for value in range(5)) and below.max() == 4
+    assert len(set(orders)) == 6 and all(abs(orders.count(order) / 4000 - 1 / 6) < 0.03 for order in set(orders))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
+    assert isinstance(transform, Transform)
+    for height, width in ((40, 60), (60, 40), (16, 16), (5, 90), (1, 1)):
+        made = transform(photo(height, width), row=3, epoch=1)
+        assert made.dtype == np.uint8 and made.shape == (3, 16, 16)
+        grey = transform(photo(height, width)[..., :1], row=3, epoch=1)
+        assert grey.dtype == np.uint8 and grey.shape[0] in (1, 3) and grey.shape[1:] == (16, 16)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_picture_is_never_changed(transform: Transform) -> None:
+    picture = photo(16, 16)
+    before = picture.copy()
+    picture.flags.writeable = False
+    for row in range(4):
+        transform(picture, row=row, epoch=1).copy()
+    assert np.array_equal(picture, before)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_the_number_of_processes_the_batch_size_and_the_order_change_nothing(
+    files: FileImages, transform: Transform
+) -> None:
+    order = np.random.default_rng(1).permutation(len(files))
+    here = everything(loader(files, transform=transform, epoch=2, batch_size=9))
+    there = everything(loader(files, order, transform=transform, epoch=2, batch_size=2, workers=2))
+    assert torch.equal(here[order], there)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_transform_survives_pickling(transform: Transform) -> None:
+    again = pickle.loads(pickle.dumps(transform))
+    assert np.array_equal(again(photo(40, 60), 5, 2), transform(photo(40, 60), 5, 2))
+
+
+def test_seed_epoch_and_row_all_change_what_is_random() -> None:
+    picture = photo(60, 80)
+    made = [RandomCrop(16, seed)(picture, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
+    assert all(not np.array_equal(one, other) for i, one in enumerate(made) for other in made[:i])
+
+
+def test_a_squash_in_the_loader_is_the_default(files: FileImages) -> None:
+    for seed in (None, 4):
+        given = everything(loader(files, transform=Squash(12, seed), epoch=3))
+        assert torch.equal(given, everything(loader(files, size=12, flip_seed=seed, epoch=3)))
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (1200, 1600), (7, 300)])
+@pytest.mark.parametrize("size", [448, 224, 31])
+def test_resizing_is_within_one_level_of_pillows_bilinear(height: int, width: int, size: int) -> None:
+    picture = photo(height, width)
+    expected = np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    apart = np.abs(resized(picture, size, size).astype(int) - expected)
+    assert apart.max() <= 1 and apart.mean() < (0.3 if height > width else 0.01)
+    grey = np.asarray(Image.fromarray(picture[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
+    assert np.abs(resized(picture[..., :1], size, size)[0].astype(int) - grey).max() <= 1
+
+
+def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
+    shares = []
+    for height, width in ((375, 500), (500, 375), (50, 400), (3, 3), (1, 1000), (1, 1)):
+        for row in range(200):
+            top, left, tall, wide = crop_box(height, width, Draws(0, 1, row))
+            assert top >= 0 and left >= 0 and tall >= 1 and wide >= 1
+            assert top + tall <= height and left + wide <= width
+            if min(height, width) > 300:
+                shares.append(tall * wide / (height * width))
+                assert 0.07 < shares[-1] <= 1 and 0.73 < wide / tall < 1.36
+    assert min(shares) < 0.12 and max(shares) > 0.9
+
+
+def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
+    assert crop_box(30, 3000, Draws(0, 1, 0)) == (0, 1480, 30, 40)
+    assert crop_box(3000, 30, Draws(0, 1, 0)) == (1480, 0, 40, 30)
+
+
+def test_light_and_colours_change_as_the_formulas_say() -> None:
+    """The whole of RandomCrop on one picture, in floats, with the numbers drawn by the reference."""
+    picture = np.clip(photo(90, 120), 60, 190)
+    for row in range(6):
+        numbers = reference_numbers(11, 2, row)
+        share, shape = 0.08 + 0.92 * next(numbers), math.exp(math.log(0.75) + next(numbers) * math.log(16 / 9))
+        wide, tall = round(math.sqrt(90 * 120 * share * shape)), round(math.sqrt(90 * 120 * share / shape))
+        if wide > 120 or tall > 90:
+            continue
+        top, left = int(next(numbers) * (90 - tall + 1)), int(next(numbers) * (120 - wide + 1))
+        part = Image.fromarray(picture[top : top + tall, left : left + wide]).resize(
+            (24, 24), Image.Resampling.BILINEAR
+        )
+        values = np.asarray(part).astype(float)
+        values = values[:, ::-1] if next(numbers) < 0.5 else values
+        factors = [0.6 + 0.8 * next(numbers) for _ in range(3)]
+        order = [0, 1, 2]
+        for last in (2, 1):
+            other = int(next(numbers) * (last + 1))
+            order[last], order[other] = order[other], order[last]
+        for number in order:
+            grey = values @ [0.299, 0.587, 0.114]
+            towards = (np.zeros_like(values), np.full_like(values, grey.mean()), np.stack([grey] * 3, axis=-1))[number]
+            values = np.clip(towards + factors[number] * (values - towards), 0, 255)
+        amounts = []
+        for _ in range(3):
+            length = math.sqrt(-2 * math.log(1 - next(numbers)))
+            amounts.append(0.1 * length * math.cos(2 * math.pi * next(numbers)))
+        vectors = [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]]
+        scales = [0.2175, 0.0188, 0.0045]
+        added = [255 * sum(vectors[c][k] * amounts[k] * scales[k] for k in range(3)) for c in range(3)]
+        expected = np.clip(values + added, 0, 255).transpose(2, 0, 1)
+        assert np.abs(RandomCrop(24, 11)(picture, row, 2) - expected).max() < 5
+
+
+def test_without_jitter_and_lighting_only_the_part_is_random() -> None:
+    picture = np.full((50, 60, 3), (10, 120, 250), dtype=np.uint8)
+    made = RandomCrop(8, jitter=0, lighting=0)(picture, 0, 1)
+    assert (made == np.array([10, 120, 250])[:, None, None]).all()
+
+
+def test_the_middle_is_cut_as_torchvision_cuts_it() -> None:
+    picture = photo(51, 77)
+    resized_whole = Image.fromarray(picture).resize((20 * 77 // 51, 20), Image.Resampling.BILINEAR)
+    expected = np.asarray(resized_whole.crop((7, 2, 7 + 16, 2 + 16))).transpose(2, 0, 1)
+    assert np.abs(CentreCrop(16, 20)(picture, 0, 1).astype(int) - expected).max() <= 1
+
+
+def test_grey_networks_get_grey_pictures(files: FileImages) -> None:
+    for transform in TRANSFORMS:
+        pixels = everything(loader(files, transform=transform, channels=1))
+        assert pixels.shape == (9, 1, 16, 16)
+    array = np.zeros((3, 9, 9, 1), dtype=np.uint8)
+    assert everything(loader(ArrayImages(array), transform=RandomCrop(8), channels=3)).shape == (3, 3, 8, 8)
+
+
+def test_senseless_arguments_are_refused(files: FileImages, tmp_path: Path) -> None:
+    for wrong in (lambda: Squash(0), lambda: RandomCrop(jitter=2), lambda: RandomCrop(lighting=-1)):
+        with pytest.raises(InputError):
+            wrong()
+    with pytest.raises(InputError, match="does not fit"):
+        CentreCrop(224, 200)
+    with pytest.raises(InputError, match="needs a size"):
+        loader(files)
+    with pytest.raises(InputError, match="give it alone"):
+        loader(files, transform=Squash(8), size=9)
+    with pytest.raises(InputError, match="give it alone"):
+        loader(files, transform=Squash(8), flip_seed=0)
+    with pytest.raises(InputError, match="uint8"):
+        resized(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
