@@ -148,9 +148,9 @@ def test_the_demo_tells_the_whole_story(
 
     monkeypatch.chdir(tmp_path)
     small = load_digits(train=96, val=32, test=32)
-    monkeypatch.setattr(demo_study, "load", lambda name: small)
+    monkeypatch.setattr(demo_study, "load", lambda name, **sizes: small)
     monkeypatch.setattr("labelgap.data.load", lambda name: small)
-    assert call("demo", "--epochs", "2", "--device", "cpu") == 0
+    assert call("demo", "--epochs", "2", "--device", "cpu", "--processes", "1") == 0
     said = capsys.readouterr().out
     for word in ("all labels", "an-ls", "ll-r", "mAP", "report", "runs/demo"):
         assert word in said

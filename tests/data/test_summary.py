@@ -125,3 +125,14 @@ def test_the_rarest_come_first_and_never_present_ones_not_at_all() -> None:
     train = [[1, -1, -1]] * 5 + [[-1, 1, -1]] * 2
     summary = summarise(Dataset("toy", split("train", train)))
     assert [(row.name, row.present) for row in summary.rarest()] == [("class 1", 2), ("class 0", 5)]
+
+
+def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
+    from labelgap.data.allowance import allowed
+
+    images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
+    train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))
+    val = Split("val", images, LabelTable.from_dense([[1, 1, 1], [0, -1, -1]]))
+    can, cannot = allowed(Dataset("few", train, val))
+    assert "choose thresholds by accuracy on val, over 1 of 3 classes" in can
+    assert any(sentence.startswith("choose epochs by accuracy: that takes half") for sentence in cannot)

@@ -35,6 +35,7 @@ def test_every_method_can_be_made_from_its_defaults(dataset: str | None) -> None
 
 def test_sister_sets_share_their_settings() -> None:
     assert defaults("em", "voc2007") == defaults("em", "voc2012")
+    assert published("role", "coco2017") == {"expected_positives": 2.9}
 
 
 def test_an_unknown_data_set_names_the_nearest() -> None:

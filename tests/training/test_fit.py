@@ -20,7 +20,7 @@ from torch import Tensor
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.data import load_csv
+from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.objectives import ElementWise
@@ -159,6 +159,13 @@ def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_pat
         ({"device": "gpu"}, InputError),
         ({"select": "best"}, InputError),
         ({"options": {"delta_rel": 1}}, InputError),
+        ({"device": "meta"}, InputError),
+        ({"method": "an", "options": {"reduction": "none"}}, InputError),
+        ({"method": "csl", "options": {"priors": "often"}}, InputError),
+        ({"method": "em-apl", "options": {"hard": "no"}}, InputError),
+        ({"method": "em-apl", "epochs": 5}, InputError),
+        ({"method": "epr"}, InputError),
+        ({"method": "curriculum"}, InputError),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -167,6 +174,29 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     with pytest.raises(error):
         lg.fit(digits, out=tmp_path / "run", quiet=True, **settings)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("rows", "message"), [(0, "val has no images"), (4, "no label of train is known")])
+def test_data_with_nothing_to_learn_from_is_refused(digits: Dataset, tmp_path: Path, rows: int, message: str) -> None:
+    pixels = ArrayImages(np.zeros((4, 64, 64), dtype=np.uint8))
+    blank = LabelTable.from_dense(np.full((4, 2), -1))
+    val = lg.Split("val", ArrayImages(pixels.array[:rows]), blank.select(range(rows)))
+    with pytest.raises(InputError, match=message):
+        lg.fit(Dataset("blank", lg.Split("train", pixels, blank), val), "an", out=tmp_path / "run", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_come_back_from_a_run_as_they_were_given(digits: Dataset, tmp_path: Path) -> None:
+    options = {"priors": torch.full((10,), 0.5, dtype=torch.float64), "gamma_neg": np.float64(1.5)}
+    for resume in (False, True):
+        run = lg.fit(digits, "csl", options, out=tmp_path / "run", epochs=1, resume=resume, quiet=True)
+        assert run.config.options == {"priors": [0.5] * 10, "gamma_neg": 1.5}
+
+
+def test_no_image_gives_no_row_and_one_file_gives_one(unbroken: lg.Run, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((64, 64), dtype=np.uint8)).save(tmp_path / "a.png")
+    assert unbroken.predict([], device="cpu").shape == (0, 10)
+    assert unbroken.predict(str(tmp_path / "a.png"), device="cpu").shape == (1, 10)
 
 
 class EveryHook(ElementWise):

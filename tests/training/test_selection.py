@@ -44,6 +44,15 @@ def test_a_rule_that_the_labels_do_not_support_is_refused(table: LabelTable | No
         choose_selection(table, None, asked)
 
 
+@pytest.mark.parametrize("labels", [[[1, 1], [1, 1]], [[1, 0], [1, 0]], [[1, -1], [1, -1]], [[-1, -1], [-1, -1]]])
+def test_a_val_in_which_no_class_can_be_ranked_chooses_nothing(labels: list[list[int]]) -> None:
+    table = LabelTable.from_dense(labels)
+    assert choose_selection(table, None).rule == "last"
+    for asked in ("clean", "observed"):
+        with pytest.raises(InputError, match=asked):
+            choose_selection(table, None, asked)
+
+
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(InputError, match="observed"):
         choose_selection(FULL, None, "best")

@@ -21,6 +21,9 @@ def demo(
     epochs: Annotated[int, typer.Option(help="Of every run.")] = 7,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
     device: Device = "auto",
+    processes: Annotated[
+        int | None, typer.Option(help="Trainings at a time. [default: one per core, one on a GPU]")
+    ] = None,
 ) -> None:
     """Train four ways on handwritten digits of which one label per image is known, and write a report."""
     from rich.console import Console
@@ -42,7 +45,9 @@ def demo(
         score = f"test mAP {100 * test['map']:.1f}" if test.get("map") is not None else "stopped"
         console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s", markup=False)
 
-    study = run_demo(out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, told=told)
+    study = run_demo(
+        out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, told=told
+    )
     data = load("digits")
     for _, run in study.runs:
         write_report(run, data=data)

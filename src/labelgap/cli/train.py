@@ -40,11 +40,16 @@ def train(
     """Train a classifier and write a run folder with its report."""
     from labelgap.cli.parsing import parse_options
     from labelgap.cli.printing import print_data, print_run
+    from labelgap.core.processes import is_main
     from labelgap.reporting import write_report
     from labelgap.training import fit
+    from labelgap.training.devices import choose_device
+    from labelgap.training.parallel import join, local_device
 
+    join(local_device(choose_device(device)))
     opened = open_dataset(data, data_options, observe, label_seed)
-    print_data(opened)
+    if is_main():
+        print_data(opened)
     run = fit(
         opened,
         method,
@@ -63,5 +68,5 @@ def train(
         workers=workers,
         resume=resume,
     )
-    if run.finished:
+    if run.finished and is_main():
         print_run(run, write_report(run, data=opened, images=not no_images))

@@ -10,6 +10,7 @@ from labelgap.data.dataset import Dataset, Split
 __all__ = ["allowed", "count_of", "measurable", "more"]
 
 _PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
+_FEW = "choose thresholds by accuracy"
 _ENOUGH = 300
 
 
@@ -46,7 +47,12 @@ def allowed(data: Dataset, words: tuple[str, str] = ("image", "class")) -> tuple
         counted, every = int(measurable(splits[name]).sum()), len(data.classes)
         if counted:
             which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
-            can.append(f"{purpose} on {name}, over {which} {more(tag)}")
+            few = name == "val" and 2 * counted < every
+            can.append(f"{_FEW if few else purpose} on {name}, over {which} {more(tag)}")
+            if few:
+                cannot.append(
+                    f"choose epochs by accuracy: that takes half of the {more(tag)}; the observed ranking will do"
+                )
         if counted < every:
             cannot.append(_lacking(splits[name], purpose, tag))
             wanting.append(splits[name])

@@ -137,7 +137,10 @@ class ClassAwareSelective(ElementWise):
         self.hold(gamma_unknown=number("gamma_unknown", gamma_unknown, 0), eps=number("eps", eps, 0, 1))
         self.hold(likelihood_topk=whole_number("likelihood_topk", likelihood_topk))
         self.hold(prior_threshold=number("prior_threshold", prior_threshold, 0, 1))
-        given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
+        try:
+            given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"priors={priors!r}: one share between 0 and 1 for every class.") from None
         if given is not None and (given.ndim != 1 or not bool(((given >= 0) & (given <= 1)).all())):
             raise InputError("priors: one share between 0 and 1 for every class.")
         self.register_buffer("priors", given, persistent=False)

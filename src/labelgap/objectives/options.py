@@ -14,7 +14,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.objectives.terms import Number
 
-__all__ = ["choice", "exact_fractions", "exact_percents", "exact_share", "number", "whole_number"]
+__all__ = ["choice", "exact_fractions", "exact_percents", "exact_share", "flag", "number", "whole_number"]
 
 GROUP = 10**9
 
@@ -24,6 +24,20 @@ def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise InputError(f"{name}={value!r}: it is one of {', '.join(repr(text) for text in allowed)}.")
     return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a value that is true or false; a text such as "no" is neither.
+
+    Example:
+        >>> flag("hard", "no")
+        Traceback (most recent call last):
+        ...
+        labelgap.core.errors.InputError: hard='no': it is true or false.
+    """
+    if not isinstance(value, bool | np.bool_ | int) or value not in (0, 1):
+        raise InputError(f"{name}={value!r}: it is true or false.")
+    return bool(value)
 
 
 def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, above: bool = False) -> Number:

@@ -43,9 +43,10 @@ _SAME: Final = {"voc2007": "voc2012", "coco2017": "coco2014"}
 
 
 def published(method: str, dataset: str | None) -> dict[str, Any]:
-    """Return the options that are known to suit a data set; nothing where none are."""
+    """Return the options that are known to suit a data set, or its sister; nothing where none are."""
     if (method, dataset) in _OURS:
         return dict(_OURS[method, str(dataset)])
+    dataset = _SAME.get(dataset, dataset) if dataset else None
     if dataset not in DATASETS:
         return {}
     place = DATASETS.index(dataset)
@@ -72,5 +73,5 @@ def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:
     known = (*DATASETS, *_SAME, "digits")
     if dataset is not None and dataset not in known:
         raise UnknownNameError("data set with published settings called", dataset, known)
-    settings = {**own, **published(method, _SAME.get(dataset, dataset) if dataset else None)}
+    settings = {**own, **published(method, dataset)}
     return {key: value for key, value in settings.items() if value is not None}

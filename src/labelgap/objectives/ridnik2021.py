@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labelgap.objectives.base import ElementWise
-from labelgap.objectives.options import number
+from labelgap.objectives.options import flag, number
 from labelgap.objectives.registry import method
 from labelgap.objectives.terms import Number, cost_absent, cost_present, per_head, states, widen
 
@@ -104,7 +104,7 @@ class Asymmetric(ElementWise):
         super().__init__(reduction)
         self.hold(gamma_pos=number("gamma_pos", gamma_pos, 0), gamma_neg=number("gamma_neg", gamma_neg, 0))
         self.hold(margin=number("margin", margin, 0, 1), eps=number("eps", eps, 0, 1))
-        self.detach_focus = bool(detach_focus)
+        self.detach_focus = flag("detach_focus", detach_focus)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``asymmetric``."""

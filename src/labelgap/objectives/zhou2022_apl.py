@@ -21,7 +21,7 @@ from labelgap.core.processes import is_main
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.objectives.base import Scores
-from labelgap.objectives.options import exact_fractions, number, whole_number
+from labelgap.objectives.options import exact_fractions, flag, number, whole_number
 from labelgap.objectives.registry import method
 from labelgap.objectives.remembering import Remembers
 from labelgap.objectives.terms import Number, cross_entropy, per_head, states
@@ -102,7 +102,7 @@ class AsymmetricPseudoLabelling(Remembers):
         self.hold(alpha=number("alpha", alpha, 0), beta=number("beta", beta, 0), theta=number("theta", theta, 0, 1))
         self.hold(warmup=whole_number("warmup", warmup, 1), eps=number("eps", eps, 0, 1))
         self.hold(positive_share=number("positive_share", positive_share, 0, 1))
-        self.hard = bool(hard)
+        self.hard = flag("hard", hard)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
         """Make room, four bytes for each image and class, and check that there are rounds to come."""

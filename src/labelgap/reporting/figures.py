@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 MOST_BARS = 60
+MOST_APART = 4.0
 
 
 def score_name(rule: str, counted: int | None = None, classes: int | None = None) -> str:
@@ -117,7 +118,9 @@ def _curve(
 
 
 def memorisation_panels(methods: Mapping[str, Memorisation], *, width: float = WIDE) -> Figure:
-    """Draw the mean loss of true and false negatives among the unknown labels, one panel a method, axes shared.
+    """Draw the mean loss of true and false negatives among the unknown labels, one panel a method.
+
+    The panels have one scale, unless a method keeps the loss so high that the others could not be read on it.
 
     Args:
         methods: label → what its trace came to; one at least.
@@ -126,7 +129,7 @@ def memorisation_panels(methods: Mapping[str, Memorisation], *, width: float = W
     most = 4 if width > NARROW else 2
     columns = min(len(methods), most)
     rows = -(-len(methods) // columns)
-    figure, axes = make_figure(rows, columns, width=width, height=2.4 * rows + 0.5, shared=True)
+    figure, axes = make_figure(rows, columns, width=width, height=2.4 * rows + 0.5)
     for place, (axis, (label, values)) in enumerate(zip(axes, methods.items(), strict=False)):
         draw_memorisation(axis, values)
         axis.set_title(shorten(label, 24), loc="left", color=INK, fontweight="bold", parse_math=False)
@@ -137,7 +140,7 @@ def memorisation_panels(methods: Mapping[str, Memorisation], *, width: float = W
             axis.tick_params(labelbottom=True)
     for axis in axes[len(methods) :]:
         axis.set_visible(False)
-    fit_memorisation(axes, methods.values())
+    fit_memorisation(axes[: len(methods)], methods.values(), columns)
     key(figure, *memorisation_key(), columns=2 if width > NARROW else 1)
     return figure
 
@@ -159,14 +162,29 @@ def draw_memorisation(axis: Axes, values: Memorisation) -> None:
     count_epochs(axis, values.epochs)
 
 
-def fit_memorisation(axes: Iterable[Axes], methods: Iterable[Memorisation]) -> None:
-    """Give panels the same axes, from zero to just above the highest loss, over the longest run."""
+def fit_memorisation(axes: Iterable[Axes], methods: Iterable[Memorisation], columns: int) -> None:
+    """Give panels the same axes, from zero to just above the highest loss, over the longest run.
+
+    Where the highest losses of two panels are further apart than ``MOST_APART`` each panel has a scale of its own.
+
+    Args:
+        axes: one per method.
+        methods: what is drawn in them.
+        columns: panels in a row.
+    """
     shown = list(methods)
-    losses = np.concatenate([np.r_[values.false_negative, values.true_negative] for values in shown])
-    top = float(losses[np.isfinite(losses)].max(initial=0.0))
-    for axis in axes:
-        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
+    tops = [_highest(values) for values in shown]
+    common = max(tops) <= MOST_APART * min(tops)
+    for place, (axis, top) in enumerate(zip(axes, tops, strict=True)):
+        limit = max(tops) if common else top
+        axis.set_ylim(0, 1.06 * limit if limit > 0 else 1.0)
+        axis.tick_params(labelleft=not common or place % columns == 0)
         count_epochs(axis, max(values.epochs for values in shown))
+
+
+def _highest(values: Memorisation) -> float:
+    losses = np.r_[values.false_negative, values.true_negative]
+    return float(losses[np.isfinite(losses)].max(initial=0.0))
 
 
 def memorisation_key() -> tuple[list[Line2D], list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 
@@ -38,7 +37,7 @@ def study_picture(study: Study) -> Figure:
     figure.text(0.03, 1 - 0.3 / height, shorten(study.title, 80), va="top", fontsize=17, fontweight="bold", color=INK)
     if panels:
         grid = figure.add_gridspec(
-            1, len(panels), left=left, right=right, top=1 - 1.5 / height, bottom=(below + 0.5) / height, wspace=0.07
+            1, len(panels), left=left, right=right, top=1 - 1.5 / height, bottom=(below + 0.5) / height, wspace=0.16
         )
         _draw_panels(figure, grid, panels)
         key(figure, *memorisation_key(), columns=2, place=(0.022, 1 - 0.72 / height))
@@ -50,15 +49,12 @@ def study_picture(study: Study) -> Figure:
 
 
 def _draw_panels(figure: Figure, grid: GridSpec, panels: Mapping[str, Memorisation]) -> None:
-    """Draw a panel for each method, with the axes of the first."""
-    first: Axes | None = None
+    """Draw a panel for each method."""
     for place, (label, values) in enumerate(panels.items()):
-        axis = figure.add_subplot(grid[place], sharex=first, sharey=first)
-        first = first or axis
+        axis = figure.add_subplot(grid[place])
         dress(axis)
         draw_memorisation(axis, values)
         axis.set_title(shorten(label, 20), loc="left", color=INK, fontsize=13, fontweight="bold", parse_math=False)
         axis.set_xlabel("epoch")
         axis.set_ylabel("mean training loss" if place == 0 else "")
-        axis.tick_params(labelleft=place == 0)
-    fit_memorisation(figure.axes, panels.values())
+    fit_memorisation(figure.axes, panels.values(), len(panels))

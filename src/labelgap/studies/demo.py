@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from labelgap.core.errors import RunError
 from labelgap.data import load
 from labelgap.studies.study import Member, Study
-from labelgap.training import Run, fit
+from labelgap.training import Run, fit, open_run
 
-__all__ = ["run_demo"]
+__all__ = ["EPOCHS", "SIZES", "run_demo"]
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "an-ls", "ll-r")
 EPOCHS = 7
+SIZES = (4000, 1000, 2000)
 
 
 def run_demo(
@@ -24,26 +30,70 @@ def run_demo(
     epochs: int = EPOCHS,
     seed: int = 0,
     device: str = "auto",
+    processes: int | None = None,
+    sizes: tuple[int, int, int] = SIZES,
     told: Callable[[str, Run], None] = lambda label, run: None,
 ) -> Study:
     """Train on the digits with all labels, then with one per image by several methods, all with the same budget.
+
+    A Ctrl-C ends the study, not only the run that it meets: what was trained by then is in it.
 
     Args:
         out: folder of the study; it must not exist yet.
         epochs: of every run.
         seed: of every run.
         device: as for ``fit``.
+        processes: trainings at a time; as many as there are cores where there is no GPU, since a small network keeps
+            one core busy better than several.
+        sizes: scenes of train, val and test.
         told: called with the label and the run after each.
     """
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already: choose another --out, or remove it.")
-    data = load("digits")
     members = [Member("all labels", "all-labels", ceiling=True), *(Member(name, name) for name in METHODS)]
-    for member in members:
-        labels, method = (data.reveal(), "bce") if member.ceiling else (data, member.label)
-        run = fit(labels, method, out=folder / member.folder, epochs=epochs, seed=seed, device=device)
+    train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
+    done: list[Member] = []
+    for member, path in zip(members, _all(train, members, processes or _cores(device)), strict=True):
+        run = open_run(path)
         told(member.label, run)
-    study = Study(folder, TITLE, members)
+        done += [member] if run.finished else []
+        if not run.finished or run.metrics["interrupted"]:
+            break
+    if not done:
+        raise KeyboardInterrupt
+    study = Study(folder, TITLE, done)
     study.write()
     return study
+
+
+def _all(train: Callable[..., Path], members: list[Member], processes: int) -> Iterator[Path]:
+    """Train every member, several at a time, and yield their folders in order."""
+    if processes == 1:
+        yield from map(train, members)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(partial(train, quiet=True), members)
+
+
+def _train(
+    member: Member,
+    folder: Path,
+    epochs: int,
+    seed: int,
+    device: str,
+    sizes: tuple[int, int, int],
+    quiet: bool = False,
+) -> Path:
+    data = load("digits", train=sizes[0], val=sizes[1], test=sizes[2])
+    labels, method = (data.reveal(), "bce") if member.ceiling else (data, member.label)
+    return fit(labels, method, out=folder / member.folder, epochs=epochs, seed=seed, device=device, quiet=quiet).path
+
+
+def _cores(device: str) -> int:
+    """Return how many trainings to do at a time."""
+    if device not in ("auto", "cpu") or (device == "auto" and torch.cuda.is_available()):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 1 + len(METHODS))

@@ -21,8 +21,12 @@ def choose_device(asked: str = "auto") -> torch.device:
         return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
     try:
         device = torch.device(asked)
+        known = device.type in ("cpu", "cuda", "mps")
     except RuntimeError:
-        raise InputError(f"device '{asked}': it is auto, cpu, cuda, cuda:1 … or mps.") from None
-    if (device.type == "cuda" and not has_cuda) or (device.type == "mps" and not has_mps):
+        known = False
+    if not known:
+        raise InputError(f"device '{asked}': it is auto, cpu, cuda, cuda:1 … or mps.")
+    lacking = device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count())
+    if lacking or (device.type == "mps" and not has_mps):
         raise InputError(f"device '{asked}' is not on this machine; `auto` takes what there is.")
     return device

@@ -28,7 +28,8 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     Args:
         logits: ``(N, K)``
         labels: the truth where known, else what was observed.
-        thresholds: per class, chosen on other images.
+        thresholds: per class. F1 is an honest estimate where they were chosen on other images; that of val, which
+            chose them, is a little too good.
     """
     codes = labels.to_dense()
     counts = labels.counts()

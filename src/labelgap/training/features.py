@@ -51,7 +51,7 @@ def compute_features(
     features = np.empty((len(images), backbone.width), dtype=np.float32)
     with torch.inference_mode():
         for index, values in inputs.batches(batch_size=batch_size):
-            features[index.cpu().numpy()] = backbone.features(values).float().cpu().numpy()
+            features[index.numpy()] = backbone.features(values).float().cpu().numpy()
             advance(len(index))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:

@@ -98,6 +98,7 @@ def _fit(
     data: Dataset, wishes: Wishes, folder: Path, device: torch.device, workers: int, resume: bool, reporter: Reporter
 ) -> Run:
     config, selection, objective = decide(data, wishes)
+    objective.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     open_folder(folder, config, resume)
     wait()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
@@ -157,7 +158,6 @@ def _job(
     linear = config.protocol == "linear"
     trained: nn.Module = Probe(network.head) if linear else network
     device = next(network.parameters()).device
-    objective.to(device).prepare(table, epochs=config.epochs, seed=config.seed)
     if objective.state_bytes:
         reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
     objective.to(device)

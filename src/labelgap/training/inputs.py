@@ -29,7 +29,8 @@ class Inputs(Protocol):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(index, inputs)`` of rows in this order, all when not given; ``epoch`` turns augmentation on.
 
-        The last batch may be smaller, and is never dropped.
+        The index is on the CPU, where the labels are looked up: nothing waits for the device. The last batch may be
+        smaller, and is never dropped.
         """
 
 
@@ -47,8 +48,9 @@ class FeatureInputs:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows of the matrix; there is nothing to augment."""
         order = torch.arange(len(self)) if rows is None else torch.from_numpy(rows)
-        for index in torch.split(order.to(self.features.device), batch_size):
-            yield index, self.features[index]
+        there = order.to(self.features.device)
+        for index, place in zip(torch.split(order, batch_size), torch.split(there, batch_size), strict=True):
+            yield index, self.features[place]
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,4 @@ class ImageInputs:
             epoch=epoch or 1,
         )
         for index, values in pixels:
-            yield index.to(self.device), self.backbone.normalise(values.to(self.device))
+            yield index, self.backbone.normalise(values.to(self.device))

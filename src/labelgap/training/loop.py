@@ -21,7 +21,8 @@ from labelgap.objectives import Objective
 from labelgap.training.checkpoint import State, read_last, save_weights, write_last
 from labelgap.training.history import write_history
 from labelgap.training.inputs import Inputs
-from labelgap.training.parallel import average_gradients, gathered, own_part, wait
+from labelgap.training.interrupts import uninterrupted
+from labelgap.training.parallel import average_gradients, distributed, gathered, own_part, share_buffers, wait
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Score, Selection
 from labelgap.training.traces import Trace
@@ -88,9 +89,12 @@ class Job:
 def train(job: Job, device: torch.device) -> State:
     """Train to the last epoch, from wherever the folder says training had come to.
 
-    Every epoch ends with a checkpoint. A Ctrl-C ends the training after the last whole epoch, with what there is.
+    Every epoch ends with a checkpoint. A Ctrl-C ends the training after the last whole epoch, with what there is; of
+    several processes each may hear it elsewhere, so there it ends the program, and the run can be resumed.
     """
     state = read_last(job.folder, job.network, job.optimiser, job.objective, device)
+    if state.epoch and state.best_epoch == state.epoch and is_main():
+        save_weights(job.folder, job.network)
     job.trace.restore(job.folder, state.epoch)
     job.revisions = stored_revisions(job.folder, state.epoch)
     steps = -(-len(job.table) // job.batch_size)
@@ -100,6 +104,8 @@ def train(job: Job, device: torch.device) -> State:
                 train_epoch(job, state, epoch)
         except KeyboardInterrupt:
             job.reporter.say(f"stopped after {state.epoch} of {job.epochs} epochs; --resume goes on from there")
+            if distributed():
+                raise
     return state
 
 
@@ -117,8 +123,8 @@ def train_epoch(job: Job, state: State, epoch: int) -> None:
     job.trace.start_epoch()
     running = RunningMean()
     order = generator(job.seed, "order", epoch).permutation(len(job.table))
-    for number, (index, inputs) in enumerate(steps_of(job.inputs, order, job.batch_size, epoch)):
-        labels = job.table.batch(index).to(inputs.device)
+    for number, (rows, inputs) in enumerate(steps_of(job.inputs, order, job.batch_size, epoch)):
+        index, labels = rows.to(inputs.device), job.table.batch(rows).to(inputs.device)
         logits, features = job.step(inputs, return_features=True)
         logits, features = logits[: len(index)], features[: len(index)]
         loss = job.objective(logits, labels, index=index, features=features)
@@ -133,13 +139,15 @@ def train_epoch(job: Job, state: State, epoch: int) -> None:
         job.objective.after_step()
         running.add(loss, min(job.batch_size, len(order) - number * job.batch_size))
         job.reporter.advance(note=lambda: note(epoch, job.epochs, running.value, state))
+    share_buffers(job.network)
     scores = (lambda: logits_of(job.network, job.inputs)) if "scores" in job.objective.needs else None
     revisions = job.objective.end_epoch(scores)
     score = job.selection.score(score_all(job.network, job.val_inputs)) if job.val_inputs is not None else None
     record: dict[str, Any] = {"epoch": epoch, "loss": running.value, "seconds": time.perf_counter() - started}
     if score is not None:
         record |= {"select": job.selection.rule, "score": score.value, "classes_counted": score.counted}
-    keep(job, state, {**record, **quality(job, revisions)}, score, revisions)
+    with uninterrupted():
+        keep(job, state, {**record, **quality(job, revisions)}, score, revisions)
 
 
 def quality(job: Job, revisions: Revisions) -> dict[str, Any]:
@@ -153,7 +161,11 @@ def quality(job: Job, revisions: Revisions) -> dict[str, Any]:
 
 
 def keep(job: Job, state: State, record: dict[str, Any], score: Score | None, revisions: Revisions) -> None:
-    """Take an epoch into the state and onto the disk, the checkpoint last; only the first process writes."""
+    """Take an epoch into the state and onto the disk; only the first process writes.
+
+    The checkpoint decides what counts: what lies before it in time is made again or cut off by a resumed run, and what
+    comes after it can be made from it.
+    """
     better = score is None or state.best_score is None or score.value > state.best_score
     state.epoch += 1
     state.history.append(record)
@@ -161,12 +173,12 @@ def keep(job: Job, state: State, record: dict[str, Any], score: Score | None, re
     if better:
         state.best_epoch, state.best_score = state.epoch, score.value if score is not None else None
     if is_main():
-        if better:
-            save_weights(job.folder, job.network)
         if len(revisions):
             job.revisions.to_parquet(job.folder / REVISIONS)
         job.trace.write(job.folder)
         write_last(job.folder, state, job.network, job.optimiser, job.objective)
+        if better:
+            save_weights(job.folder, job.network)
         write_history(job.folder, state)
     wait()
 
@@ -201,7 +213,7 @@ def logits_of(network: nn.Module, inputs: Inputs, batch_size: int = 256) -> Iter
         for index, values in steps_of(inputs, np.arange(len(inputs)), batch_size):
             with torch.no_grad():
                 logits = network(values)[: len(index)]
-                index, logits = gathered(index, logits)
+                index, logits = gathered(index.to(logits.device), logits)
             yield index, logits
     finally:
         network.train(was_training)

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 -m labelgap train tags.csv --out runs/a
 
 A batch of B images is one batch over all processes: each takes its part of it, so that a run with two processes sees
-the batches, makes the corrections and ends with the revisions of a run with one. Only the first process prints and
-writes.
+the batches, makes the corrections and ends with the revisions of a run with one. (A network with batch statistics takes
+them over each process's part, so there the numbers differ a little.) Only the first process prints and writes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,24 @@ from torch.nn.parallel import DistributedDataParallel
 from labelgap.core.errors import InputError
 from labelgap.core.processes import gather_rows, rank, world_size
 
-__all__ = ["average_gradients", "distributed", "gathered", "join", "local_device", "own_part", "parallel", "wait"]
+__all__ = [
+    "average_gradients",
+    "distributed",
+    "gathered",
+    "join",
+    "local_device",
+    "own_part",
+    "parallel",
+    "share_buffers",
+    "wait",
+]
 
 
 def join(device: torch.device) -> None:
     """Join the other processes, where ``torchrun`` has started several; they stay together until the program ends."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(dist.destroy_process_group)
 
@@ -66,6 +78,14 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
             parameter.grad = torch.zeros_like(parameter)
         dist.all_reduce(parameter.grad)
         parameter.grad /= world_size()
+
+
+@torch.no_grad()
+def share_buffers(network: nn.Module) -> None:
+    """Give every process the first one's running statistics, so that all score with the network that is saved."""
+    if distributed():
+        for buffer in network.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 def own_part(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], int, bool]:

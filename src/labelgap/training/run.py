@@ -87,16 +87,19 @@ class Run:
         """Return the (N, K) logits of images, or of features where the run was trained on features."""
         where = choose_device(device)
         network = self.model.to(where)
-        inputs = vector_inputs(images, network, where) or ImageInputs(images, network.backbone, where, workers=workers)
-        return score_all(network, inputs, batch_size=64)
+        if not len(images):
+            return np.zeros((0, len(self.config.classes)), dtype=np.float32)
+        vectors = vector_inputs(images, network, where)
+        pictures = ImageInputs(images, network.backbone, where, workers=workers)
+        return score_all(network, pictures if vectors is None else vectors, batch_size=64)
 
     def predict(
         self,
-        images: ImageSource | Split | Sequence[str | os.PathLike[str]] | NDArray[np.floating[Any]],
+        images: ImageSource | Split | Sequence[str | os.PathLike[str]] | os.PathLike[str] | NDArray[np.floating[Any]],
         *,
         device: str = "auto",
     ) -> NDArray[np.float32]:
-        """Return the (N, K) probabilities of images: a split, a source, a list of files; or of (N, D) features."""
+        """Return the (N, K) probabilities of images: a split, a source, files or one file; or of (N, D) features."""
         source: ImageSource
         if isinstance(images, Split):
             source = images.images
@@ -105,7 +108,8 @@ class Run:
         elif isinstance(images, ImageSource):
             source = images
         else:
-            paths = [Path(name).absolute() for name in images]
+            files = [images] if isinstance(images, str | os.PathLike) else images
+            paths = [Path(name).absolute() for name in files]
             source = FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
         return probabilities(self.logits(source, device=device))
 

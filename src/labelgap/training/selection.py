@@ -3,7 +3,7 @@
 - clean: every label of val is known; the epoch with the highest mAP is kept. This is an accuracy.
 - known: at least half of the classes have both a known present and a known absent; mAP over those. An accuracy too.
 - observed: else unknown counts as absent. This orders epochs and is never shown as an accuracy.
-- last: no val, or asked for: the last epoch.
+- last: no val, or one in which no class is present in one image and not in another, or asked for: the last epoch.
 """
 
 from __future__ import annotations
@@ -70,16 +70,18 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, aske
         return Selection("last", None, "there is no val split: the last epoch is kept")
     known = [observed] if asked == "auto" or truth is None else [observed, truth]
     clean = next((table for table in known if table.complete), None)
-    both = _classes_with_both(observed)
+    both, present = _classes_with_both(observed), observed.counts().present
     supported = {
-        "clean": clean is not None,
+        "clean": clean is not None and _classes_with_both(clean) > 0,
         "known": 2 * both >= len(observed.classes),
-        "observed": observed.counts().total[0] > 0,
+        "observed": bool(((present > 0) & (present < len(observed))).any()),
         "last": True,
     }
     rule = asked if asked != "auto" else next(rule for rule in RULES if supported[rule])
     if not supported[rule]:
         raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
+    if rule == "last" and asked == "auto":
+        return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
     return Selection(
         rule, None if rule == "last" else clean if rule == "clean" else observed, _why(rule, both, observed)
     )
@@ -92,9 +94,9 @@ def _classes_with_both(table: LabelTable) -> int:
 
 def _refusal(rule: str, both: int, classes: int) -> str:
     reasons = {
-        "clean": "val has unknown labels",
+        "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
         "known": f"only {both} of {classes} classes have both a known present and a known absent in val",
-        "observed": "no label of val is known to be present",
+        "observed": "no label of val is known to be present, or all are",
     }
     return f"{reasons[rule]}. Leave it to `auto`, or review val."
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
@@ -50,6 +51,7 @@ class Wishes:
 
 def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objective]:
     """Decide everything that was left open, or say what of it cannot be."""
+    _check_labels(data)
     protocol = wishes.protocol or data.protocol
     if protocol not in PROTOCOLS:
         raise InputError(f"protocol '{protocol}': it is {' or '.join(PROTOCOLS)}.")
@@ -57,8 +59,11 @@ def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objecti
     backbone = wishes.backbone or data.backbone
     check_vectors(data, backbone, protocol)
     method, why = _method(data, wishes, protocol)
-    options = {**published(method, data.recipe.get("name")), **wishes.options}
+    given = {name: _plain(value) for name, value in wishes.options.items()}
+    options = {**published(method, data.recipe.get("name")), **given}
     made = objective(method, **options)
+    if getattr(made, "reduction", "mean") == "none":
+        raise InputError("reduction='none' gives a matrix, and training needs one number: take 'mean' or 'sum'.")
     options |= _expected_positives(made, data)
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
     selection = choose_selection(observed, truth, wishes.select)
@@ -101,6 +106,21 @@ def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
         raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
     if not os.access(folder, os.W_OK):
         raise RunError(f"{folder} cannot be written to: choose another --out.")
+
+
+def _check_labels(data: Dataset) -> None:
+    for split in data.splits:
+        if not len(split):
+            raise InputError(f"{data.name}: {split.name} has no images. Leave the split out, or give it some.")
+    if not len(data.train.labels.values):
+        raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as ``config.json`` holds it, so that it comes back from there as it was."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_head(head: str, protocol: str) -> None:

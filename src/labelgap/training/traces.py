@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.core.seeds import generator
 from labelgap.labels import LabelTable
@@ -24,6 +24,8 @@ from labelgap.objectives.cole2021 import assume_negative
 __all__ = ["AUTOMATIC_LIMIT", "Trace", "parse_trace", "read_trace"]
 
 AUTOMATIC_LIMIT = 2_000_000
+BLOCK = 1 << 24
+"""How many entries of a table are laid out at once."""
 FILE = "traces.npz"
 
 
@@ -48,8 +50,8 @@ class Trace:
     Args:
         table: the observed labels.
         truth: the full labels where known; they are kept in the file for the pictures.
-        amount: "all", "off" or how many entries; a sample holds as much of each kind of label as there is, but at
-            least an equal share of the rare kinds (a false negative is rare, and is what one wants to see).
+        amount: "all", "off" or how many entries. A sample takes equal shares of all kinds of labels, as far as there
+            are so many among twenty times as many random entries (a false negative is rare, and what one wants to see).
         seed: of the sample.
     """
 
@@ -106,6 +108,8 @@ class Trace:
         if self._by_row is None or epochs == 0:
             return
         stored = read_trace(folder)
+        if len(stored.get("loss", ())) < epochs:
+            raise RunError(f"{folder} cannot be resumed: {FILE} is gone or too short. Train into a new folder.")
         names = ("loss", "logit", "modified")
         self._epochs = [{name: stored[name][epoch] for name in names} for epoch in range(epochs)]
 
@@ -122,8 +126,9 @@ def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
 def _codes(table: LabelTable, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return the codes of single entries, a block of rows at a time."""
     codes = np.empty(len(rows), dtype=np.int8)
-    for start in range(0, len(rows), 1 << 20):
-        part = slice(start, start + (1 << 20))
+    step = max(1, BLOCK // max(len(table.classes), 1))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
         wanted, place = np.unique(rows[part], return_inverse=True)
         codes[part] = table.batch(wanted).numpy()[place, columns[part]]
     return codes
