@@ -33,6 +33,7 @@ class PartialLabels(lightning.LightningModule):
             raise lg.InputError(f"'{method}' needs a pass over all images: use lg.fit.")
         self.objective.prepare(table, epochs=epochs)
         self.lr = lr
+        self.revisions = lg.Revisions()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Give the objective's own parameters, if any, their own rate."""
@@ -52,3 +53,7 @@ class PartialLabels(lightning.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         """Commit what the step decided about labels."""
         self.objective.after_step()
+
+    def on_train_epoch_end(self) -> None:
+        """Collect what the epoch decided about labels."""
+        self.revisions = self.revisions + self.objective.end_epoch()

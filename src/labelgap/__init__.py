@@ -64,6 +64,8 @@ __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return importlib.import_module("labelgap.functional")
     if name not in _HOME:
         raise AttributeError(f"labelgap has no '{name}'")
     value = getattr(importlib.import_module(f"labelgap.{_HOME[name]}"), name)

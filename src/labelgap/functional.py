@@ -1,7 +1,9 @@
 """The pure functions behind the methods, for people with a training loop of their own.
 
-Each takes logits and labels of three states and returns the cost of every entry, ``(…, B, K)``, not reduced; ``reduce``
-brings it to a number over the global batch.
+Most take logits and labels of three states and return the cost of every entry, ``(…, B, K)``, not reduced; ``reduce``
+brings it to a number over the global batch. Those that look at whole images or classes (``contrast``, ``softmax_cost``)
+take masks from ``positives_and_negatives`` and return a cost per image or class; ``relative_large_losses``,
+``absolute_large_losses`` and ``selected_out`` return masks. Each says so in its docstring.
 
 >>> import torch
 >>> logits, labels = torch.zeros(2, 3, requires_grad=True), torch.tensor([[1, -1, 0], [-1, 1, -1]])
@@ -11,14 +13,14 @@ tensor(0.6931, grad_fn=<DivBackward0>)
 
 from __future__ import annotations
 
-from labelgap.objectives.benbaruch2022 import partial_focal
+from labelgap.objectives.benbaruch2022 import partial_focal, selected_out
 from labelgap.objectives.chen2024 import generalised_robust
 from labelgap.objectives.cole2021 import assume_negative, ignore_unknown, pairwise_ranking, weak_assume_negative
 from labelgap.objectives.cole2021_expected import expected_positive_regularisation
 from labelgap.objectives.cole2021_role import label_estimation
 from labelgap.objectives.durand2019 import partial_cross_entropy
 from labelgap.objectives.kim2022 import absolute_large_losses, correct, reject, relative_large_losses
-from labelgap.objectives.kobayashi2023 import contrast, softmax_cost
+from labelgap.objectives.kobayashi2023 import contrast, positives_and_negatives, softmax_cost
 from labelgap.objectives.options import exact_percents
 from labelgap.objectives.ranking import hinge_sums, ramp, sort_negatives
 from labelgap.objectives.ridnik2021 import asymmetric
@@ -49,10 +51,12 @@ __all__ = [
     "pairwise_ranking",
     "partial_cross_entropy",
     "partial_focal",
+    "positives_and_negatives",
     "ramp",
     "reduce",
     "reject",
     "relative_large_losses",
+    "selected_out",
     "self_paced_correction",
     "smoothed_unknown",
     "softmax_cost",

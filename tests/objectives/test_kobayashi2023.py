@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, UNKNOWN
+from labelgap.labels import ABSENT, UNKNOWN, LabelTable
 from labelgap.objectives import objective
 
 TWO_WAY = ["two-way", "two-way-sample", "two-way-class"]
@@ -118,3 +118,11 @@ def test_softmax_with_many_positives_is_the_cross_entropy_of_an_even_target() ->
 def test_a_bad_option_says_what_is_allowed(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         objective("two-way", **options)
+
+
+@pytest.mark.parametrize("name", ["two-way", "two-way-sample", "two-way-class"])
+def test_labels_that_leave_nothing_to_contrast_are_refused(name: str) -> None:
+    positives = LabelTable.from_dense([[1, -1], [-1, 1]])
+    with pytest.raises(InputError, match='unknown="negative"'):
+        objective(name).prepare(positives)
+    objective(name, unknown="negative").prepare(positives)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
 from labelgap.training.selection import choose_selection
 
@@ -68,3 +68,9 @@ def test_observed_counts_unknown_as_absent_and_known_leaves_it_out() -> None:
     assert observed.counted == 2
     # class 0: present above its one known absent; class 1 has no known absent.
     assert (known.value, known.counted) == (1.0, 1)
+
+
+def test_scores_that_are_not_finite_say_that_training_has_diverged() -> None:
+    scores = np.full((4, 2), np.nan, dtype=np.float32)
+    with pytest.raises(RunError, match="diverged"):
+        choose_selection(FULL, None).score(scores)

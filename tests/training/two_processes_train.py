@@ -25,12 +25,15 @@ def main(out: Path) -> None:
     """Train in float64, where the order of sums does not show; Adam's first steps magnify what rounding leaves."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    fitting: Any = import_module("labelgap.training.vectors")
-    fitting.Classifier = lambda *arguments, **options: Classifier(*arguments, **options).double()
+    building: Any = import_module("labelgap.training.vectors")
+    building.Classifier = lambda *arguments, **options: Classifier(*arguments, **options).double()
     data = lg.load("digits", train=81, val=20, test=20)
-    for method, options in METHODS.items():
-        # 81 rows in batches of 20: the last batch has one row, so one of two processes gets none of it.
-        lg.fit(data, method, options, out=out / method, epochs=3, batch_size=20, device="cpu", quiet=True)
+    try:
+        for method, options in METHODS.items():
+            # 81 rows in batches of 20: the last batch has one row, so one of two processes gets none of it.
+            lg.fit(data, method, options, out=out / method, epochs=3, batch_size=20, device="cpu", quiet=True)
+    finally:
+        building.Classifier = Classifier
 
 
 if __name__ == "__main__":

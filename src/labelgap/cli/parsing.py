@@ -11,13 +11,15 @@ __all__ = ["parse_names", "parse_observe", "parse_options", "parse_pairs", "pars
 
 
 def parse_value(text: str) -> Any:
-    """Read a whole number, a number, true, false or none; anything else stays a text.
+    """Read a whole number, a number, true or false, or several of them between commas; anything else stays a text.
 
     Example:
-        >>> [parse_value(text) for text in ("3", "0.2", "true", "all")]
-        [3, 0.2, True, 'all']
+        >>> [parse_value(text) for text in ("3", "0.2", "true", "all", "0.1,0.9")]
+        [3, 0.2, True, 'all', [0.1, 0.9]]
     """
-    words = {"true": True, "false": False, "none": None}
+    if "," in text:
+        return [parse_value(part.strip()) for part in text.split(",")]
+    words = {"true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]
     for kind in (int, float):

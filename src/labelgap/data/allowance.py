@@ -47,9 +47,9 @@ def allowed(data: Dataset, words: tuple[str, str] = ("image", "class")) -> tuple
         counted, every = int(measurable(splits[name]).sum()), len(data.classes)
         if counted:
             which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
-            few = name == "val" and 2 * counted < every
-            can.append(f"{_FEW if few else purpose} on {name}, over {which} {more(tag)}")
-            if few:
+            too_few = name == "val" and 2 * counted < every
+            can.append(f"{_FEW if too_few else purpose} on {name}, over {which} {more(tag)}")
+            if too_few:
                 cannot.append(
                     f"choose epochs by accuracy: that takes half of the {more(tag)}; the observed ranking will do"
                 )

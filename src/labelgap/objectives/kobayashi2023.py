@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from labelgap.core.errors import InputError
 from labelgap.core.processes import all_max, all_sum
+from labelgap.labels import LabelTable
 from labelgap.objectives.base import Objective
 from labelgap.objectives.options import choice, number
 from labelgap.objectives.registry import method
@@ -191,6 +193,15 @@ class Contrast(Objective, ABC):
         self.hold(bias=number("bias", bias))
         self.unknown = choice("unknown", unknown, ("ignore", "negative"))
         self.reduction = choice("reduction", reduction, ("mean", "sum"))
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Refuse labels that leave nothing to contrast with."""
+        super().prepare(table, epochs, seed, heads)
+        if self.unknown == "ignore" and not table.counts().total[1]:
+            raise InputError(
+                f"'{self.name}' contrasts positives with negatives, and no label is known to be absent: there is "
+                'nothing to learn. Take unknown labels as negatives with unknown="negative".'
+            )
 
     def along(self, logits: Tensor, labels: Tensor, axis: int) -> Tensor:
         """Return the loss along one axis."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from labelgap.core.errors import RunError
 from labelgap.data import load
 from labelgap.studies.study import Member, Study
 from labelgap.training import Run, fit, open_run
+from labelgap.training.config import FILE as CONFIG
 
 __all__ = ["EPOCHS", "SIZES", "run_demo"]
 
@@ -53,13 +55,13 @@ def run_demo(
         raise RunError(f"{folder} is there already: choose another --out, or remove it.")
     members = [Member("all labels", "all-labels", ceiling=True), *(Member(name, name) for name in METHODS)]
     train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
-    done: list[Member] = []
-    for member, path in zip(members, _all(train, members, processes or _cores(device)), strict=True):
-        run = open_run(path)
-        told(member.label, run)
-        done += [member] if run.finished else []
-        if not run.finished or run.metrics["interrupted"]:
-            break
+    with suppress(KeyboardInterrupt):
+        for member, path in zip(members, _all(train, members, processes or _cores(device)), strict=True):
+            run = open_run(path)
+            told(member.label, run)
+            if not run.finished or run.metrics["interrupted"]:
+                break
+    done = [member for member in members if _is_finished(folder / member.folder)]
     if not done:
         raise KeyboardInterrupt
     study = Study(folder, TITLE, done)
@@ -68,13 +70,27 @@ def run_demo(
 
 
 def _all(train: Callable[..., Path], members: list[Member], processes: int) -> Iterator[Path]:
-    """Train every member, several at a time, and yield their folders in order."""
+    """Train every member, several at a time, and yield their folders in order; none waits in a queue."""
     if processes == 1:
         yield from map(train, members)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(partial(train, quiet=True), members)
+        futures: list[Future[Path]] = []
+        running: set[Future[Path]] = set()
+        for member in members:
+            if len(running) == processes:
+                running = wait(running, return_when=FIRST_COMPLETED).not_done
+            futures.append(pool.submit(train, member, quiet=True))
+            running.add(futures[-1])
+            while futures and futures[0].done():
+                yield futures.pop(0).result()
+        for future in futures:
+            yield future.result()
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / CONFIG).exists() and open_run(folder).finished
 
 
 def _train(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -42,9 +43,9 @@ def compute_features(
         advance: told how many images were done, after each batch.
     """
     path = cache_folder() / "features" / f"{_key(images, backbone)}.npy"
-    if path.exists():
+    kept = _kept(path, (len(images), backbone.width))
+    if kept is not None:
         advance(len(images))
-        kept: NDArray[np.float32] = np.load(path)
         return kept
     backbone = backbone.to(device).eval()
     inputs = ImageInputs(images, backbone, device, workers=workers)
@@ -57,6 +58,15 @@ def compute_features(
     with atomic_path(path) as temporary:
         np.save(temporary, features)
     return features
+
+
+def _kept(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """Return what the cache holds; None where it holds nothing, or something damaged, which is computed again."""
+    try:
+        features: NDArray[np.float32] = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return features if features.shape == shape else None
 
 
 def _key(images: ImageSource, backbone: Backbone) -> str:

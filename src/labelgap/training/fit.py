@@ -135,12 +135,16 @@ def _inputs(
     }
     if made:
         return made
+    if not is_main():
+        wait()  # the first process computes the features, the others find them in the cache
     with reporter.bar("features", sum(len(split) for split in data.splits)):
         for split in data.splits:
             features = compute_features(
                 split.images, network.backbone, device=device, workers=workers, advance=reporter.advance
             )
             made[split.name] = FeatureInputs(torch.from_numpy(features).to(device))
+    if is_main():
+        wait()
     return made
 
 

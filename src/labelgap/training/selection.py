@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 
@@ -49,6 +49,8 @@ class Selection:
         """Return the score of an epoch from val's logits, or None under "last"."""
         if self.labels is None or scores is None:
             return None
+        if not np.isfinite(scores).all():
+            raise RunError("the training has diverged, its scores are not finite: try a lower learning rate, --lr.")
         unknown: Literal["absent", "ignore"] = "absent" if self.rule == "observed" else "ignore"
         value, counted = average_precision(scores, self.labels.to_dense(), unknown=unknown, return_counted=True)
         return Score(float(value), int(counted))

@@ -94,7 +94,7 @@ def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
         raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out.")
     if resume and not exists:
         raise RunError(f"{folder} holds no run to resume.")
-    if exists and (stored := read_config(folder)) != config:
+    if exists and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
         different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
         raise RunError(
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
