@@ -143,13 +143,12 @@ def test_the_command_itself_fails_without_a_traceback_and_helps_quickly() -> Non
 def test_the_demo_tells_the_whole_story(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from labelgap.data import load_digits
+    from labelgap.data import load
     from labelgap.studies import demo as demo_study
 
     monkeypatch.chdir(tmp_path)
-    small = load_digits(train=96, val=32, test=32)
+    small = load("digits", train=96, val=32, test=32)
     monkeypatch.setattr(demo_study, "load", lambda name, **sizes: small)
-    monkeypatch.setattr("labelgap.data.load", lambda name: small)
     assert call("demo", "--epochs", "2", "--device", "cpu", "--processes", "1") == 0
     said = capsys.readouterr().out
     for word in ("all labels", "an-ls", "ll-r", "mAP", "report", "runs/demo"):

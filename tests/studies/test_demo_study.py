@@ -11,7 +11,7 @@ from labelgap.reporting import write_report
 from labelgap.studies import open_study, run_demo
 from labelgap.training.progress import Reporter
 
-SIZES = (48, 16, 16)
+SIZES = (32, 16, 16)
 """So few scenes that an epoch is one step."""
 
 

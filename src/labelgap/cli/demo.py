@@ -18,7 +18,7 @@ __all__ = ["demo"]
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the study. [default: a new one, runs/demo]")] = None,
-    epochs: Annotated[int, typer.Option(help="Of every run.")] = 7,
+    epochs: Annotated[int, typer.Option(help="Of every run.")] = 8,
     seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
     device: Device = "auto",
     processes: Annotated[
@@ -28,7 +28,7 @@ def demo(
     """Train four ways on handwritten digits of which one label per image is known, and write a report."""
     from rich.console import Console
 
-    from labelgap.data import load
+    from labelgap.data import reopen
     from labelgap.reporting import terminal_table, write_report
     from labelgap.studies import run_demo
 
@@ -48,10 +48,9 @@ def demo(
     study = run_demo(
         out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, told=told
     )
-    data = load("digits")
     for _, run in study.runs:
-        write_report(run, data=data)
-    report = write_report(study, data=data)
+        write_report(run, data=reopen(run.config.data))
+    report = write_report(study, data=reopen(study.runs[-1][1].config.data))
     console.print()
     console.print(terminal_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)

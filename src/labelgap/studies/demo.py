@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,8 +23,9 @@ __all__ = ["EPOCHS", "SIZES", "run_demo"]
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "an-ls", "ll-r")
-EPOCHS = 7
-SIZES = (4000, 1000, 2000)
+EPOCHS = 8
+BATCH_SIZE = 32
+SIZES = (3000, 1000, 2000)
 
 
 def run_demo(
@@ -104,7 +106,9 @@ def _train(
 ) -> Path:
     data = load("digits", train=sizes[0], val=sizes[1], test=sizes[2])
     labels, method = (data.reveal(), "bce") if member.ceiling else (data, member.label)
-    return fit(labels, method, out=folder / member.folder, epochs=epochs, seed=seed, device=device, quiet=quiet).path
+    out = folder / member.folder
+    settings: dict[str, Any] = {"epochs": epochs, "batch_size": BATCH_SIZE, "seed": seed, "device": device}
+    return fit(labels, method, out=out, quiet=quiet, **settings).path
 
 
 def _cores(device: str) -> int:
