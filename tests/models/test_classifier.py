@@ -84,3 +84,13 @@ def test_an_optimiser_takes_the_groups_and_moves_both_parts(images: torch.Tensor
 def test_a_classifier_needs_a_class() -> None:
     with pytest.raises(InputError, match="at least one class"):
         Classifier(SmallCNN(), 0)
+
+
+def test_the_head_computes_exactly_also_where_the_backbone_is_rounded() -> None:
+    torch.manual_seed(0)
+    model = Classifier(SmallCNN(), classes=5).eval()
+    pictures = torch.rand(8, 1, 64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, features = model(pictures, return_features=True)
+    assert features.dtype == torch.bfloat16 and logits.dtype == torch.float32
+    assert torch.allclose(logits, model.head(features.float()))

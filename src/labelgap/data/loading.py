@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.chance import flips
 from labelgap.data.images import ArrayImages, FileImages, ImageSource, row_numbers, with_channels
-from labelgap.data.transforms import Squash, Transform
+from labelgap.data.transforms import Interpolation, Squash, Transform
 
 __all__ = ["Batch", "Loader", "flips", "loader"]
 
@@ -32,6 +32,7 @@ def loader(
     rows: ArrayLike | None = None,
     *,
     size: int | None = None,
+    interpolation: Interpolation = "bilinear",
     transform: Transform | None = None,
     channels: int = 3,
     batch_size: int = 64,
@@ -48,6 +49,7 @@ def loader(
         images: where the pictures are.
         rows: row numbers, in the order wanted, repeats allowed; all in order when left out.
         size: pictures are squashed to ``size`` × ``size``; left out where a ``transform`` is given.
+        interpolation: the filter that squashes; a ``transform`` has its own.
         transform: what is done to pictures instead; see ``labelgap.data.transforms``.
         channels: 1 or 3.
         batch_size: the last batch may be smaller, unless ``drop_last``.
@@ -74,18 +76,20 @@ def loader(
     order = np.arange(len(images)) if rows is None else row_numbers(rows, len(images))
     if drop_last:
         order = order[: len(order) // batch_size * batch_size]
-    batches = _Batches(images, order, _chosen(size, transform, flip_seed), epoch, channels, batch_size)
+    batches = _Batches(images, order, _chosen(size, interpolation, transform, flip_seed), epoch, channels, batch_size)
     return Loader(batches, min(workers, _processors()), pin_memory, start_method)
 
 
-def _chosen(size: int | None, transform: Transform | None, flip_seed: int | None) -> Transform:
+def _chosen(
+    size: int | None, interpolation: Interpolation, transform: Transform | None, flip_seed: int | None
+) -> Transform:
     """Return what is done to pictures: the transform given, or squashing to a size."""
     if transform is None:
         if size is None:
             raise InputError("a loader needs a size, or a transform that has one.")
-        return Squash(size, flip_seed)
-    if size is not None or flip_seed is not None:
-        raise InputError("a transform has its own size and its own seed: give it alone.")
+        return Squash(size, flip_seed, interpolation)
+    if size is not None or flip_seed is not None or interpolation != "bilinear":
+        raise InputError("a transform has its own size, interpolation and seed: give it alone.")
     return transform
 
 

@@ -65,16 +65,20 @@ class Backbone(nn.Module, ABC):
     """A network without its last, linear layer.
 
     A subclass is final: it says how ``maps`` are made and, where the average is not what it wants, how ``pool`` turns
-    them into vectors.
+    them into vectors. One whose vectors are not made out of its maps (a transformer's, out of an extra token) says so
+    in ``features`` and in ``maps_and_features``, which makes both in one pass.
 
     Args:
         width: how many features there are, ``D``.
         input: what the pictures must look like.
         weights: where the weights come from; told on as ``source`` and ``licence``.
+        name: what the network is, in a word: with the weights and the input, it decides the features. That of the
+            class when left out.
     """
 
-    def __init__(self, *, width: int, input: InputSpec, weights: Weights = UNTRAINED) -> None:
+    def __init__(self, *, width: int, input: InputSpec, weights: Weights = UNTRAINED, name: str | None = None) -> None:
         super().__init__()
+        self.name = name or type(self).__name__
         self.width = width
         self.input = input
         self.source = weights.source
@@ -95,6 +99,11 @@ class Backbone(nn.Module, ABC):
     def features(self, images: Tensor) -> Tensor:
         """Return one vector per picture: ``(B, C, H, W)`` normalised pictures to ``(B, D)``."""
         return self.pool(self.maps(images))
+
+    def maps_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``maps(images)`` and ``features(images)`` out of one pass."""
+        maps = self.maps(images)
+        return maps, self.pool(maps)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return ``features(images)``."""

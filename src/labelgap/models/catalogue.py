@@ -1,26 +1,55 @@
-"""The backbones that can be asked for by name."""
+"""The backbones that can be asked for by name: our own, a few of timm's by a short name, and all of timm's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import torch
+from torch import Tensor
 
+from labelgap.core.errors import InputError
 from labelgap.core.registry import Registry
-from labelgap.models.backbone import UNTRAINED, Backbone, Weights, parameter_count
-from labelgap.models.efficientnet_lite import LITE0, EfficientNetLite
+from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights, parameter_count
+from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, Variant, our_names
 from labelgap.models.small import SmallCNN
+from labelgap.models.timm_backbone import TimmBackbone
+from labelgap.models.timm_library import PREFIX, model_configuration, weights_of
+from labelgap.models.weight_files import WeightFile, fit_into, fitted, read_weight_file
 
-__all__ = ["BackboneRow", "Recipe", "create", "describe", "names"]
+__all__ = [
+    "BackboneRow",
+    "Named",
+    "Recipe",
+    "check_name",
+    "create",
+    "describe",
+    "describe_one",
+    "is_pretrained",
+    "names",
+]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a backbone is made, and where the weights that it has when ``pretrained`` come from."""
+    """How one of our own backbones is made, where its pretrained weights come from, and how a file's names are read."""
 
     build: Callable[[bool], Backbone]
+    weights: Weights
+    read: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] = lambda tensors, path: dict(tensors)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model of timm under a short name; what is told of it is written down here, so that timm need not be asked."""
+
+    model: str
+    parameters: int
+    width: int
+    input: InputSpec
     weights: Weights
 
 
@@ -32,19 +61,45 @@ class BackboneRow:
     summary: str
     parameters: int
     width: int
-    input_size: int
-    channels: int
+    input: InputSpec
     source: str
     licence: str
 
+    @property
+    def input_size(self) -> int:
+        """The side of its pictures."""
+        return self.input.size
 
-_BACKBONES: Final[Registry[Recipe]] = Registry("backbone", hint="`labelgap backbones` lists them.")
-_BACKBONES.add(
-    "efficientnet-lite0",
-    Recipe(lambda pretrained: EfficientNetLite(LITE0, pretrained=pretrained), LITE0.weights),
-    summary="photos; ImageNet weights that need no download",
-    reference="Tan & Le, EfficientNet, ICML 2019; the Lite variant of the TensorFlow release, 2020",
+    @property
+    def channels(self) -> int:
+        """The channels of its pictures."""
+        return self.input.channels
+
+
+_BACKBONES: Final[Registry[Recipe | Named]] = Registry(
+    "backbone", hint=f"`labelgap backbones` lists them; {PREFIX}MODEL is any model of timm."
 )
+
+
+def _add_lite(variant: Variant, summary: str) -> None:
+    recipe = Recipe(lambda pretrained: EfficientNetLite(variant, pretrained=pretrained), variant.weights, our_names)
+    reference = "Tan & Le, EfficientNet, ICML 2019; the Lite variant of the TensorFlow release, 2020"
+    _BACKBONES.add(variant.name, recipe, summary=summary, reference=reference)
+
+
+def _add_resnet(name: str, parameters: int, summary: str) -> None:
+    tag = f"{name}.tv_in1k"
+    spec = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bilinear")
+    weights = Weights(f"timm/{tag} on the Hugging Face hub", "BSD-3-Clause")
+    reference = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; torchvision's first weights"
+    _BACKBONES.add(name, Named(tag, parameters, 2048, spec, weights), summary=summary, reference=reference)
+
+
+_add_lite(LITE0, "photos; ImageNet weights that need no download")
+_add_lite(LITE1, "photos; deeper, its weights in the extra labelgap[lite]")
+_add_lite(LITE2, "photos; deeper and wider, its weights in the extra labelgap[lite]")
+_add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {PREFIX}resnet50.tv_in1k")
+_add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {PREFIX}resnet101.tv_in1k")
 _BACKBONES.add(
     "small-cnn",
     Recipe(lambda pretrained: SmallCNN(), UNTRAINED),
@@ -52,51 +107,137 @@ _BACKBONES.add(
 )
 
 
-def create(name: str, *, pretrained: bool = True) -> Backbone:
+def create(
+    name: str,
+    *,
+    pretrained: bool = True,
+    weights: str | os.PathLike[str] | None = None,
+    size: int | None = None,
+) -> Backbone:
     """Make a backbone.
 
     Args:
-        name: one of ``names()``.
+        name: one of ``names()``, or ``timm:`` and any model of timm.
         pretrained: load its weights, where there are any; start at random otherwise, from torch's generator.
+        weights: a file of weights to load instead, whatever ``pretrained`` says: what ``torch.save`` or safetensors
+            wrote of a state dict, the best weights of a run of labelgap too. A layer over classes in it is left out.
+        size: the side of its pictures, where it is not to be the one that its weights were trained with.
 
     Example:
         >>> create("small-cnn").input.size
         64
+        >>> create("small-cnn", size=96).input.size
+        96
     """
-    return _BACKBONES.get(name).value.build(pretrained)
+    if size is not None and size < 1:
+        raise InputError(f"pictures cannot have {size} pixels a side.")
+    model = _name_in_timm(name)
+    file = None if weights is None else read_weight_file(weights)
+    if model is not None:
+        return TimmBackbone(model, pretrained=pretrained, file=file, size=size, name=name)
+    recipe = _BACKBONES.get(name).value
+    assert isinstance(recipe, Recipe)
+    backbone = recipe.build(pretrained) if file is None else _from_file(recipe, file, name)
+    if size is not None:
+        backbone.input = replace(backbone.input, size=size)
+    return backbone
+
+
+def check_name(name: str) -> None:
+    """Raise ``UnknownNameError`` where no backbone bears a name; nothing is built.
+
+    A name of timm's needs timm to be installed.
+
+    Example:
+        >>> check_name("eficientnet-lite0")
+        Traceback (most recent call last):
+        ...
+        labelgap.core.errors.UnknownNameError: there is no backbone 'eficientnet-lite0'. Did you mean ...
+    """
+    model = _name_in_timm(name)
+    if model is not None:
+        model_configuration(model)
+
+
+def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> bool:
+    """Return whether ``create(name, weights=weights)`` would start from weights that have learned something.
+
+    Example:
+        >>> is_pretrained("efficientnet-lite0"), is_pretrained("small-cnn"), is_pretrained("small-cnn", "a.pth")
+        (True, False, True)
+    """
+    if weights is not None:
+        check_name(name)
+        return True
+    if name.startswith(PREFIX):
+        return weights_of(model_configuration(name.removeprefix(PREFIX))) != UNTRAINED
+    return _BACKBONES.get(name).value.weights != UNTRAINED
 
 
 def names() -> list[str]:
-    """Return the names of all backbones, in alphabetical order.
+    """Return the names of all backbones but those of timm, in alphabetical order.
 
     Example:
         >>> names()
-        ['efficientnet-lite0', 'small-cnn']
+        ['efficientnet-lite0', 'efficientnet-lite1', 'efficientnet-lite2', 'resnet101', 'resnet50', 'small-cnn']
     """
     return sorted(_BACKBONES.names())
 
 
 def describe() -> list[BackboneRow]:
-    """Return a row per backbone; nothing is loaded, so it is quick and needs no package of weights.
+    """Return a row per name; nothing is loaded, so it is quick and needs no package of weights.
 
     Example:
-        >>> [(row.name, row.input_size, row.licence) for row in describe()]
-        [('efficientnet-lite0', 224, 'Apache-2.0'), ('small-cnn', 64, 'none needed')]
+        >>> [(row.name, row.input_size, row.licence) for row in describe()][::3]
+        [('efficientnet-lite0', 224, 'Apache-2.0'), ('resnet101', 224, 'BSD-3-Clause')]
     """
-    return [_row(name) for name in names()]
+    return [describe_one(name) for name in names()]
 
 
-def _row(name: str) -> BackboneRow:
+def describe_one(name: str) -> BackboneRow:
+    """Return the row of one name, which may be of any model of timm: timm is asked then, and no weights are loaded.
+
+    Example:
+        >>> describe_one("resnet50").width
+        2048
+    """
+    if name.startswith(PREFIX):
+        return _row_of_timm(name)
     entry = _BACKBONES.get(name)
+    known = entry.value
+    if isinstance(known, Named):
+        source, licence = known.weights.source, known.weights.licence
+        return BackboneRow(name, entry.summary, known.parameters, known.width, known.input, source, licence)
     with torch.device("meta"):
-        backbone = entry.value.build(False)
-    return BackboneRow(
-        name=name,
-        summary=entry.summary,
-        parameters=parameter_count(backbone),
-        width=backbone.width,
-        input_size=backbone.input.size,
-        channels=backbone.input.channels,
-        source=entry.value.weights.source,
-        licence=entry.value.weights.licence,
-    )
+        backbone = known.build(False)
+    return _row(name, entry.summary, backbone, known.weights)
+
+
+def _row_of_timm(name: str) -> BackboneRow:
+    model = name.removeprefix(PREFIX)
+    configuration = model_configuration(model)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        backbone = TimmBackbone(model, pretrained=False, name=name)
+    summary = configuration.description or f"timm's {configuration.architecture}"
+    return _row(name, summary, backbone, weights_of(configuration))
+
+
+def _row(name: str, summary: str, backbone: Backbone, weights: Weights) -> BackboneRow:
+    count = parameter_count(backbone)
+    return BackboneRow(name, summary, count, backbone.width, backbone.input, weights.source, weights.licence)
+
+
+def _name_in_timm(name: str) -> str | None:
+    """Return what a backbone is called in timm, None where it is one of ours."""
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX)
+    known = _BACKBONES.get(name).value
+    return known.model if isinstance(known, Named) else None
+
+
+def _from_file(recipe: Recipe, file: WeightFile, name: str) -> Backbone:
+    with torch.random.fork_rng(devices=[]):  # what is overwritten costs no random numbers
+        backbone = recipe.build(False)
+    fit_into(backbone, fitted(recipe.read(file.tensors, file.path), backbone), file, name)
+    backbone.source, backbone.licence = file.weights.source, file.weights.licence
+    return backbone

