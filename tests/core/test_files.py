@@ -2,17 +2,34 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import resource
 import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
+import torch
 
-from labelgap.core.errors import InputError
-from labelgap.core.files import atomic_path, write_bytes, write_json, write_text
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import (
+    DiskError,
+    atomic_path,
+    make_folder,
+    remove_partials,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -156,3 +173,122 @@ def test_what_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
         write_json(tmp_path / "a.json", {"a": object()})
     assert (tmp_path / "a.json").read_text() == "1\n"
     assert names(tmp_path) == ["a.json"]
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """A limit that the system keeps: a longer file is refused as by a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+NUMBERS = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "a.txt": lambda path: path.write_text("x" * 200_000),
+    "a.npy": lambda path: np.save(path, NUMBERS),
+    "a.npz": lambda path: np.savez(path, a=NUMBERS),
+    "a.pt": lambda path: torch.save({"a": torch.from_numpy(NUMBERS)}, path),
+    "a.safetensors": lambda path: safetensors.torch.save_file({"a": torch.from_numpy(NUMBERS)}, path),
+    "a.parquet": lambda path: pq.write_table(pa.table({"a": NUMBERS}), path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_one_error_whoever_writes_and_the_old_file_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("old")
+    with pytest.raises(DiskError) as caught, no_file_larger_than(100_000), atomic_path(tmp_path / name) as temporary:
+        WRITERS[name](temporary)
+    error = caught.value
+    assert isinstance(error, RunError) and isinstance(error, OSError) and error.exit_code == 2 and error.full
+    assert str(error) == (
+        f"the disk is full: {tmp_path / name} could not be written (file too large). "
+        "What was there before is whole. Free some space and try again."
+    )
+    assert (tmp_path / name).read_text() == "old" and names(tmp_path) == [name]
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) and again.problem == error.problem
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path / "small")]).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        for name, write in WRITERS.items():
+            with (
+                pytest.raises(DiskError, match="no space left on device"),
+                atomic_path(tmp_path / "small" / name) as path,
+            ):
+                write(path)
+                path.write_bytes(bytes(300_000))
+        assert names(tmp_path / "small") == []
+    finally:
+        subprocess.run(["umount", str(tmp_path / "small")], check=True)
+
+
+def test_an_error_that_has_nothing_to_do_with_the_disk_stays_what_it_is(tmp_path: Path) -> None:
+    for error in (RuntimeError("no"), OSError("no"), FileNotFoundError(2, "no"), InputError("no")):
+        with pytest.raises(type(error), match="no") as caught, atomic_path(tmp_path / "a"):
+            raise error
+        assert caught.value is error
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can take on another user's rights")
+def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
+    for folder in (tmp_path, *[place for place in tmp_path.parents if "pytest" in place.name]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(DiskError, match=r"a\.txt: permission denied\..*Choose a place that may be written"):
+            write_text(tmp_path / "a.txt", "")
+        with pytest.raises(DiskError, match="permission denied") as caught:
+            make_folder(tmp_path / "deep" / "er")
+    finally:
+        os.seteuid(0)
+    assert not caught.value.full and names(tmp_path) == []
+
+
+def test_the_old_file_can_be_kept_under_another_name(tmp_path: Path) -> None:
+    for text in ("one", "two", "three"):
+        with atomic_path(tmp_path / "a.txt", previous=tmp_path / "a.previous.txt") as temporary:
+            temporary.write_text(text)
+    assert (tmp_path / "a.txt").read_text() == "three" and (tmp_path / "a.previous.txt").read_text() == "two"
+    with pytest.raises(ValueError), atomic_path(tmp_path / "a.txt", previous=tmp_path / "a.previous.txt"):
+        raise ValueError
+    assert (tmp_path / "a.txt").read_text() == "three" and (tmp_path / "a.previous.txt").read_text() == "two"
+    assert names(tmp_path) == ["a.previous.txt", "a.txt"]
+
+
+def test_there_is_a_whole_file_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last, before = tmp_path / "a", tmp_path / "b"
+    last.write_text("one")
+    replace, seen = Path.replace, []
+
+    def watched(self: Path, target: Path) -> Path:
+        seen.append([path.read_text() for path in (last, before) if path.exists()])
+        moved = replace(self, target)
+        seen.append([path.read_text() for path in (last, before) if path.exists()])
+        return moved
+
+    monkeypatch.setattr(Path, "replace", watched)
+    with atomic_path(last, previous=before) as temporary:
+        temporary.write_text("two")
+    assert seen == [["one"], ["one"], ["one"], ["two", "one"]]
+
+
+def test_only_what_killed_writers_left_is_removed_and_only_when_it_is_old(tmp_path: Path) -> None:
+    left = tmp_path / ".last-0123456789abcdef.partial.pt"
+    mine = [".last.partial.pt", "last-0123456789abcdef.partial.pt", ".last-0123.partial.pt", "a.partial"]
+    for name in [left.name, *mine]:
+        (tmp_path / name).write_text("")
+    remove_partials(tmp_path, older_than=60)
+    assert left.exists()
+    os.utime(left, (1e9, 1e9))
+    remove_partials(tmp_path, older_than=60)
+    assert names(tmp_path) == sorted(mine)
+    remove_partials(tmp_path / "nowhere")

@@ -107,6 +107,8 @@ class ProblemsError(InputError):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, whatever its case, or None when none is close.
 
+    Of several that are equally close it is the first in alphabetical order.
+
     Example:
         >>> nearest("ll-tc", ["an", "ll-ct", "role"])
         'll-ct'
@@ -116,8 +118,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     spelled: dict[str, str] = {}
     for candidate in known:
         spelled.setdefault(candidate.lower(), candidate)
-    matches = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.5)
-    return spelled[matches[0]] if matches else None
+    asked = difflib.SequenceMatcher(b=name.lower())
+    matches = difflib.get_close_matches(name.lower(), spelled, n=5, cutoff=0.5)
+    return spelled[min(matches, key=lambda match: (-_likeness(asked, match), match))] if matches else None
+
+
+def _likeness(asked: difflib.SequenceMatcher[str], candidate: str) -> float:
+    asked.set_seq1(candidate)
+    return asked.ratio()
 
 
 def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
+from typing import Final
 
-__all__ = ["available_memory", "in_words"]
+from labelgap.core.errors import InputError
+
+__all__ = ["available_memory", "free_space", "in_words", "parse_bytes"]
+
+_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def available_memory() -> int | None:
@@ -25,6 +32,34 @@ def available_memory() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def free_space(path: Path) -> int | None:
+    """Return how many bytes the disk still takes where a file or folder is or would be; None where it does not say.
+
+    Example:
+        >>> free_space(Path("not", "there", "yet")) == free_space(Path())
+        True
+    """
+    there = next((place for place in (path, *path.absolute().parents) if place.exists()), None)
+    try:
+        return None if there is None else shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def parse_bytes(text: str) -> int:
+    """Read an amount of bytes as a person writes it.
+
+    Example:
+        >>> parse_bytes("20GB"), parse_bytes("1.5 mb"), parse_bytes("2 KiB"), parse_bytes("300")
+        (20000000000, 1500000, 2048, 300)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
+    if found is None or (found[3] and not found[2]):
+        raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
+    unit = 1024.0 ** "kmgt".index(found[2]) * 1024 if found[3] else _UNITS[found[2]]
+    return round(float(found[1]) * unit)
 
 
 def in_words(count: float) -> str:

@@ -10,18 +10,36 @@ Outside of ``torch.distributed`` everything here is the identity.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_max", "all_sum", "gather_rows", "is_main", "own_rows", "rank", "world_size"]
+__all__ = ["all_max", "all_sum", "alone", "gather_rows", "is_main", "own_rows", "rank", "world_size"]
+
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def world_size() -> int:
     """Return how many processes work together; 1 outside of ``torch.distributed``."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _ALONE.get() else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let every process work for itself for a while: nothing is summed or gathered, and nobody waits.
+
+    ``rank`` stays, so that what is written is still written by one.
+    """
+    before = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
 
 
 def rank() -> int:

@@ -16,7 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 
-__all__ = ["Names", "different_names", "entries_of", "integers", "row_numbers", "sort_entries", "starts_of"]
+__all__ = [
+    "Names",
+    "different_names",
+    "entries_at",
+    "entries_of",
+    "integers",
+    "row_numbers",
+    "sort_entries",
+    "starts_of",
+]
 
 
 def starts_of(lengths: ArrayLike) -> NDArray[np.int64]:
@@ -45,6 +54,42 @@ def entries_of(
     lengths = starts[index + 1] - starts[index]
     first = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) + np.repeat(starts[index] - first, lengths), lengths, first
+
+
+def entries_at(
+    starts: NDArray[np.int64],
+    columns: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    width: int,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Find single places: the entry of every (row, class number), and whether there is one.
+
+    Only the rows that are asked for are looked at, so a few places of a table of millions cost little.
+
+    Args:
+        starts: ``(N + 1,)``, where rows start.
+        columns: class number of every entry.
+        rows: ``(P,)``
+        wanted: ``(P,)`` class numbers.
+        width: how many classes there are.
+
+    Returns:
+        ``(P,)`` entries, of no meaning where there is none, and ``(P,)`` whether there is one.
+
+    Example:
+        >>> starts, columns = starts_of([2, 0, 1]), np.array([0, 3, 1], np.int32)
+        >>> entries_at(starts, columns, np.array([2, 0, 0, 1]), np.array([1, 3, 2, 0]), 4)
+        (array([2, 1, 1, 2]), array([ True,  True, False, False]))
+    """
+    touched, which = np.unique(rows, return_inverse=True)
+    entries, lengths, _ = entries_of(starts, touched)
+    if not len(entries):
+        return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    known = np.repeat(np.arange(len(touched)), lengths) * width + columns[entries]
+    places = which * width + wanted
+    at = np.searchsorted(known, places).clip(max=len(known) - 1)
+    return entries[at], known[at] == places
 
 
 def sort_entries(

@@ -181,6 +181,11 @@ class Revisions(Sequence[Revision]):
         """Return the columns: image, class, value, target, source, epoch, time, author."""
         return self._table
 
+    def places(self, table: LabelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the class number of every revision in a table; one of a stranger is refused."""
+        rows = _numbers(self._table["image"], "image", table.images)
+        return rows, _numbers(self._table["class"], "class", table.classes)
+
     def until(self, epoch: int) -> Revisions:
         """Return the revisions that models made in the first epochs, up to and with ``epoch``."""
         return self._of(self._table.filter(pc.less_equal(self._table["epoch"], epoch)))
@@ -242,8 +247,8 @@ def _decided(
     if sources is not None:
         said = said.filter(pc.is_in(said["source"], _texts(sources)))
     by_person = pc.is_in(said["source"], _texts(PERSON_SOURCES)).to_numpy()
-    row = _numbers(said["image"], "image", table.images)
-    places = row * len(table.classes) + _numbers(said["class"], "class", table.classes)
+    row, column = Revisions._of(said).places(table)
+    places = row * len(table.classes) + column
     order = np.argsort(by_person, kind="stable")[::-1]
     places, chosen = np.unique(places[order], return_index=True)
     return places, said["value"].to_numpy()[order][chosen], by_person[order][chosen]

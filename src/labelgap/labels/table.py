@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.compressed import different_names, entries_of, integers, row_numbers, sort_entries, starts_of
+from labelgap.labels.compressed import (
+    different_names,
+    entries_at,
+    entries_of,
+    integers,
+    row_numbers,
+    sort_entries,
+    starts_of,
+)
 from labelgap.labels.counts import Counts
 
 if TYPE_CHECKING:
@@ -195,6 +203,21 @@ class LabelTable:
         entries, lengths, _ = entries_of(self.starts, index)
         codes[np.repeat(np.arange(len(index)), lengths), self.columns[entries]] = self.values[entries]
         return torch.from_numpy(codes)
+
+    def codes_at(self, rows: ArrayLike, columns: ArrayLike) -> NDArray[np.int8]:
+        """Return the codes of single places, ``(P,)`` of them; nothing is laid out that was not asked for.
+
+        Example:
+            >>> LabelTable.from_dense([[1, 0], [-1, 1]]).codes_at([1, 0, 1], [0, 1, 1])
+            array([-1,  0,  1], dtype=int8)
+        """
+        row, column = integers(rows, "row", len(self)), integers(columns, "class number", len(self.classes))
+        if len(row) != len(column):
+            raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a place.")
+        entries, known = entries_at(self.starts, self.columns, row, column, len(self.classes))
+        codes = np.full(len(row), UNKNOWN, dtype=np.int8)
+        codes[known] = self.values[entries[known]]
+        return codes
 
     def counts(self) -> Counts:
         """Count present, absent and unknown labels per class."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
@@ -58,12 +56,12 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     if (observed.images, observed.classes) != (truth.images, truth.classes):
         raise InputError("the observed labels and the truth are not of the same images and classes.")
     entries = revisions.to_table()
-    row = _numbers(entries["image"], truth.images, "image")
-    place = row * len(truth.classes) + _numbers(entries["class"], truth.classes, "class")
+    row, column = revisions.places(truth)
+    place = row * len(truth.classes) + column
     last = len(place) - 1 - np.unique(place[::-1], return_index=True)[1]
     place, value = place[last], entries["value"].to_numpy()[last]
     hard = entries["target"].is_null().to_numpy()[last]
-    true_code = _codes(truth, place)
+    true_code = truth.codes_at(row[last], column[last])
     comparable = (true_code != UNKNOWN) & (value != UNKNOWN)
     correct = int((comparable & (true_code == value)).sum())
     hidden = _places(truth, PRESENT)
@@ -81,29 +79,8 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     )
 
 
-def _numbers(names: pa.ChunkedArray, known: tuple[str, ...], kind: str) -> NDArray[np.int64]:
-    """Return the place of every name among those of a table."""
-    found = pc.index_in(names, value_set=pa.array(known, pa.string()))
-    if found.null_count:
-        stranger = names.filter(found.is_null())[0]
-        raise InputError(f"a revision speaks of the {kind} '{stranger}', which is not in the table.")
-    numbers: NDArray[np.int64] = found.to_numpy().astype(np.int64)
-    return numbers
-
-
 def _places(table: LabelTable, state: int) -> NDArray[np.int64]:
     """Return row · K + column of every label of a state, ascending."""
     chosen = table.values == state
     place: NDArray[np.int64] = table.rows[chosen] * len(table.classes) + table.columns[chosen]
     return place
-
-
-def _codes(table: LabelTable, place: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the codes of single entries."""
-    known = table.rows * len(table.classes) + table.columns
-    at = np.searchsorted(known, place).clip(max=max(len(known) - 1, 0))
-    codes = np.full(len(place), UNKNOWN, dtype=np.int8)
-    if len(known):
-        hit = known[at] == place
-        codes[hit] = table.values[at[hit]]
-    return codes

@@ -29,8 +29,10 @@ def read_history(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         return [], {}
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except json.JSONDecodeError as error:
-        raise RunError(f"{path} is damaged ({error}).") from None
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is no record")
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}). Remove it, and --resume writes it anew.") from None
     summary: dict[str, Any] = next((line["summary"] for line in lines if "summary" in line), {})
     return [line for line in lines if "epoch" in line], summary
 

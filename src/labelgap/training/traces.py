@@ -2,12 +2,19 @@
 
 The loss recorded is that of the observed label, with unknown taken as absent, for every method alike, so that pictures
 of different methods can be compared (Kim 2022, figure 1).
+
+While a run goes on every epoch is a file of its own in ``traces.parts``, so that the hundredth costs no more than the
+first; at the end they are put together in ``traces.npz``.
 """
 
 from __future__ import annotations
 
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -15,18 +22,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import atomic_path
+from labelgap.core.files import atomic_path, make_folder
+from labelgap.core.processes import is_main
 from labelgap.core.seeds import generator
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.objectives.cole2021 import assume_negative
 
-__all__ = ["AUTOMATIC_LIMIT", "Trace", "parse_trace", "read_trace"]
+__all__ = ["AUTOMATIC_LIMIT", "Trace", "finish_trace", "parse_trace", "read_trace"]
 
 AUTOMATIC_LIMIT = 2_000_000
-BLOCK = 1 << 24
-"""How many entries of a table are laid out at once."""
 FILE = "traces.npz"
+PARTS = "traces.parts"
+FIXED: Final = ("row", "column", "observed", "truth")
+PER_EPOCH: Final = ("loss", "logit", "modified")
+_ENTRIES = "entries.npz"
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def parse_trace(asked: str | int, entries: int) -> int | Literal["all", "off"]:
@@ -61,12 +72,13 @@ class Trace:
         self.classes = len(table.classes)
         self.entries = _choose(table, truth, amount, seed)
         self.rows, self.columns = np.divmod(self.entries, self.classes)
-        self.observed = _codes(table, self.rows, self.columns)
+        self.observed = table.codes_at(self.rows, self.columns)
         self.truth = (
-            _codes(truth, self.rows, self.columns) if truth is not None else np.full_like(self.observed, UNKNOWN)
+            truth.codes_at(self.rows, self.columns) if truth is not None else np.full_like(self.observed, UNKNOWN)
         )
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
-        self._epochs: list[dict[str, NDArray[np.generic]]] = []
+        self._epoch: dict[str, NDArray[np.generic]] = {}
+        self._written = 0
 
     @property
     def active(self) -> bool:
@@ -76,7 +88,7 @@ class Trace:
     def start_epoch(self) -> None:
         """Make room for an epoch; entries that it never visits stay NaN."""
         blank = np.full(len(self.entries), np.nan, dtype=np.float32)
-        self._epochs.append({"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)})
+        self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
 
     @torch.no_grad()
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
@@ -88,50 +100,127 @@ class Trace:
         lengths = last - first
         place = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         within = np.repeat(np.arange(len(rows)), lengths), self.columns[place]
-        epoch = self._epochs[-1]
+        epoch = self._epoch
         epoch["loss"][place] = assume_negative(logits, labels).float().cpu().numpy()[within]
         epoch["logit"][place] = logits.float().cpu().numpy()[within]
         epoch["modified"][place] = modified.cpu().numpy()[within]
 
     def write(self, folder: Path) -> None:
-        """Write ``traces.npz``: row, column, observed, truth of R entries; loss, logit, modified of E × R."""
-        if not self.active or not self._epochs:
+        """Write down the epoch that was recorded last."""
+        if not self.active or not self._epoch:
             return
-        fixed = {"row": self.rows, "column": self.columns, "observed": self.observed, "truth": self.truth}
-        stacked = {name: np.stack([epoch[name] for epoch in self._epochs]) for name in ("loss", "logit", "modified")}
-        arrays: dict[str, Any] = {**fixed, **stacked}
-        with atomic_path(folder / FILE) as temporary:
-            np.savez(temporary, **arrays)
+        make_folder(folder / PARTS)
+        if not (folder / PARTS / _ENTRIES).exists():
+            fixed = (self.rows, self.columns, self.observed, self.truth)
+            _write(folder / PARTS / _ENTRIES, dict(zip(FIXED, fixed, strict=True)))
+        _write(_part(folder, self._written + 1), self._epoch)
+        self._written += 1
 
     def restore(self, folder: Path, epochs: int) -> None:
-        """Take up the first epochs that a run had written before it was stopped."""
-        if self._by_row is None or epochs == 0:
+        """Go on after the first epochs that a run had written before it was stopped; later ones are thrown away."""
+        if not self.active:
             return
-        stored = read_trace(folder)
-        if len(stored.get("loss", ())) < epochs:
+        self._written = epochs
+        if not is_main():
+            return
+        for number, path in _parts(folder).items():
+            if number > epochs:
+                path.unlink()
+        try:
+            found = _stored(folder, check=True)
+        except _DAMAGED as error:
+            raise RunError(
+                f"{folder} cannot be resumed: its trace is damaged ({error}). Train into a new folder."
+            ) from None
+        if found < epochs:
             raise RunError(f"{folder} cannot be resumed: {FILE} is gone or too short. Train into a new folder.")
-        names = ("loss", "logit", "modified")
-        self._epochs = [{name: stored[name][epoch] for name in names} for epoch in range(epochs)]
+
+
+def finish_trace(folder: Path, epochs: int) -> None:
+    """Put the epochs of a run together in ``traces.npz``.
+
+    It holds row, column, observed, truth of R entries, and loss, logit, modified of E × R. No more than one epoch, or
+    one array of an earlier ``traces.npz``, is in memory at a time.
+    """
+    parts = folder / PARTS
+    if not parts.is_dir():
+        return
+    fixed = _fixed(folder)
+    with atomic_path(folder / FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in FIXED:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, fixed[name])
+        for name in PER_EPOCH:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                shape = (epochs, len(fixed["row"]))
+                for number, values in enumerate(_epochs(folder, name, epochs)):
+                    if number == 0:
+                        descr = np.lib.format.dtype_to_descr(values.dtype)
+                        header = {"descr": descr, "fortran_order": False, "shape": shape}
+                        np.lib.format.write_array_header_1_0(file, header)
+                    file.write(np.ascontiguousarray(values).data)
+    shutil.rmtree(parts)
 
 
 def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Read ``traces.npz`` of a run; empty when the run recorded none."""
-    path = folder / FILE
-    if not path.exists():
+    """Read the trace of a run, finished or not; empty when the run recorded none."""
+    epochs = _stored(folder)
+    if not epochs:
         return {}
-    with np.load(path) as stored:
-        return dict(stored)
+    return _fixed(folder) | {name: np.stack(list(_epochs(folder, name, epochs))) for name in PER_EPOCH}
 
 
-def _codes(table: LabelTable, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the codes of single entries, a block of rows at a time."""
-    codes = np.empty(len(rows), dtype=np.int8)
-    step = max(1, BLOCK // max(len(table.classes), 1))
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        wanted, place = np.unique(rows[part], return_inverse=True)
-        codes[part] = table.batch(wanted).numpy()[place, columns[part]]
-    return codes
+def _fixed(folder: Path) -> dict[str, NDArray[np.generic]]:
+    """Return which entries were recorded: from beside the parts or, where those are being put away, from the whole."""
+    path = folder / PARTS / _ENTRIES
+    with np.load(path if path.exists() else folder / FILE) as stored:
+        return {name: stored[name] for name in FIXED}
+
+
+def _part(folder: Path, epoch: int) -> Path:
+    return folder / PARTS / f"{epoch:06d}.npz"
+
+
+def _parts(folder: Path) -> dict[int, Path]:
+    """Return the files of single epochs, in order."""
+    found = sorted((folder / PARTS).glob("[0-9]*.npz"))
+    return {int(path.stem): path for path in found}
+
+
+def _stored(folder: Path, check: bool = False) -> int:
+    """Return how many epochs there are, from the first on without a gap; ``check`` reads every byte of them."""
+    parts = _parts(folder)
+    for path in parts.values() if check else ():
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile(f"{path.name} is not what was written")
+    together = 0
+    if (folder / FILE).exists():
+        with np.load(folder / FILE) as stored:
+            together = len(stored["modified"])
+    while together + 1 in parts:
+        together += 1
+    return together
+
+
+def _epochs(folder: Path, name: str, epochs: int) -> Iterator[NDArray[np.generic]]:
+    """Yield an array of every epoch: from its own file, which is the newer, or from ``traces.npz``."""
+    parts = _parts(folder)
+    before: NDArray[np.generic] | None = None
+    if any(number not in parts for number in range(1, epochs + 1)):
+        with np.load(folder / FILE) as stored:
+            before = stored[name]
+    for number in range(1, epochs + 1):
+        if number in parts:
+            with np.load(parts[number]) as stored:
+                yield stored[name]
+        elif before is not None:
+            yield before[number - 1]
+
+
+def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
+    with atomic_path(path) as temporary:
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]
 
 
 def _choose(
@@ -146,9 +235,9 @@ def _choose(
     random = generator(seed, "trace")
     pool = np.sort(random.choice(total, size=min(total, 20 * amount), replace=False))
     rows, columns = np.divmod(pool, len(table.classes))
-    kind = _codes(table, rows, columns).astype(np.int64) * 8
+    kind = table.codes_at(rows, columns).astype(np.int64) * 8
     if truth is not None:
-        kind += _codes(truth, rows, columns)
+        kind += truth.codes_at(rows, columns)
     kinds, member = np.unique(kind, return_inverse=True)
     chosen = [random.permutation(pool[member == number])[: -(-amount // len(kinds))] for number in range(len(kinds))]
     picked = np.concatenate(chosen)
