@@ -197,3 +197,23 @@ def test_twenty_steps_on_one_batch_lower_the_loss(name: str) -> None:
         optimiser.step()
         made.after_step()
     assert losses[-1] < losses[0], f"{name}: {losses[0]:.4f} became {losses[-1]:.4f}"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_method_that_looks_at_images_alone_costs_the_mean_of_the_halves_of_a_batch(name: str) -> None:
+    for batch in some_batches():
+        made = prepared(name, batch, reference_of(name).plain)
+        if made.across_batch:
+            continue
+        whole = forward(made, batch, tensor(batch))
+        halves = []
+        for part in (slice(0, 4), slice(4, 8)):
+            half = replace(
+                batch,
+                logits=batch.logits[part],
+                labels=batch.labels[part],
+                index=batch.index[part],
+                features=batch.features[part],
+            )
+            halves.append(forward(made, half, tensor(half)).item())
+        np.testing.assert_allclose(np.mean(halves), whole.item(), rtol=1e-9, atol=1e-12)

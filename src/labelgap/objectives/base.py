@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
+from labelgap.objectives.blends import Blend
 from labelgap.objectives.options import choice
 from labelgap.objectives.terms import Number, check_shapes, reduce, widen
 
@@ -41,12 +42,15 @@ class Objective(nn.Module, ABC):
 
     Attributes:
         needs: what the loop must supply out of "index", "features", "scores", "penalty".
+        across_batch: whether the cost of an image depends on the others of its batch, so that the mean over two halves
+            of a batch is not that of the whole.
         name: the name it was made under.
         epoch: the current epoch, counted from 1.
         state_bytes: memory of its per-image state once prepared.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    across_batch: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,6 +117,35 @@ class Objective(nn.Module, ABC):
         """Return which unknown entries the method treats otherwise than its rule for unknown labels, ``(…, B, K)``."""
         return torch.zeros_like(logits, dtype=torch.bool)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Return the mixture that the entries' costs are, where the method is nothing else; None otherwise.
+
+        Many heads of all such methods are evaluated at once (the linear engine does); ``cost`` stays what it is.
+        """
+        return None
+
+    def quota(self, labels: Tensor) -> Tensor | None:
+        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
+
+        None where it is otherwise decided which are.
+        """
+        return None
+
+    def slopes(
+        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss ``(…)`` and its derivative in the logits ``(…, B, K)``, both without a graph.
+
+        That of what the objective learns is left in its parameters' ``grad``. As in ``cost``, nothing is checked.
+        """
+        leaf, learned = widen(logits).detach().requires_grad_(), list(self.parameters())
+        with torch.enable_grad():
+            loss = self.cost(leaf, labels, index, features)
+            slope, *gradients = torch.autograd.grad(loss.sum(), [leaf, *learned])
+        for parameter, gradient in zip(learned, gradients, strict=True):
+            parameter.grad = gradient
+        return loss.detach(), slope
+
     def after_step(self) -> None:
         """Commit what the last forward marked; called once the optimiser has stepped."""
 
@@ -122,6 +155,10 @@ class Objective(nn.Module, ABC):
         Args:
             scores: None, or a callable that gives the logits of every training image, over all processes.
         """
+        return Revisions()
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return what the last ``end_epoch`` revised for one of many heads, where the method revises labels."""
         return Revisions()
 
     def penalty(self, parameters: Iterable[Tensor]) -> Number:

@@ -133,6 +133,7 @@ class ClassAwareSelective(ElementWise):
     ) -> None:
         super().__init__(reduction)
         self.mode = choice("mode", mode, ("selective", "negative", "ignore"))
+        self.across_batch = self.mode == "selective"
         self.hold(gamma_pos=number("gamma_pos", gamma_pos, 0), gamma_neg=number("gamma_neg", gamma_neg, 0))
         self.hold(gamma_unknown=number("gamma_unknown", gamma_unknown, 0), eps=number("eps", eps, 0, 1))
         self.hold(likelihood_topk=whole_number("likelihood_topk", likelihood_topk))

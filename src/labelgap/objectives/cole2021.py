@@ -12,6 +12,7 @@ from __future__ import annotations
 from torch import Tensor, sigmoid
 
 from labelgap.objectives.base import ElementWise
+from labelgap.objectives.blends import AS_ABSENT, IGNORED, Blend, blend_of, exact
 from labelgap.objectives.options import choice, number
 from labelgap.objectives.registry import method
 from labelgap.objectives.terms import Number, cost_known, cross_entropy, per_head, states, widen
@@ -167,6 +168,10 @@ class IgnoreUnknown(ElementWise):
         """See ``ignore_unknown``."""
         return ignore_unknown(logits, labels, eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Known labels as they are."""
+        return blend_of(unknown=IGNORED) if exact(self.eps) else None
+
 
 @method("bce-ls", paper=PAPER, summary="binary cross-entropy of the known labels with smoothed targets")
 class SmoothedIgnoreUnknown(ElementWise):
@@ -189,6 +194,13 @@ class SmoothedIgnoreUnknown(ElementWise):
         """See ``ignore_unknown``."""
         return ignore_unknown(logits, labels, smoothing=self.smoothing, eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Known labels, smoothed."""
+        s = self.smoothing
+        return (
+            blend_of(present=(1.0 - s, s, 0.0), absent=(s, 1.0 - s, 0.0), unknown=IGNORED) if exact(self.eps) else None
+        )
+
 
 @method("an", paper=PAPER, summary="assume negative: every unknown label counts as absent")
 class AssumeNegative(ElementWise):
@@ -208,6 +220,10 @@ class AssumeNegative(ElementWise):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``assume_negative``."""
         return assume_negative(logits, labels, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent."""
+        return blend_of(unknown=AS_ABSENT) if exact(self.eps) else None
 
 
 @method("an-ls", paper=PAPER, summary="assume negative with smoothed targets")
@@ -230,6 +246,15 @@ class SmoothedAssumeNegative(ElementWise):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``assume_negative``."""
         return assume_negative(logits, labels, smoothing=self.smoothing, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, all smoothed."""
+        s = self.smoothing
+        return (
+            blend_of(present=(1.0 - s, s, 0.0), absent=(s, 1.0 - s, 0.0), unknown=(s, 1.0 - s, 0.0))
+            if exact(self.eps)
+            else None
+        )
 
 
 @method("wan", paper=PAPER, summary="weak assume negative: unknown labels count as absent with a small weight")
@@ -256,6 +281,11 @@ class WeakAssumeNegative(ElementWise):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``weak_assume_negative``."""
         return weak_assume_negative(logits, labels, weight=self.weight, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, weakly."""
+        weight = 1.0 / max(classes - 1, 1) if self.weight is None else self.weight
+        return blend_of(unknown=(0.0, weight, 0.0)) if exact(self.eps) else None
 
 
 @method("pr", paper=PAPER, summary="pairwise ranking of positives above everything else, on probabilities")

@@ -16,6 +16,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.processes import all_sum
 from labelgap.labels import LabelTable
 from labelgap.objectives.base import ElementWise, Reduced
+from labelgap.objectives.blends import IGNORED, Blend, blend_of, exact
 from labelgap.objectives.cole2021 import PAPER, ignore_unknown
 from labelgap.objectives.options import number
 from labelgap.objectives.registry import method
@@ -57,6 +58,7 @@ class ExpectsPositives(Reduced, ABC):
         reduction: "mean", "sum" or "none".
     """
 
+    across_batch = True
     _expected_positives: Number | None
 
     def __init__(self, expected_positives: Number | None = None, reduction: str = "mean") -> None:
@@ -123,3 +125,7 @@ class ExpectedPositiveRegularisation(ExpectsPositives, ElementWise):
         expected = self.required_positives()
         regulariser = expected_positive_regularisation(torch.sigmoid(widen(logits)), expected)
         return ignore_unknown(logits, labels, eps=self.eps) + regulariser[..., None, None]
+
+    def blend(self, classes: int) -> Blend | None:
+        """Known labels as they are, and the number of positives."""
+        return blend_of(unknown=IGNORED, expected=self.required_positives()) if exact(self.eps) else None

@@ -93,6 +93,7 @@ class Curriculum(Remembers):
     warmup: Number
     eps: Number
     given: Tensor
+    _added: Tensor | None = None
 
     def __init__(
         self,
@@ -140,7 +141,8 @@ class Curriculum(Remembers):
 
     @torch.no_grad()
     def end_epoch(self, scores: Scores | None = None) -> Revisions:
-        """Hold a round, if it is time for one, and return what it added; of many heads at once, see ``given``."""
+        """Hold a round, if it is time for one, and return what it added; of many heads, see ``revisions_of``."""
+        self._added = None
         if self.epoch >= self.epochs or np.all(exact_fractions(self.warmup) > self.epoch) or self.prepared().complete:
             return Revisions()
         logits = self.all_logits(scores)
@@ -149,10 +151,15 @@ class Curriculum(Remembers):
         added = free & self._sure(logits, free)
         value = torch.where(logits > 0, PRESENT, ABSENT).to(torch.int8)
         self.given.copy_(torch.where(added, value, self.given))
-        if self.heads:
+        self._added = added
+        return Revisions() if self.heads else self.revisions_of(())
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return what the last round added."""
+        if self._added is None:
             return Revisions()
-        rows, columns = (place.cpu().numpy() for place in torch.nonzero(added, as_tuple=True))
-        became = self.given.cpu().numpy()[rows, columns]
+        rows, columns = (place.cpu().numpy() for place in torch.nonzero(self._added[head], as_tuple=True))
+        became = self.given[head].cpu().numpy()[rows, columns]
         return Revisions.from_arrays(self.prepared(), rows, columns, values=became, source=self.name, epoch=self.epoch)
 
     def _sure(self, logits: Tensor, free: Tensor) -> Tensor:

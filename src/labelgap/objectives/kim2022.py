@@ -18,6 +18,7 @@ from torch import Tensor
 from labelgap.core.processes import all_sum, gather_rows, is_main
 from labelgap.labels import LabelTable
 from labelgap.objectives.base import ElementWise
+from labelgap.objectives.blends import AS_ABSENT, AS_PRESENT, IGNORED, Blend, blend_of, exact
 from labelgap.objectives.cole2021 import assume_negative
 from labelgap.objectives.options import choice, exact_fractions, exact_percents, exact_share, number, whole_number
 from labelgap.objectives.registry import method
@@ -32,6 +33,7 @@ __all__ = [
     "RelativeLargeLoss",
     "absolute_large_losses",
     "correct",
+    "large_loss_count",
     "largest",
     "reject",
     "relative_large_losses",
@@ -66,6 +68,28 @@ def largest(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
+    r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
+
+    Args:
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
+        steps: ``s``, int64; epochs since the first.
+        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
+
+    Example:
+        >>> large_loss_count(torch.tensor([[1, -1, -1]]), share=exact_percents(20), steps=torch.tensor(1))
+        tensor(1)
+    """
+    available = all_sum(states(labels).unknown.sum(dim=(-2, -1)))
+    if base == "unknown":
+        entries = available
+    else:
+        entries = all_sum(torch.full_like(available, labels.shape[-2] * labels.shape[-1]))
+    return torch.minimum(exact_share(entries * steps, share), available)
+
+
+@torch.no_grad()
 def relative_large_losses(
     logits: Tensor, labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown"
 ) -> Tensor:
@@ -88,12 +112,7 @@ def relative_large_losses(
     """
     logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
     unknown = states(labels).unknown.expand(logits.shape)
-    available = all_sum(unknown.sum(dim=(-2, -1)))
-    if base == "unknown":
-        entries = available
-    else:
-        entries = all_sum(torch.full_like(available, logits.shape[-2] * logits.shape[-1]))
-    return largest(logits, unknown, torch.minimum(exact_share(entries * steps, share), available))
+    return largest(logits, unknown, large_loss_count(labels, share=share, steps=steps, base=base))
 
 
 @torch.no_grad()
@@ -171,6 +190,7 @@ class RelativeLargeLoss(ElementWise, ABC):
         reduction: "mean", "sum" or "none".
     """
 
+    across_batch = True
     delta_rel: Number
     share: Tensor
     eps: Number
@@ -187,6 +207,10 @@ class RelativeLargeLoss(ElementWise, ABC):
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
         return relative_large_losses(logits, labels, share=self.share, steps=self.clock - 1, base=self.base)
+
+    def quota(self, labels: Tensor) -> Tensor | None:
+        """Return k; the order of the losses is that of the logits."""
+        return large_loss_count(labels, share=self.share, steps=self.clock - 1, base=self.base)
 
 
 class AbsoluteLargeLoss(ElementWise, ABC):
@@ -251,6 +275,10 @@ class LargeLossRejection(RelativeLargeLoss):
         """See ``reject``."""
         return reject(logits, labels, self.modified(logits, labels), eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, modified ones not at all."""
+        return blend_of(unknown=AS_ABSENT, modified=IGNORED) if exact(self.eps) else None
+
 
 @method("ll-ct", paper=PAPER, summary="large loss, temporary correction: they count as present for this step")
 class LargeLossCorrection(RelativeLargeLoss):
@@ -262,6 +290,10 @@ class LargeLossCorrection(RelativeLargeLoss):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``correct``."""
         return correct(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, modified ones as present."""
+        return blend_of(unknown=AS_ABSENT, modified=AS_PRESENT) if exact(self.eps) else None
 
 
 @method("ll-r-abs", paper=PAPER, summary="`ll-r` with a threshold on the loss that sinks with the epochs")
@@ -275,6 +307,10 @@ class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
         """See ``reject``."""
         return reject(logits, labels, self.modified(logits, labels), eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, modified ones not at all."""
+        return blend_of(unknown=AS_ABSENT, modified=IGNORED) if exact(self.eps) else None
+
 
 @method("ll-ct-abs", paper=PAPER, summary="`ll-ct` with a threshold on the loss that sinks with the epochs")
 class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
@@ -286,3 +322,7 @@ class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``correct``."""
         return correct(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, modified ones as present."""
+        return blend_of(unknown=AS_ABSENT, modified=AS_PRESENT) if exact(self.eps) else None

@@ -82,10 +82,12 @@ class PermanentCorrection(Remembers, ABC):
         self.since.scatter_reduce_(-2, index.long()[:, None].expand(now.shape), now, "amax")
 
     def end_epoch(self, scores: Scores | None = None) -> Revisions:
-        """Return the corrections of this epoch; of many heads at once, see ``since``."""
-        if self.heads:
-            return Revisions()
-        rows, columns = torch.nonzero(self.since == self.epoch, as_tuple=True)
+        """Return the corrections of this epoch; of many heads at once, see ``revisions_of``."""
+        return Revisions() if self.heads else self.revisions_of(())
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return the corrections of this epoch."""
+        rows, columns = torch.nonzero(self.since[head] == self.epoch, as_tuple=True)
         return Revisions.from_arrays(
             self.prepared(),
             rows.cpu().numpy(),

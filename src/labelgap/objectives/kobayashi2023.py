@@ -175,6 +175,7 @@ class Contrast(Objective, ABC):
         reduction: "mean" over the images (and classes) that have a positive, or "sum".
     """
 
+    across_batch = True
     temperature_pos: Number
     temperature_neg: Number
     bias: Number
@@ -253,6 +254,8 @@ class Softmax(Objective):
         unknown: "negative": unknown labels count as absent; "ignore": they stay out of the softmax.
         reduction: "mean" over the images that have a positive, or "sum".
     """
+
+    across_batch = True
 
     def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from labelgap.core.errors import UnknownNameError
 from labelgap.objectives.registry import option_names
 
-__all__ = ["DATASETS", "defaults", "published"]
+__all__ = ["DATASETS", "defaults", "published", "sister"]
 
 DATASETS: Final = ("voc2012", "coco2014", "nuswide", "cub")
 """The four sets of the single-positive papers, in the order of their tables."""
@@ -42,14 +42,25 @@ _OURS: Final[dict[tuple[str, str], dict[str, Any]]] = {
 _SAME: Final = {"voc2007": "voc2012", "coco2017": "coco2014"}
 
 
+def sister(dataset: str | None) -> str | None:
+    """Return which of the papers' four sets a data set is, or is the sister of; None where it is neither.
+
+    Example:
+        >>> sister("voc2007"), sister("csv")
+        ('voc2012', None)
+    """
+    found = _SAME.get(dataset, dataset) if dataset else None
+    return found if found in DATASETS else None
+
+
 def published(method: str, dataset: str | None) -> dict[str, Any]:
     """Return the options that are known to suit a data set, or its sister; nothing where none are."""
     if (method, dataset) in _OURS:
         return dict(_OURS[method, str(dataset)])
-    dataset = _SAME.get(dataset, dataset) if dataset else None
-    if dataset not in DATASETS:
+    known = sister(dataset)
+    if known is None:
         return {}
-    place = DATASETS.index(dataset)
+    place = DATASETS.index(known)
     return {option: values[place] for option, values in _PAPERS.get(method, {}).items()}
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labelgap.objectives.base import ElementWise
+from labelgap.objectives.blends import Blend, blend_of, exact
 from labelgap.objectives.cole2021 import ignore_unknown
 from labelgap.objectives.options import number
 from labelgap.objectives.registry import method
@@ -88,6 +89,10 @@ class EntropyMaximisation(ElementWise):
         """See ``entropy_on_unknown``."""
         return entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels by their entropy, wanted high."""
+        return blend_of(unknown=(0.0, 0.0, -self.alpha)) if exact(self.eps) else None
+
 
 @method("entmin", paper=PAPER, summary="entropy minimisation: be decided where nothing is known")
 class EntropyMinimisation(ElementWise):
@@ -109,3 +114,7 @@ class EntropyMinimisation(ElementWise):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``entropy_on_unknown``."""
         return entropy_on_unknown(logits, labels, weight=self.weight, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels by their entropy, wanted low."""
+        return blend_of(unknown=(0.0, 0.0, self.weight)) if exact(self.eps) else None

@@ -86,6 +86,7 @@ class AsymmetricPseudoLabelling(Remembers):
     positive_share: Number
     eps: Number
     targets: Tensor
+    _round: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -140,8 +141,8 @@ class AsymmetricPseudoLabelling(Remembers):
 
     @torch.no_grad()
     def end_epoch(self, scores: Scores | None = None) -> Revisions:
-        """Hold a round, if it is time for one, and return its pseudo-labels; of many heads at once, see ``targets``."""
-        warmup = exact_fractions(self.warmup)
+        """Hold a round, if it is time for one, and return its pseudo-labels; of many heads, see ``revisions_of``."""
+        self._round, warmup = None, exact_fractions(self.warmup)
         if self.epoch >= self.epochs or np.all(warmup > self.epoch) or self.prepared().complete:
             return Revisions()
         logits = self.all_logits(scores)
@@ -151,12 +152,17 @@ class AsymmetricPseudoLabelling(Remembers):
         positive = lowest_per_class(-logits, free & ~negative, self.round_sizes(self.positive_share))
         target = positive.float() if self.hard else torch.sigmoid(logits)
         self.targets.copy_(torch.where(negative | positive, target, self.targets))
-        return Revisions() if self.heads else self._told(negative, positive)
+        self._round = negative, positive
+        return Revisions() if self.heads else self.revisions_of(())
 
-    def _told(self, negative: Tensor, positive: Tensor) -> Revisions:
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return the pseudo-labels of the last round."""
+        if self._round is None:
+            return Revisions()
+        negative, positive = (mask[head] for mask in self._round)
         rows, columns = (place.cpu().numpy() for place in torch.nonzero(negative | positive, as_tuple=True))
         became: NDArray[np.int8] = np.where(positive.cpu().numpy()[rows, columns], PRESENT, ABSENT).astype(np.int8)
-        targets: Any = None if self.hard else self.targets.cpu().numpy()[rows, columns]
+        targets: Any = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
         table = self.prepared()
         return Revisions.from_arrays(
             table, rows, columns, values=became, targets=targets, source=self.name, epoch=self.epoch

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from labelgap.labels import LabelTable
 from labelgap.objectives.base import ElementWise
+from labelgap.objectives.blends import AS_ABSENT, Blend, blend_of, exact
 from labelgap.objectives.cole2021 import (
     SmoothedAssumeNegative,
     assume_negative,
@@ -113,6 +114,10 @@ class DownWeighting(ElementWise):
         """See ``weak_assume_negative``."""
         return weak_assume_negative(logits, labels, weight=self.weight, eps=self.eps)
 
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent, weakly."""
+        return blend_of(unknown=(0.0, self.weight, 0.0)) if exact(self.eps) else None
+
 
 @method("n-ls", paper=PAPER, summary="assume negative, only assumed negatives smoothed")
 class SmoothedUnknown(ElementWise):
@@ -134,6 +139,10 @@ class SmoothedUnknown(ElementWise):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``smoothed_unknown``."""
         return smoothed_unknown(logits, labels, smoothing=self.smoothing, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels with a soft target."""
+        return blend_of(unknown=(self.smoothing, 1.0 - self.smoothing, 0.0)) if exact(self.eps) else None
 
 
 @method("focal", paper="Lin 2017", summary="focal loss: what is easy counts little; unknown counts as absent")
@@ -186,6 +195,10 @@ class Penalised(ElementWise, ABC):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``assume_negative``."""
         return assume_negative(logits, labels, eps=self.eps)
+
+    def blend(self, classes: int) -> Blend | None:
+        """Unknown labels as absent; the price of the weights comes on top."""
+        return blend_of(unknown=AS_ABSENT) if exact(self.eps) else None
 
     @abstractmethod
     def size(self, values: Tensor) -> Tensor:

@@ -1,0 +1,170 @@
+r"""Costs that are mixed from three: what an entry costs as present, as absent, and for being undecided.
+
+Many methods differ only in the weights that they give to an entry by the state of its label:
+
+.. math:: \ell = u_y\,(-\ln p) + v_y\,(-\ln(1-p)) + w_y\,H(p)
+
+and perhaps in how many positives they expect of a batch. Whoever trains many of them at once needs one evaluation for
+all, and knows its derivative without asking autograd:
+
+.. math:: \frac{d\ell}{dx} = (u_y + v_y)\,p - u_y - w_y\,x\,p\,(1-p)
+
+An objective that is nothing but such a mixture says so by ``blend``; ``mixed`` and ``mixed_entropy`` are the mixture.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.objectives.terms import Number
+
+__all__ = [
+    "AS_ABSENT",
+    "AS_PRESENT",
+    "Blend",
+    "IGNORED",
+    "Mixed",
+    "Shares",
+    "blend_of",
+    "entry_shares",
+    "exact",
+    "mixed",
+    "mixed_entropy",
+]
+
+Shares = tuple[Number, Number, Number]
+"""How much of −ln p, of −ln(1 − p) and of H(p) an entry costs."""
+
+AS_PRESENT: Shares = (1.0, 0.0, 0.0)
+AS_ABSENT: Shares = (0.0, 1.0, 0.0)
+IGNORED: Shares = (0.0, 0.0, 0.0)
+
+FAR = 50.0
+"""From here on ln(1 + eˣ) is x, even in float64."""
+
+
+class Blend(NamedTuple):
+    """How the cost of an entry is mixed, by the state of its label.
+
+    Attributes:
+        shares: ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries, how much of each cost.
+        marks: whether the objective's ``modified`` entries have shares of their own.
+        expected: positives per image that a batch should have (`epr`), ``(…)``; None where that plays no part.
+    """
+
+    shares: Tensor
+    marks: bool = False
+    expected: Tensor | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the entropy plays a part."""
+        return bool(self.shares[..., 2].any())
+
+
+def exact(eps: Number) -> bool:
+    """Return whether nothing is added inside the logarithms, as a mixture has it."""
+    return not isinstance(eps, Tensor) and eps == 0
+
+
+def blend_of(
+    *,
+    unknown: Shares,
+    absent: Shares = AS_ABSENT,
+    present: Shares = AS_PRESENT,
+    modified: Shares | None = None,
+    expected: Number | None = None,
+) -> Blend:
+    """Put a mixture together; a share may be a tensor of shape ``(…)``, one for every head.
+
+    Example:
+        >>> blend_of(unknown=IGNORED).shares[1].tolist()
+        [0.0, 1.0, 0.0]
+    """
+    rows = (unknown, absent, present, unknown if modified is None else modified)
+    numbers = [torch.as_tensor(share, dtype=torch.float64).cpu() for row in rows for share in row]
+    stacked = torch.stack(torch.broadcast_tensors(*numbers), dim=-1)  # type: ignore[no-untyped-call]
+    wanted = None if expected is None else torch.as_tensor(expected, dtype=torch.float64).cpu()
+    return Blend(stacked.reshape(*stacked.shape[:-1], 4, 3), modified is not None, wanted)
+
+
+def entry_shares(shares: Tensor, labels: Tensor, modified: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Look up how much of each cost every entry has.
+
+    Args:
+        shares: ``(…, 4, 3)`` of a blend, in the float type that is wanted.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        modified: ``(…, B, K)`` mask, where the method marks entries.
+
+    Returns:
+        ``(…, B, K)`` each: of −ln p, of −ln(1 − p), of H(p).
+
+    Example:
+        >>> entry_shares(blend_of(unknown=IGNORED).shares, torch.tensor([[1, 0, -1]]))[1].tolist()
+        [[0.0, 1.0, 0.0]]
+    """
+    is_present, is_absent = labels == PRESENT, labels == ABSENT
+
+    def looked_up(share: Tensor) -> Tensor:
+        unknown, absent, present, marked = share[..., None, None].unbind(-3)
+        found = torch.where(is_present, present, torch.where(is_absent, absent, unknown))
+        return found if modified is None else torch.where(modified, marked, found)
+
+    return looked_up(shares[..., 0]), looked_up(shares[..., 1]), looked_up(shares[..., 2])
+
+
+class Mixed(NamedTuple):
+    """What entries cost, ``(…)`` of any shape, and what was computed on the way.
+
+    Attributes:
+        cost: of every entry.
+        slope: its derivative in the logit.
+        chance: p.
+        away: −ln(1 − p).
+    """
+
+    cost: Tensor
+    slope: Tensor
+    chance: Tensor
+    away: Tensor
+
+
+def mixed(logits: Tensor, both: Tensor, minus_present: Tensor) -> Mixed:
+    r"""Mix the costs of present and absent, :math:`u\,(-\ln p) + v\,(-\ln(1-p)) = (u + v)(-\ln(1-p)) - u\,x`.
+
+    Args:
+        logits: x, of any shape.
+        both: u + v, of the same shape.
+        minus_present: −u, of the same shape.
+
+    Example:
+        >>> one = torch.ones(1)
+        >>> [values.item() for values in mixed(torch.zeros(1), one, -one)[1:3]]
+        [-0.5, 0.5]
+    """
+    chance, away = torch.sigmoid(logits), softplus(logits, threshold=FAR)
+    slope = torch.addcmul(minus_present, both, chance)
+    return Mixed(torch.addcmul(both * away, minus_present, logits), slope, chance, away)
+
+
+def mixed_entropy(logits: Tensor, weight: Tensor, chance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`w\,H(p)` and its derivative :math:`-w\,x\,p\,(1-p)`.
+
+    Args:
+        logits: x, of any shape.
+        weight: w, of the same shape.
+        chance: p.
+        away: −ln(1 − p).
+
+    Example:
+        >>> zero, half = torch.zeros(1), torch.full((1,), 0.5)
+        >>> mixed_entropy(zero, torch.ones(1), half, -half.log())[0]
+        tensor([0.6931])
+    """
+    bent = logits * chance
+    return weight * (away - bent), weight * bent * (chance - 1.0)
