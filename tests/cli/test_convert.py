@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.cli.conftest import call
 
-from labelgap.cli.main import main
 from labelgap.data.coco_file import read_coco
 from labelgap.data.fiftyone_file import read_fiftyone
 from labelgap.data.labelstudio_file import read_labelstudio
@@ -20,17 +19,6 @@ b.jpg,train,0,1
 c.jpg,val,,1
 d.jpg,test,0,0
 """
-
-
-def call(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["labelgap", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.fixture

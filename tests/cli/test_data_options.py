@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli.conftest import call
 
 from labelgap.cli.evaluate import evaluate
-from labelgap.cli.main import main
+from labelgap.cli.predict import predict
 from labelgap.cli.shared import DataOptions, open_dataset
 from labelgap.cli.train import train
 from labelgap.data import describe_datasets
-
-
-def call(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["labelgap", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.fixture
@@ -50,7 +39,7 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_command_that_opens_data_has_every_option() -> None:
-    for command in (train, evaluate):
+    for command in (train, evaluate, predict):
         parameters = inspect.signature(command).parameters
         assert "data_options" not in parameters
         assert {field.name for field in fields(DataOptions)} <= {*parameters}

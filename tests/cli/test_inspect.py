@@ -5,39 +5,29 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli.conftest import call
 
-from labelgap.cli import estimate as estimates
-from labelgap.cli.inspect import retyped
-from labelgap.cli.main import main
+from labelgap.cli.inspect import estimate_training, retyped
 from labelgap.cli.screen import class_table, screen
 from labelgap.cli.shared import DataOptions
 from labelgap.data import ArrayImages, Dataset, FileImages, Split, load
 from labelgap.data.summary import Summary, summarise
 from labelgap.labels import LabelTable
-
-
-def call(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["labelgap", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+from labelgap.training.cost import Cost
 
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty photos, a CSV with gaps, and no measuring of the machine."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(estimates, "estimate_training", lambda data: "about 21 min on this machine")
+    inspecting = import_module("labelgap.cli.inspect")
+    monkeypatch.setattr(inspecting, "estimate_training", lambda data: "about 21 min on this machine")
     Path("photos").mkdir()
     random = np.random.default_rng(0)
     rows = ["image,split,red,green,blue,never"]
@@ -167,12 +157,12 @@ def test_shares_never_round_to_nothing_or_everything() -> None:
 def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert estimates.estimate_training(load("digits", train=20, val=5, test=5)) is None
+    assert estimate_training(load("digits", train=20, val=5, test=5)) is None
     table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
     assert (
-        estimates.estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
+        estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
     )
-    monkeypatch.setattr(estimates, "_features", lambda data, device: 1200.0)
-    monkeypatch.setattr(estimates, "_head", lambda data, device: 60.0)
-    said = estimates.estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
+    fit = import_module("labelgap.training.fit")
+    monkeypatch.setattr(fit, "measure", lambda *_: Cost(1260.0, 0, 0, "cpu", "linear"))
+    said = estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
     assert said == "about 21 min on this machine (linear, efficientnet-lite0)"

@@ -42,3 +42,11 @@ def test_two_processes_end_with_the_weights_and_revisions_of_one(both: Path, met
 def test_soft_targets_agree_to_rounding(both: Path) -> None:
     one, two = ([r.target for r in lg.open_run(both / name / "em-apl").revisions] for name in ("one", "two"))
     assert one == pytest.approx(two, abs=1e-5)
+
+
+def test_a_linear_phase_is_that_of_one_process(both: Path) -> None:
+    folders = [both / name / "linear-init" for name in ("one", "two")]
+    heads = [safetensors.torch.load_file(folder / "linear" / "best.safetensors") for folder in folders]
+    torch.testing.assert_close(heads[0]["head.weight"], heads[1]["head.weight"], rtol=1e-5, atol=1e-6)
+    one, two = map(lg.open_run, folders)
+    assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
-from labelgap.training import loop
+from labelgap.training import keeping
 from labelgap.training.checkpoint import LAST, write_last
 from labelgap.training.progress import Reporter
 
@@ -81,12 +82,12 @@ def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
 ) -> None:
     fit(digits, tmp_path / "whole")
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        write_last(*arguments)
+        write_last(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "write_last", interrupted)
+        patch.setattr(keeping, "write_last", interrupted)
         stopped = fit(digits, tmp_path / "broken")
     assert stopped.metrics["interrupted"] and stopped.metrics["epochs"] == stopped.metrics["best_epoch"] == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -103,7 +104,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(loop, "save_weights", killed)
+        patch.setattr(keeping, "save_weights", killed)
         fit(digits, tmp_path / "broken")
     assert not (tmp_path / "broken" / "best.safetensors").exists()
     fit(digits, tmp_path / "broken", resume=True)
@@ -116,6 +117,6 @@ def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, STEPS + 1)
         fit(digits, tmp_path / "run")
-    (tmp_path / "run" / "traces.npz").unlink()
+    shutil.rmtree(tmp_path / "run" / "traces.parts")
     with pytest.raises(lg.RunError, match=r"traces\.npz"):
         fit(digits, tmp_path / "run", resume=True)

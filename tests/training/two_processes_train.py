@@ -32,6 +32,8 @@ def main(out: Path) -> None:
         for method, options in METHODS.items():
             # 81 rows in batches of 20: the last batch has one row, so one of two processes gets none of it.
             lg.fit(data, method, options, out=out / method, epochs=3, batch_size=20, device="cpu", quiet=True)
+        settings: dict[str, Any] = {"epochs": 1, "linear_epochs": 3, "batch_size": 20, "device": "cpu", "quiet": True}
+        lg.fit(data, "ll-r", {"delta_rel": 5}, protocol="linear-init", out=out / "linear-init", **settings)
     finally:
         building.Classifier = Classifier
 

@@ -10,7 +10,7 @@ import typer
 
 from labelgap.cli.shared import Data, DataOptions, Device, open_dataset, with_data_options
 
-__all__ = ["evaluate", "report"]
+__all__ = ["RunFolder", "evaluate", "report"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
@@ -20,20 +20,25 @@ def evaluate(
     run: RunFolder,
     data: Data,
     data_options: DataOptions,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[str, typer.Option(help="train, val, test, or all.")] = "test",
     device: Device = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that decode images. [default: what the device can use]")
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Of the bootstrap that gives the intervals; 0 for none.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Measure a run on data, as far as the known labels support."""
-    from labelgap.cli.printing import print_measures
+    """Measure a run on data, as far as the known labels support: with 95 % intervals, and a row per class."""
+    from labelgap.cli.printing import print_evaluation
     from labelgap.training import open_run
 
     opened_run = open_run(run)
-    measured = opened_run.evaluate(open_dataset(data, data_options), split, device=device)
+    opened = open_dataset(data, data_options)
+    measured = opened_run.evaluate(opened, split, device=device, workers=workers, resamples=resamples)
     if as_json:
         print(json.dumps(measured, ensure_ascii=False))
     else:
-        print_measures(split, measured)
+        print_evaluation(split, measured)
 
 
 def report(

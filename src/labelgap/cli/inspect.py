@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelgap.cli.shared import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["inspect", "retyped"]
+    from labelgap.data import Dataset
+
+__all__ = ["estimate_training", "inspect", "retyped"]
 
 
 @with_data_options
@@ -51,7 +54,6 @@ def inspect(
         return
     from rich.console import Console
 
-    from labelgap.cli.estimate import estimate_training
     from labelgap.cli.screen import LABEL, class_table, screen
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -61,6 +63,25 @@ def inspect(
         lines.append(f"{'report':<{LABEL}}{page}")
     lines += ["", *class_table(summary)] if per_class else []
     _show(lines, console)
+
+
+def estimate_training(data: Dataset) -> str | None:
+    """Return how long a training takes on this machine, in words; None where it is no matter of photos, or no guess.
+
+    What cannot be read now is told by the training.
+    """
+    from labelgap.data.images import FileImages
+    from labelgap.training.cost import time_in_words
+    from labelgap.training.fit import dry_run
+    from labelgap.training.settings import Wishes
+
+    if not isinstance(data.train.images, FileImages):
+        return None
+    try:
+        cost = dry_run(data, Wishes())
+    except (LabelGapError, ImportError, RuntimeError, OSError):
+        return None
+    return f"about {time_in_words(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
 
 
 def retyped(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:

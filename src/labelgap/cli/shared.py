@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from labelgap.data import Dataset
 
-__all__ = ["Data", "DataOptions", "Device", "LabelSeed", "Observe", "open_dataset", "with_data_options"]
+__all__ = ["Data", "DataOptions", "Device", "LabelSeed", "Observe", "open_dataset", "with_data_options", "with_options"]
 
 Data = Annotated[
     str,
@@ -58,7 +58,8 @@ class DataOptions:
         None
     )
     on_bad_image: Annotated[
-        str | None, typer.Option(help="Images that cannot be read: error (all are named) or skip. [default: error]")
+        str | None,
+        typer.Option(help="Images that cannot be read: error (all are named) or skip. [default: error; predict: skip]"),
     ] = None
     duplicates: Annotated[
         str | None, typer.Option(help="Images that are there twice: near, exact or off. [default: near]")
@@ -83,23 +84,29 @@ class DataOptions:
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every option of ``DataOptions``; it gets them in one object, as ``data_options``."""
+    return with_options(DataOptions, "data_options", command)
+
+
+def with_options(kind: type[Any], argument: str, command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every field of a dataclass; it gets them in one object, as ``argument``."""
     signature = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(DataOptions, include_extras=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "data_options"]
+    hints = get_type_hints(kind, include_extras=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != argument]
     added = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for field in fields(DataOptions)
+        for field in fields(kind)
     ]
 
     @functools.wraps(command)
     def called(*arguments: Any, **named: Any) -> None:
-        chosen = {field.name: named.pop(field.name) for field in fields(DataOptions) if field.name in named}
-        command(*arguments, data_options=DataOptions(**chosen), **named)
+        chosen = {field.name: named.pop(field.name) for field in fields(kind) if field.name in named}
+        command(*arguments, **{argument: kind(**chosen)}, **named)
 
-    called.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
+    parameters = sorted([*own, *added], key=lambda parameter: parameter.kind)
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 

@@ -33,6 +33,7 @@ from labelgap.reporting.words import (
 )
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
+from labelgap.training.telling import PROTOCOLS
 
 __all__ = ["MOST_ROWS", "run_page"]
 
@@ -76,8 +77,9 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
 
 def _lead(config: RunConfig) -> str:
     name = config.data.get("name", "")
-    how = "end to end" if config.protocol == "end-to-end" else "as a linear head on fixed features"
-    said = f"{config.method}, {config.backbone} trained {how}, {config.epochs} epochs"
+    how = f"{PROTOCOLS[config.protocol]} trained" if config.protocol != "linear-init" else PROTOCOLS[config.protocol]
+    epochs = f"{config.epochs} epochs" if config.linear is None else f"{config.linear.epochs} + {config.epochs} epochs"
+    said = f"{config.method}, {config.backbone}, {how}, {epochs}"
     return plain(f"{name}: {said}" if name else said)
 
 

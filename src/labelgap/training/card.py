@@ -1,72 +1,255 @@
-"""``MODEL_CARD.md``: what a stranger should know before using a run."""
+"""``MODEL_CARD.md``: what a stranger should know before using a run.
+
+It begins with the YAML that the Hugging Face hub reads, so that a run can be published as it is, with the card as its
+``README.md``. No number is in it that the known labels do not support.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import platform
+import shlex
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
+import torch
+
+from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
+from labelgap.data.features import FEATURES
+from labelgap.models import create
 from labelgap.objectives import describe
+from labelgap.training.again import command_of, python_of, without_folders
+from labelgap.training.card_results import FEW, headline, results, revisions, thresholds
+from labelgap.training.markdown import escaped, listed, table
 from labelgap.training.run import Run
+from labelgap.training.telling import PROTOCOLS, paper_of, settings_in_words
 
-__all__ = ["write_card"]
+__all__ = ["card", "command_of", "write_card"]
+
+FILE: Final = "MODEL_CARD.md"
 
 
 def write_card(run: Run, data: Dataset) -> None:
     """Write the card of a finished run."""
-    config, summary = run.config, run.metrics
-    entry = describe(config.method)
-    lines = [
-        f"# {run.path.name}: {data.name}, {config.method}",
-        "",
-        f"A multi-label image classifier of {len(config.classes)} classes: {', '.join(config.classes[:30])}"
-        + (" …" if len(config.classes) > 30 else "."),
-        "",
-        "## Data",
-        *(f"- {rule}" for rule in data.rules),
-        *(_states(split.name, split.labels.counts().total, len(split)) for split in data.splits),
-        "",
-        "## Method",
-        f"- `{config.method}` ({entry.reference}): {entry.summary}. Chosen: {config.why}.",
-        f"- {config.protocol}, {config.backbone}, head {config.head}, {config.epochs} epochs, "
-        f"batch {config.batch_size}, lr {config.lr:g}, seed {config.seed}"
-        + (f", options {config.options}" if config.options else "")
-        + ".",
-        f"- Weights of the backbone: {run.model.backbone.source} ({run.model.backbone.licence}).",
-        f"- Epoch {summary['best_epoch']} of {summary['epochs']} kept, by the rule '{config.select}'.",
-        "",
-        "## Results",
-        *(_result(name, summary[name]) for name in ("val", "test") if name in summary),
-        "",
-        "## Limits",
-        "- Measured on images like those of the data above; on others expect less.",
-        "- A class counts in a mean only where known presents and known absents support it; the number is given.",
-        f"- Thresholds: {_marks(summary['thresholds']['marks'])}.",
-        "",
-    ]
-    write_text(run.path / "MODEL_CARD.md", "\n".join(lines))
+    write_text(run.path / FILE, card(run, data))
 
 
-def _states(name: str, counts: tuple[int, int, int], images: int) -> str:
-    present, absent, unknown = counts
-    return f"- {name}: {images:,} images; {present:,} labels present, {absent:,} absent, {unknown:,} unknown."
+def card(run: Run, data: Dataset) -> str:
+    """Return the card of a finished run as Markdown.
 
-
-def _result(name: str, measured: dict[str, Any]) -> str:
-    if measured["map"] is None:
-        return f"- {name}: the known labels support no accuracy (no class has both a known present and a known absent)."
-    counted = f"{measured['classes_counted']} of {measured['classes']} classes"
-    return (
-        f"- {name}: mAP {100 * measured['map']:.2f} over {counted}; F1 micro {100 * measured['f1_micro']:.2f}, "
-        f"macro {100 * measured['f1_macro']:.2f} at the thresholds below."
-    )
-
-
-def _marks(marks: list[str]) -> str:
-    kinds = {
-        "measured": "measured on val",
-        "estimated": "estimated from known positives alone",
-        "default": "0.5 for want of labels",
+    Args:
+        run: with its metrics.
+        data: what it was trained on.
+    """
+    name = run.path.resolve().name
+    sections = {
+        "": [f"# {escaped(name)}: `{run.config.method}` on {escaped(data.name)}", "", *_lead(run, data)],
+        "Results": results(run, data),
+        "Use": _use(run, name),
+        "What it is for, and where it ends": _limits(run, data),
+        "Data": _data(data),
+        "Method": _method(run),
+        "Settings": _settings(run),
+        "The same again": _again(run),
+        "Licences": _licences(run, data),
     }
-    found = [f"{marks.count(mark)} {words}" for mark, words in kinds.items() if mark in marks]
-    return ", ".join(found)
+    body = ["\n".join([*([f"## {title}", ""] if title else []), *lines]) for title, lines in sections.items()]
+    return "\n".join(["---", *_front_matter(run, data), "---", "", "\n\n".join(body), ""])
+
+
+def _front_matter(run: Run, data: Dataset) -> list[str]:
+    """Return what the hub reads; strings are written as JSON, which YAML can read."""
+    tags = ["labelgap", "multi-label-classification", "missing-labels", run.config.method]
+    lines = ["library_name: labelgap", f"license: {_licence_of(data)}"]
+    if run.config.backbone != FEATURES:
+        lines.append("pipeline_tag: image-classification")
+    lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags)]
+    test = run.metrics.get("test")
+    if test is None or test["map"] is None:
+        return lines
+    counted = f"mAP over {test['classes_counted']} of {test['classes']} classes"
+    name, kind = (json.dumps(" ".join(text.split())) for text in (data.name, str(data.recipe.get("name", "own"))))
+    return [
+        *lines,
+        "model-index:",
+        f"- name: {json.dumps(run.path.resolve().name)}",
+        "  results:",
+        "  - task: {type: image-classification, name: Multi-label image classification}",
+        f"    dataset: {{type: {kind}, name: {name}, split: test}}",
+        "    metrics:",
+        f"    - {{type: mean_average_precision, name: {json.dumps(counted)}, value: {test['map']:.4f}}}",
+    ]
+
+
+def _licence_of(data: Dataset) -> str:
+    """Return what the data's recipe says of its licence; what was learned from them can have no better one."""
+    return json.dumps(str(data.recipe.get("licence", "unknown")))
+
+
+def _lead(run: Run, data: Dataset) -> list[str]:
+    config = run.config
+    present, absent, unknown = data.train.labels.counts().total
+    many = len(config.classes)
+    learned = f"It learned from {len(data.train):,} {_things(run)}s of {escaped(data.name)}"
+    if unknown:
+        learned += f", on which {100 * unknown / (present + absent + unknown):.0f} % of the labels were unknown"
+    lines = [
+        f"Says of {_things(run, 'a')} which of {many:,} classes are in it, each on its own: {listed(config.classes)}.",
+        f"{learned}. {headline(run)}",
+    ]
+    if run.metrics.get("interrupted"):
+        lines += ["", f"**Training was stopped after {run.metrics['epochs']} of {config.epochs} epochs.**"]
+    return lines
+
+
+def _things(run: Run, article: str = "") -> str:
+    if run.config.backbone == FEATURES:
+        return f"{article} feature vector".strip()
+    return f"{article}n image" if article else "image"
+
+
+def _use(run: Run, name: str) -> list[str]:
+    folder, vectors = shlex.quote(name), run.config.backbone == FEATURES
+    given = "vectors" if vectors else '["photo.jpg"]'
+    shape = "(N, D) features" if vectors else "files or a split"
+    commands = [
+        f"labelgap predict {folder} {'features.npz' if vectors else 'photos/'}",
+        f"labelgap evaluate {folder} {'features.npz' if vectors else 'tags.csv --images photos/'}",
+        f"labelgap export {folder} --onnx model.onnx",
+    ]
+    lines = [
+        "import labelgap as lg",
+        "",
+        f"run = lg.open_run({json.dumps(name, ensure_ascii=False)})",
+        f"chances = run.predict({given})  # {shape} in; a column per class of run.config.classes out",
+        "present = chances >= run.thresholds.values",
+    ]
+    return ["```", *commands, "```", "", "```python", *lines, "```", "", thresholds(run.thresholds)]
+
+
+def _limits(run: Run, data: Dataset) -> list[str]:
+    """Say what it is good for, and what it is not; what follows from the labels first."""
+    counts = data.train.labels.counts()
+    said = [
+        "For suggesting tags, for sorting and searching, and for finding labels that were forgotten, on "
+        f"{_things(run)}s like those it learned from; on others expect less. Where a mistake would hurt somebody, a "
+        "person has to look.",
+    ]
+    if counts.total[2]:
+        said.append(
+            "With labels missing in training, its probabilities are scores: compare one with the threshold of its "
+            "class, not with 0.5, and do not read it as a frequency."
+        )
+    never = [name for name, count in zip(data.classes, counts.present, strict=True) if count == 0]
+    rare = [name for name, count in zip(data.classes, counts.present, strict=True) if 0 < count < FEW]
+    if never:
+        said.append(f"Never seen present in training, so nothing can be expected: {listed(never, 10)}.")
+    if rare:
+        said.append(f"Known to be present in fewer than {FEW} training images, expect little: {listed(rare, 10)}.")
+    said.append("This is one training with one seed. How much another seed would differ was not measured.")
+    return [f"- {sentence}" for sentence in said]
+
+
+def _data(data: Dataset) -> list[str]:
+    rows = []
+    for split in data.splits:
+        present, absent, unknown = split.labels.counts().total
+        share = 100 * unknown / max(present + absent + unknown, 1)
+        rows.append([split.name, f"{len(split):,}", f"{present:,}", f"{absent:,}", f"{unknown:,} ({share:.0f} %)"])
+    truth = [split.name for split in data.splits if split.truth is not None and not split.labels.complete]
+    lines = [f"- {escaped(rule)}" for rule in data.rules]
+    lines += ["", *table(("labels observed", "images", "present", "absent", "unknown"), rows)]
+    if truth:
+        lines += ["", f"What was hidden in {' and '.join(truth)} is known, and used for measuring only."]
+    return lines
+
+
+def _method(run: Run) -> list[str]:
+    config, entry = run.config, describe(run.config.method)
+    why = "It was asked for by name." if config.why == "as asked" else f"Chosen by `auto`: {config.why}."
+    paper = paper_of(config.method)
+    return [
+        f"`{config.method}`: {entry.summary}. {why} What was trained: {PROTOCOLS[config.protocol]}.",
+        *(["", f"It follows {paper}. If you use it, cite them."] if paper else []),
+        "",
+        revisions(run),
+    ]
+
+
+def _settings(run: Run) -> list[str]:
+    size = None if run.config.backbone == FEATURES else _own_size(run)
+    rows = [(name, escaped(text)) for name, text in settings_in_words(run.config, everything=True, size=size)]
+    return table(("", ""), rows, numbers=False)
+
+
+def _weights(run: Run) -> dict[str, Any]:
+    """Return where the backbone's weights come from, and their licence."""
+    stored: dict[str, Any] | None = run.metrics.get("weights")
+    if stored is not None:
+        return stored
+    return {"source": run.model.backbone.source, "licence": run.model.backbone.licence}
+
+
+def _own_size(run: Run) -> int | None:
+    """Return the side of the backbone's pictures; it is built without weights and without memory for that."""
+    if "size" in _weights(run):
+        return int(_weights(run)["size"])
+    try:
+        with torch.device("meta"):
+            return create(run.config.backbone, pretrained=False).input.size
+    except (LabelGapError, RuntimeError):  # not every network can be built so, and this is not worth a failure
+        return None
+
+
+def _again(run: Run) -> list[str]:
+    shown = without_folders(run.config)
+    command = command_of(shown)
+    lines = ["```python", python_of(shown), "```"] if command is None else ["```", _wrapped(command), "```"]
+    cut = " Folders are cut off here; `config.json` has them." if shown != run.config else ""
+    made = f"Made with labelgap {_version()}, torch {torch.__version__} and Python {platform.python_version()}"
+    device = (
+        "On the same machine a CPU gives the same numbers again; on a GPU, or with other versions, they may differ."
+    )
+    return [*lines, "", f"{made}; its epochs took {_duration(run)}.{cut} {device}"]
+
+
+def _wrapped(command: str) -> str:
+    """Put a command on several lines, an option on each."""
+    lines: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n  ".join(map(shlex.join, lines))
+
+
+def _licences(run: Run, data: Dataset) -> list[str]:
+    weights = _weights(run)
+    said = data.recipe.get("licence")
+    known = (
+        f"{escaped(str(said))}."
+        if said
+        else "labelgap does not know their licence. Ask, before you pass the weights on."
+    )
+    return [
+        f"- Weights the backbone began with: {escaped(weights['source'])}; {escaped(weights['licence'])}.",
+        f"- Data ({escaped(data.name)}): {known}",
+        "- labelgap itself: Apache-2.0.",
+    ]
+
+
+def _version() -> str:
+    try:
+        return version("labelgap")
+    except PackageNotFoundError:
+        return "from source"
+
+
+def _duration(run: Run) -> str:
+    seconds = float(run.metrics["seconds"] or 0)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from labelgap.core.errors import InputError
 
-__all__ = ["choose_device"]
+__all__ = ["choose_device", "use_workers"]
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -30,3 +32,15 @@ def choose_device(asked: str = "auto") -> torch.device:
     if lacking or (device.type == "mps" and not has_mps):
         raise InputError(f"device '{asked}' is not on this machine; `auto` takes what there is.")
     return device
+
+
+def use_workers(asked: int | None, device: torch.device) -> int:
+    """Return how many processes decode images: as asked, else enough to keep a GPU busy, and none beside a CPU.
+
+    Example:
+        >>> use_workers(None, torch.device("cpu"))
+        0
+    """
+    if asked is not None:
+        return asked
+    return min(8, os.cpu_count() or 1) if device.type == "cuda" else 0

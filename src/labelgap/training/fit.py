@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from labelgap.core.machine import in_words
 from labelgap.core.processes import is_main
 from labelgap.core.seeds import derive, seed_everything
 from labelgap.data.dataset import Dataset
+from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds, revision_quality, thresholds
-from labelgap.models import Classifier
 from labelgap.objectives import Objective
+from labelgap.training.card import FILE as CARD
 from labelgap.training.card import write_card
-from labelgap.training.checkpoint import State, load_weights
-from labelgap.training.config import RunConfig, write_config
-from labelgap.training.devices import choose_device
+from labelgap.training.checkpoint import State, remove_previous, saying_what_is_kept
+from labelgap.training.config import FILE, read_config, write_config
+from labelgap.training.cost import Cost, announce, measure
+from labelgap.training.defaults import TrainingSettings
+from labelgap.training.devices import choose_device, use_workers
 from labelgap.training.evaluation import evaluate_scores, probabilities
-from labelgap.training.features import compute_features
 from labelgap.training.history import write_history
-from labelgap.training.inputs import FeatureInputs, ImageInputs, Inputs
-from labelgap.training.loop import Job, score_all, train
-from labelgap.training.parallel import join, local_device, parallel, wait
+from labelgap.training.keeping import stopped_early
+from labelgap.training.parallel import check_batch, join, local_device, wait
+from labelgap.training.phases import Outcome, Phase, linear_phase, linear_start, network_phase
+from labelgap.training.prediction_calibration import calibration_of
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run, write_predictions
-from labelgap.training.selection import Selection
 from labelgap.training.settings import Wishes, decide, open_folder
-from labelgap.training.traces import Trace
-from labelgap.training.vectors import build_network, vector_inputs, vector_width
+from labelgap.training.traces import finish_trace
+from labelgap.training.vectors import build_network, vector_width
 
-__all__ = ["Probe", "fit"]
+__all__ = ["dry_run", "fit"]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a run goes on its way: not what it does, and so not in its configuration."""
+
+    device: torch.device
+    workers: int
+    reporter: Reporter
 
 
 def fit(
@@ -48,18 +58,18 @@ def fit(
     protocol: str | None = None,
     out: str | os.PathLike[str] = "runs/latest",
     *,
+    preset: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
     head: str = "linear",
-    epochs: int | None = None,
-    lr: float | None = None,
-    backbone_lr: float | None = None,
-    batch_size: int | None = None,
     seed: int = 0,
     select: str = "auto",
     trace: str | int = "auto",
+    allow_micro_batch: bool = False,
     device: str = "auto",
-    workers: int = 0,
+    workers: int | None = None,
     resume: bool = False,
     quiet: bool = False,
+    **training: Unpack[TrainingSettings],
 ) -> Run:
     """Train a classifier on a data set and write a run folder.
 
@@ -68,163 +78,120 @@ def fit(
         method: one of ``methods()``, or "auto" to have it chosen from the labels' states; said at the start.
         options: of the method.
         backbone: name of the network; the one that suits the data when not given.
-        protocol: "linear" or "end-to-end"; the one that suits the data when not given.
+        protocol: "linear", "end-to-end" or "linear-init"; when not given, what suits the data and the device.
         out: the run's folder; it must not hold a run yet, unless ``resume``.
+        preset: a paper whose settings count where nothing else is said: one of ``PRESETS``.
+        weights: a file of weights for the backbone, instead of its usual ones.
         head: "linear", or "boostlu", which amplifies what a class activation map is sure of and needs end-to-end.
-        epochs: how many; like the next three, what suits the protocol when not given.
-        lr: learning rate of the head.
-        backbone_lr: learning rate of the backbone.
-        batch_size: images per step.
         seed: of initialisation, order and augmentation.
-        select: "auto", "clean", "known", "observed" or "last": how the epoch is chosen.
-        trace: "auto", "all", "off" or how many training labels to record per epoch.
+        select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
+        trace: how many training labels to record per epoch, or "auto", "all", "off".
+        allow_micro_batch: let a method that looks across the batch see the parts that ``accumulate`` makes.
         device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
+        workers: processes that decode images; as many as are of use when not given.
         resume: go on where the run in ``out`` was stopped; it ends with the numbers of an unbroken run.
         quiet: say nothing.
+        **training: epochs, rates, optimiser …, see ``TrainingSettings``; what suits the protocol when not given.
 
     Returns:
         The run; finished, unless a Ctrl-C came before the first epoch was done.
     """
-    wishes = Wishes(
-        method, dict(options or {}), backbone, protocol, head, epochs, lr, backbone_lr, batch_size, seed, select, trace
-    )
+    wishes = Wishes(method, dict(options or {}), preset, backbone, None if weights is None else os.fspath(weights))
+    wishes = replace(wishes, protocol=protocol, head=head, seed=seed, select=select, trace=trace, training=training)
+    wishes = replace(wishes, allow_micro_batch=allow_micro_batch)
     where = local_device(choose_device(device))
     join(where)
-    return _fit(data, wishes, Path(out), where, workers, resume, Reporter(quiet or not is_main()))
+    return _fit(data, wishes, Path(out), _Way(where, use_workers(workers, where), _reporter(quiet)), resume)
 
 
-def _fit(
-    data: Dataset, wishes: Wishes, folder: Path, device: torch.device, workers: int, resume: bool, reporter: Reporter
-) -> Run:
-    config, selection, objective = decide(data, wishes)
-    objective.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+def dry_run(data: Dataset, wishes: Wishes, *, device: str = "auto", workers: int | None = None) -> Cost:
+    """Decide everything and measure what a run would cost, on a few batches; nothing is written but the cache."""
+    where = choose_device(device)
+    config, _, objective = decide(data, wishes, where)
+    objective.to(where).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    network = build_network(config, vector_width(data)).to(where)
+    return measure(data, config, network, objective, where, use_workers(workers, where))
+
+
+def _reporter(quiet: bool) -> Reporter:
+    return Reporter(quiet or not is_main())
+
+
+def _fit(data: Dataset, wishes: Wishes, folder: Path, way: _Way, resume: bool) -> Run:
+    stored = read_config(folder) if resume and (folder / FILE).exists() else None
+    config, selection, objective = decide(data, wishes, way.device, stored)
+    check_batch(config.batch_size)
+    objective.to(way.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     open_folder(folder, config, resume)
     wait()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
-        reporter.say(f"{folder} is finished already")
+        way.reporter.say(f"{folder} is finished already")
+        if is_main() and not (folder / CARD).exists():
+            write_card(done, data)
         return done
-    reporter.say(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
-    reporter.say(selection.why)
+    way.reporter.say(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
+    way.reporter.say(selection.why)
+    if objective.state_bytes:
+        way.reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
+    seed_everything(derive(config.seed, "initialisation"))
+    network = build_network(config, vector_width(data)).to(way.device)
+    announce(data, config, network, objective, way.device, way.workers, way.reporter)
     if is_main():
         write_config(folder, config)
-    seed_everything(derive(config.seed, "initialisation"))
-    network = build_network(config, vector_width(data)).to(device)
-    inputs = _inputs(data, network, config, device, workers, reporter)
-    job = _job(folder, data, config, network, objective, inputs, selection, reporter)
-    state = train(job, device)
-    if state.epoch:
-        _finish(job, state, data, config, inputs)
+    phase = Phase(folder, data, config, selection, network, way.device, way.workers, way.reporter)
+    outcome = _train(phase, objective)
+    if outcome.state.epoch:
+        with saying_what_is_kept(folder):
+            _finish(phase, outcome)
     wait()
     return Run(folder)
 
 
-def _inputs(
-    data: Dataset, network: Classifier, config: RunConfig, device: torch.device, workers: int, reporter: Reporter
-) -> dict[str, Inputs]:
-    """Return the inputs of every split: images, or for the linear protocol their features."""
+def _train(phase: Phase, objective: Objective) -> Outcome:
+    """Go through the protocol's one phase or two."""
+    config = phase.config
+    if config.protocol == "linear":
+        return linear_phase(phase)
     if config.protocol == "end-to-end":
-        return {
-            split.name: ImageInputs(split.images, network.backbone, device, config.flip, config.seed, workers)
-            for split in data.splits
-        }
-    made: dict[str, Inputs] = {
-        split.name: given
-        for split in data.splits
-        if (given := vector_inputs(split.images, network, device)) is not None
-    }
-    if made:
-        return made
-    if not is_main():
-        wait()  # the first process computes the features, the others find them in the cache
-    with reporter.bar("features", sum(len(split) for split in data.splits)):
-        for split in data.splits:
-            features = compute_features(
-                split.images, network.backbone, device=device, workers=workers, advance=reporter.advance
-            )
-            made[split.name] = FeatureInputs(torch.from_numpy(features).to(device))
-    if is_main():
-        wait()
-    return made
+        return network_phase(phase, objective)
+    start = linear_start(phase)
+    if start is None:
+        return Outcome(State(), Revisions(), lambda split: np.zeros((0, len(config.classes)), dtype=np.float32))
+    return network_phase(phase, objective, start)
 
 
-def _job(
-    folder: Path,
-    data: Dataset,
-    config: RunConfig,
-    network: Classifier,
-    objective: Objective,
-    inputs: dict[str, Inputs],
-    selection: Selection,
-    reporter: Reporter,
-) -> Job:
-    table = data.train.labels
-    linear = config.protocol == "linear"
-    trained: nn.Module = Probe(network.head) if linear else network
-    device = next(network.parameters()).device
-    if objective.state_bytes:
-        reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
-    objective.to(device)
-    groups: list[dict[str, Any]] = [{"params": list(network.head.parameters()), "lr": config.lr}]
-    if not linear:
-        groups.append({"params": list(network.backbone.parameters()), "lr": config.backbone_lr})
-    return Job(
-        folder=folder,
-        network=trained,
-        step=parallel(trained),
-        objective=objective,
-        table=table,
-        truth=data.train.truth,
-        inputs=inputs["train"],
-        val_inputs=inputs.get("val"),
-        selection=selection,
-        optimiser=torch.optim.Adam([*groups, *objective.parameter_groups(config.lr)]),
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        trace=Trace(table, data.train.truth, config.trace, config.seed),
-        reporter=reporter,
-    )
-
-
-class Probe(nn.Module):
-    """The head alone, over features that were computed before."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, features: Tensor, *, return_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """Return logits, and with ``return_features`` the features as well."""
-        logits: Tensor = self.head(features)
-        return (logits, features) if return_features else logits
-
-
-def _finish(job: Job, state: State, data: Dataset, config: RunConfig, inputs: dict[str, Inputs]) -> None:
-    """Go back to the best epoch, measure it, and write what the run came to."""
-    load_weights(job.folder, job.network)
-    logits = {split.name: score_all(job.network, inputs[split.name]) for split in data.splits}
+def _finish(phase: Phase, outcome: Outcome) -> None:
+    """Measure the best epoch, and write what the run came to."""
+    data, config, state = phase.data, phase.config, outcome.state
+    logits = {split.name: outcome.logits(split.name) for split in data.splits}
     chosen = _thresholds(data, logits)
+    calibration = None if data.val is None else calibration_of(logits["val"], data.val.labels)
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
-        "interrupted": state.epoch < config.epochs,
-        "seconds": sum(record["seconds"] for record in state.history),
+        "interrupted": state.epoch < config.epochs and not stopped_early(state, config.stop_below),
+        "seconds": sum(record["seconds"] for record in state.history) + outcome.seconds_before,
         "select": config.select,
         "score": state.best_score,
+        "weights": {"source": phase.network.backbone.source, "licence": phase.network.backbone.licence},
+        "calibration": calibration,
         "thresholds": {"values": chosen.values.tolist(), "marks": list(chosen.marks)},
     }
     for split in data.splits:
         if split.name != "train" or split.truth is not None:
             summary[split.name] = evaluate_scores(logits[split.name], split.best_labels, chosen)
-    if len(job.revisions) and job.truth is not None:
-        summary["revisions"] = asdict(revision_quality(job.table, job.truth, job.revisions))
+    truth = data.train.truth
+    if len(outcome.revisions) and truth is not None:
+        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, outcome.revisions))
     if not is_main():
         return
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
-    write_predictions(job.folder, held_out, config.classes)
-    write_history(job.folder, state, summary)
-    write_card(Run(job.folder), data)
+    write_predictions(phase.folder, held_out, config.classes)
+    finish_trace(phase.folder, state.epoch)
+    write_history(phase.folder, state, summary)
+    if not summary["interrupted"]:
+        remove_previous(phase.folder)
+    write_card(Run(phase.folder), data)
 
 
 def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresholds:

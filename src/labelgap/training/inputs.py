@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,11 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.data.images import ImageSource
+from labelgap.core.machine import available_memory
+from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.data.loading import loader
+from labelgap.data.transforms import CentreCrop, RandomCrop, Squash, Transform
 from labelgap.models import Backbone
 
 __all__ = ["FeatureInputs", "ImageInputs", "Inputs"]
+
+SHARE = 0.25
+"""How much of the free memory decoded pictures may take."""
 
 
 class Inputs(Protocol):
@@ -59,11 +64,12 @@ class ImageInputs:
 
     Attributes:
         images: the source.
-        backbone: whose input size and normalisation are used.
+        backbone: whose input size, interpolation and normalisation are used.
         device: where the inputs go.
         flip: whether to mirror images at random in training.
         seed: of the mirroring.
         workers: processes that decode.
+        transform: "squash", or "crop" for random parts in training and the middle otherwise.
     """
 
     images: ImageSource
@@ -72,23 +78,55 @@ class ImageInputs:
     flip: bool = False
     seed: int = 0
     workers: int = 0
+    transform: str = "squash"
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def transform_of(self, epoch: int | None) -> Transform:
+        """Return what is done to pictures, in training where an epoch is given."""
+        size, filter_ = self.backbone.input.size, self.backbone.input.interpolation
+        if self.transform == "crop":
+            if epoch is not None:
+                return RandomCrop(size, self.seed, interpolation=filter_)
+            return CentreCrop(size, round(size * 256 / 224), interpolation=filter_)
+        return Squash(size, self.seed if self.flip and epoch is not None else None, interpolation=filter_)
 
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalised images."""
+        cuda = self.device.type == "cuda"
         pixels = loader(
             self.images,
             rows,
-            size=self.backbone.input.size,
+            transform=self.transform_of(epoch),
             channels=self.backbone.input.channels,
             batch_size=batch_size,
             workers=self.workers,
-            flip_seed=self.seed if self.flip and epoch is not None else None,
             epoch=epoch or 1,
+            pin_memory=cuda,
         )
         for index, values in pixels:
-            yield index, self.backbone.normalise(values.to(self.device))
+            images = self.backbone.normalise(values.to(self.device, non_blocking=True))
+            yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
+
+    def in_memory(self) -> ImageInputs:
+        """Return inputs that decode every picture only once, where they fit; they give the same pixels.
+
+        Worth it when pictures are seen in several epochs and always squashed: mirroring comes after that.
+        """
+        if isinstance(self.images, ArrayImages):
+            return replace(self, workers=0)
+        spec = self.backbone.input
+        needed = len(self) * spec.channels * spec.size**2
+        free = available_memory()
+        if self.transform != "squash" or free is None or needed > SHARE * free:
+            return self
+        array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
+        still = loader(
+            self.images, transform=self.transform_of(None), channels=spec.channels, batch_size=32, workers=self.workers
+        )
+        for index, values in still:
+            array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
+        return replace(self, images=ArrayImages(array, self.images.names), workers=0)

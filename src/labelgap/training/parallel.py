@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from labelgap.core.processes import gather_rows, rank, world_size
 
 __all__ = [
     "average_gradients",
+    "check_batch",
     "distributed",
     "gathered",
     "join",
@@ -33,6 +35,7 @@ __all__ = [
     "parallel",
     "share_buffers",
     "wait",
+    "without_averaging",
 ]
 
 
@@ -68,6 +71,11 @@ def parallel(network: nn.Module) -> nn.Module:
     return DistributedDataParallel(network) if distributed() else network
 
 
+def without_averaging(network: nn.Module) -> AbstractContextManager[None]:
+    """Let gradients pile up in each process for a while, where several of them make one step."""
+    return network.no_sync() if isinstance(network, DistributedDataParallel) else nullcontext()
+
+
 @torch.no_grad()
 def average_gradients(parameters: Iterable[Tensor]) -> None:
     """Average the gradients of what is outside of the network, as the wrapper does for those inside."""
@@ -88,6 +96,12 @@ def share_buffers(network: nn.Module) -> None:
             dist.broadcast(buffer, src=0)
 
 
+def check_batch(batch_size: int) -> None:
+    """Refuse a batch that does not have a row for every process."""
+    if batch_size < world_size():
+        raise InputError(f"a batch of {batch_size} cannot be shared by {world_size()} processes: raise --batch-size.")
+
+
 def own_part(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], int, bool]:
     """Cut this process's part out of every batch.
 
@@ -102,8 +116,6 @@ def own_part(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64
     processes, mine = world_size(), rank()
     if processes == 1:
         return rows, batch_size, False
-    if batch_size < processes:
-        raise InputError(f"a batch of {batch_size} cannot be shared by {processes} processes: raise the batch size.")
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     parts = [np.array_split(batch, processes)[mine] for batch in batches]
     spare = len(parts) > 0 and len(parts[-1]) == 0

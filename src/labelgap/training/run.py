@@ -13,21 +13,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
-from labelgap.data.dataset import Dataset, Split
-from labelgap.data.features import FEATURES, FeatureVectors
-from labelgap.data.images import FileImages, ImageSource
+from labelgap.data.dataset import Dataset
+from labelgap.data.features import FEATURES
+from labelgap.data.images import ImageSource
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.models import Classifier
 from labelgap.training.checkpoint import BEST, load_weights
 from labelgap.training.config import RunConfig, read_config
-from labelgap.training.devices import choose_device
-from labelgap.training.evaluation import evaluate_scores, probabilities
+from labelgap.training.devices import choose_device, use_workers
+from labelgap.training.evaluation import evaluate_in_full, match_classes, probabilities
 from labelgap.training.history import read_history
 from labelgap.training.inputs import ImageInputs
-from labelgap.training.loop import REVISIONS, score_all
+from labelgap.training.keeping import REVISIONS
+from labelgap.training.loop import score_all
+from labelgap.training.prediction_calibration import Calibration, read_calibration
+from labelgap.training.prediction_inputs import as_source
+from labelgap.training.summary import run_html
 from labelgap.training.traces import read_trace
 from labelgap.training.vectors import build_network, stored_width, vector_inputs
 
@@ -62,13 +66,18 @@ class Run:
         stored = self._summary()["thresholds"]
         return Thresholds(np.asarray(stored["values"], dtype=np.float64), tuple(stored["marks"]))
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """What turns scores into probabilities, where labels of val support it; None where they do not."""
+        return read_calibration(self._summary())
+
     @cached_property
     def model(self) -> Classifier:
         """The network with the weights of the best epoch, in eval mode."""
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
         width = stored_width(self.path / BEST) if self.config.backbone == FEATURES else None
-        network = build_network(self.config, width)
+        network = build_network(self.config, width, pretrained=self.config.protocol == "linear")
         load_weights(self.path, network)
         return network.eval()
 
@@ -83,47 +92,70 @@ class Run:
         """Loss, logit and modified flag of recorded training entries per epoch; empty when none were recorded."""
         return read_trace(self.path)
 
-    def logits(self, images: ImageSource, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
+    def logits(self, images: ImageSource, *, device: str = "auto", workers: int | None = 0) -> NDArray[np.float32]:
         """Return the (N, K) logits of images, or of features where the run was trained on features."""
         where = choose_device(device)
         network = self.model.to(where)
         if not len(images):
             return np.zeros((0, len(self.config.classes)), dtype=np.float32)
         vectors = vector_inputs(images, network, where)
-        pictures = ImageInputs(images, network.backbone, where, workers=workers)
-        return score_all(network, pictures if vectors is None else vectors, batch_size=64)
+        if vectors is not None:
+            return score_all(network, vectors, batch_size=64)
+        transform, decoding = self.config.transform, use_workers(workers, where)
+        pictures = ImageInputs(images, network.backbone, where, workers=decoding, transform=transform)
+        return score_all(network, pictures, batch_size=64)
 
-    def predict(
+    def predict(self, images: Any, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
+        """Return the (N, K) scores of images, from 0 to 1: the sigmoid of the logits.
+
+        Args:
+            images: one picture or many: paths, Pillow images, arrays ``(H, W, 3)``, tensors ``(C, H, W)`` or
+                ``(N, C, H, W)`` of uint8 or of floats from 0 to 1, a split or a source of images; or ``(N, D)``
+                features where the run was trained on features. ``as_source`` tells all of it.
+            device: "auto", "cpu", "cuda", "mps".
+            workers: processes that decode images.
+
+        A million images go to a file better, with ``predict_to_file`` or ``labelgap predict``.
+        """
+        return probabilities(self.logits(as_source(images), device=device, workers=workers))
+
+    def evaluate(
         self,
-        images: ImageSource | Split | Sequence[str | os.PathLike[str]] | os.PathLike[str] | NDArray[np.floating[Any]],
+        data: Dataset,
+        split: str = "test",
         *,
         device: str = "auto",
-    ) -> NDArray[np.float32]:
-        """Return the (N, K) probabilities of images: a split, a source, files or one file; or of (N, D) features."""
-        source: ImageSource
-        if isinstance(images, Split):
-            source = images.images
-        elif isinstance(images, np.ndarray):
-            source = FeatureVectors(images)
-        elif isinstance(images, ImageSource):
-            source = images
-        else:
-            files = [images] if isinstance(images, str | os.PathLike) else images
-            paths = [Path(name).absolute() for name in files]
-            source = FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
-        return probabilities(self.logits(source, device=device))
+        workers: int | None = None,
+        resamples: int = 1000,
+    ) -> dict[str, Any]:
+        """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
-    def evaluate(self, data: Dataset, split: str = "test", *, device: str = "auto") -> dict[str, Any]:
-        """Measure the run on a split of a data set, against the truth where it is known, else the known labels."""
-        if data.classes != self.config.classes:
-            raise InputError(f"{data.name} has other classes than {self.path} was trained on.")
-        chosen = data.split(split)
-        return evaluate_scores(self.logits(chosen.images, device=device), chosen.best_labels, self.thresholds)
+        Args:
+            data: its classes are matched by name: of those that it does not have nothing is known, and those that the
+                run does not know are left out; ``classes_missing`` and ``classes_extra`` name them.
+            split: "train", "val", "test", or "all" for all that there are.
+            device: "auto", "cpu", "cuda", "mps".
+            workers: processes that decode images; as many as are of use when not given.
+            resamples: of the bootstrap that gives the intervals; 0 for none.
+
+        Returns:
+            What ``evaluate_in_full`` returns, and the names of the classes that are not in both.
+        """
+        chosen = data.splits if split == "all" else (data.split(split),)
+        labels, missing, extra = match_classes([each.best_labels for each in chosen], self.config.classes)
+        thresholds = self.thresholds
+        logits = np.concatenate([self.logits(each.images, device=device, workers=workers) for each in chosen])
+        measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
+        return {**measured, "classes_missing": list(missing), "classes_extra": list(extra)}
 
     def _summary(self) -> dict[str, Any]:
         if not self.metrics:
             raise RunError(f"{self.path} is not finished: resume it with --resume.")
         return self.metrics
+
+    def _repr_html_(self) -> str:
+        """Show itself in a notebook."""
+        return run_html(self)
 
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}

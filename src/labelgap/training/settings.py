@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.data.features import FEATURES
 from labelgap.labels.codes import PRESENT
-from labelgap.models import UNTRAINED, HeadName, describe
+from labelgap.models import HeadName, check_name, is_pretrained
 from labelgap.objectives import Objective, objective, published
 from labelgap.objectives.cole2021_expected import ExpectsPositives
 from labelgap.training.auto import choose_method
 from labelgap.training.config import FILE, RunConfig, read_config
-from labelgap.training.defaults import defaults_for
+from labelgap.training.defaults import TrainingSettings, defaults_for
+from labelgap.training.presets import preset
 from labelgap.training.selection import Selection, choose_selection
 from labelgap.training.traces import parse_trace
 from labelgap.training.vectors import check_vectors
@@ -28,63 +30,157 @@ from labelgap.training.vectors import check_vectors
 __all__ = ["Wishes", "decide", "open_folder"]
 
 ENOUGH = 100
-PROTOCOLS = ("linear", "end-to-end")
+PROTOCOLS = ("linear", "end-to-end", "linear-init")
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What was asked for; None where the choice is left open. See ``fit``."""
+    """What was asked for; None, or nothing, where the choice is left open. See ``fit``."""
 
     method: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
     backbone: str | None = None
+    weights: str | None = None
     protocol: str | None = None
     head: str = "linear"
-    epochs: int | None = None
-    lr: float | None = None
-    backbone_lr: float | None = None
-    batch_size: int | None = None
     seed: int = 0
     select: str = "auto"
     trace: str | int = "auto"
+    allow_micro_batch: bool = False
+    training: TrainingSettings = field(default_factory=TrainingSettings)
 
 
-def decide(data: Dataset, wishes: Wishes) -> tuple[RunConfig, Selection, Objective]:
-    """Decide everything that was left open, or say what of it cannot be."""
+def decide(
+    data: Dataset, wishes: Wishes, device: torch.device | None = None, stored: RunConfig | None = None
+) -> tuple[RunConfig, Selection, Objective]:
+    """Decide everything that was left open, or say what of it cannot be.
+
+    Args:
+        data: what to learn from.
+        wishes: what was asked for.
+        device: what it will be trained on; a GPU has other defaults.
+        stored: the run that is resumed: what depends on the device stays as it was there.
+    """
     _check_labels(data)
-    protocol = wishes.protocol or data.protocol
+    protocol = wishes.protocol or (stored.protocol if stored and wishes.preset is None else None)
+    asked = _from_preset(data, wishes, protocol)
+    protocol = protocol or asked.get("protocol") or _usual_protocol(data, device)
     if protocol not in PROTOCOLS:
-        raise InputError(f"protocol '{protocol}': it is {' or '.join(PROTOCOLS)}.")
+        raise InputError(f"protocol '{protocol}': it is {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}.")
     _check_head(wishes.head, protocol)
-    backbone = wishes.backbone or data.backbone
+    backbone = wishes.backbone or asked.get("backbone") or data.backbone
     check_vectors(data, backbone, protocol)
     method, why = _method(data, wishes, protocol)
-    given = {name: _plain(value) for name, value in wishes.options.items()}
-    options = {**published(method, data.recipe.get("name")), **given}
-    made = objective(method, **options)
-    if getattr(made, "reduction", "mean") == "none":
-        raise InputError("reduction='none' gives a matrix, and training needs one number: take 'mean' or 'sum'.")
-    options |= _expected_positives(made, data)
+    options, made = _objective(data, method, wishes.options)
+    settings = _settings(protocol, _has_weights(backbone, wishes.weights), asked, wishes.training)
+    if settings.get("accumulate", 1) > 1 and made.across_batch and not wishes.allow_micro_batch:
+        raise InputError(
+            f"'{method}' looks across the batch, and accumulating gradients would show it a part at a time: take a "
+            "larger --batch-size instead, or --allow-micro-batch if the parts are meant."
+        )
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
-    selection = choose_selection(observed, truth, wishes.select)
-    defaults = defaults_for(protocol, _has_weights(backbone))._asdict()
-    asked = {name: getattr(wishes, name) for name in defaults}
+    rule = asked.get("select", "auto") if wishes.select == "auto" else wishes.select
+    selection = choose_selection(observed, truth, rule)
     config = RunConfig.checked(
         data=dict(data.recipe),
         classes=data.classes,
         method=method,
         why=why,
         options=options,
+        preset=wishes.preset,
         backbone=backbone,
+        weights=wishes.weights,
         protocol=protocol,
         head=wishes.head,
-        **{name: defaults[name] if value is None else value for name, value in asked.items()},
-        flip=data.flip and protocol == "end-to-end",
+        **{**settings, "precision": _precision(settings.get("precision"), device, stored)},
+        flip=data.flip and protocol != "linear",
         seed=wishes.seed,
         select=selection.rule,
         trace=parse_trace(wishes.trace, len(data.train) * len(data.classes)),
     )
     return config, selection, made
+
+
+def _from_preset(data: Dataset, wishes: Wishes, protocol: str | None) -> dict[str, Any]:
+    """Return what a preset says, as far as the data can follow it."""
+    if wishes.preset is None:
+        return {}
+    asked = preset(wishes.preset, method=wishes.method, dataset=data.recipe.get("name"), protocol=protocol)
+    if data.backbone == FEATURES:
+        asked = {name: value for name, value in asked.items() if name not in ("backbone", "size", "transform")}
+        asked |= {"protocol": "linear"} if protocol is None else {}
+    return asked
+
+
+def _usual_protocol(data: Dataset, device: torch.device | None) -> str:
+    """Return what suits the data: on a GPU the whole network can learn, once its head is there."""
+    photos = data.protocol == "linear" and data.backbone != FEATURES
+    return "linear-init" if photos and device is not None and device.type == "cuda" else data.protocol
+
+
+def _settings(protocol: str, pretrained: bool, asked: Mapping[str, Any], wished: TrainingSettings) -> dict[str, Any]:
+    """Lay what was wished for over what a preset says over what is usual."""
+    known = TrainingSettings.__annotations__
+    for name in wished:
+        if name not in known:
+            raise UnknownNameError("setting", name, known)
+    given = {name: value for name, value in wished.items() if value is not None}
+    usual = {**defaults_for(protocol, pretrained), **{name: asked[name] for name in known if name in asked}}
+    if "lr" in given and "backbone_lr" not in given:
+        given["backbone_lr"] = _rounded(usual["backbone_lr"] / usual["lr"] * float(given["lr"]))  # type: ignore[arg-type]
+    settings = {**usual, **given}
+    if settings.get("optimiser") == "sgd":
+        settings.setdefault("momentum", 0.9)
+    phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
+    if protocol == "linear-init":
+        settings["linear"] = phase
+    elif wasted := [name for name in given if name.startswith("linear_")]:
+        raise InputError(f"{wasted[0]} is a setting of --protocol linear-init, and this is {protocol}.")
+    if protocol == "linear":
+        _refuse_in_linear(settings)
+    return settings
+
+
+def _refuse_in_linear(settings: Mapping[str, Any]) -> None:
+    """Say which settings mean nothing where only a head is trained."""
+    plain = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "squash"}
+    for name, usual in plain.items():
+        if settings.get(name, usual) != usual:
+            raise InputError(
+                f"{name}={settings[name]} is for training a whole network: the linear protocol has Adam or SGD at a "
+                "constant rate. Leave it out, or take --protocol end-to-end."
+            )
+
+
+def _precision(asked: str | None, device: torch.device | None, stored: RunConfig | None) -> str:
+    """Return the precision: bf16 on a GPU that has it, unless something else is asked for or was begun with."""
+    if asked not in (None, "auto"):
+        return str(asked)
+    if stored is not None:
+        return stored.precision
+    cuda = device is not None and device.type == "cuda"
+    return "bf16" if cuda and torch.cuda.is_bf16_supported() else "float32"
+
+
+def _rounded(rate: float) -> float:
+    """Return a learning rate without the noise of floating point.
+
+    Example:
+        >>> _rounded(0.1 * 3e-3)
+        0.0003
+    """
+    return float(f"{rate:.12g}")
+
+
+def _objective(data: Dataset, method: str, wished: Mapping[str, Any]) -> tuple[dict[str, Any], Objective]:
+    """Make the objective, and return its options with those that were not given filled in from what is known."""
+    given = {name: _plain(value) for name, value in wished.items()}
+    options = {**published(method, data.recipe.get("name")), **given}
+    made = objective(method, **options)
+    if getattr(made, "reduction", "mean") == "none":
+        raise InputError("reduction='none' gives a matrix, and training needs one number: take 'mean' or 'sum'.")
+    return {**options, **_expected_positives(made, data)}, made
 
 
 def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
@@ -155,10 +251,9 @@ def _expected_positives(made: Objective, data: Dataset) -> dict[str, Any]:
     return {"expected_positives": mean}
 
 
-def _has_weights(backbone: str) -> bool:
-    sources = {row.name: row.source for row in describe()}
+def _has_weights(backbone: str, weights: str | None) -> bool:
+    """Return whether the network starts from weights that know something, or say that there is no such network."""
     if backbone == FEATURES:
         return True
-    if backbone not in sources:
-        raise UnknownNameError("backbone", backbone, sources, "`labelgap backbones` lists them.")
-    return sources[backbone] != UNTRAINED.source
+    check_name(backbone)
+    return is_pretrained(backbone, weights)

@@ -39,9 +39,21 @@ class GivenFeatures(Backbone):
         return images[:, :, None, None]
 
 
-def build_network(config: RunConfig, width: int | None) -> Classifier:
-    """Make the network of a run; ``width`` is that of the data's features, where the backbone is "features"."""
-    backbone = GivenFeatures(width) if config.backbone == FEATURES and width is not None else create(config.backbone)
+def build_network(config: RunConfig, width: int | None, *, pretrained: bool = True) -> Classifier:
+    """Make the network of a run.
+
+    Args:
+        config: of the run.
+        width: of the data's features, where the backbone is "features".
+        pretrained: whether the backbone's weights are wanted; not where a run's own take their place.
+    """
+    backbone: Backbone
+    if config.backbone == FEATURES and width is not None:
+        backbone = GivenFeatures(width)
+    elif pretrained:
+        backbone = create(config.backbone, weights=config.weights, size=config.size)
+    else:
+        backbone = create(config.backbone, pretrained=False, size=config.size)
     return Classifier(backbone, len(config.classes), config.head)
 
 

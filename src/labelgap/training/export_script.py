@@ -1,0 +1,50 @@
+"""The script that goes beside an exported network: all that a stranger needs to use it, without labelgap or torch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["SCRIPT"]
+
+SCRIPT: Final = '''\
+"""Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg more/*.png"""
+
+import csv, json, math, sys
+from pathlib import Path
+import numpy as np, onnxruntime
+from PIL import Image, ImageOps
+
+HERE = Path(__file__).resolve().parent
+SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
+SESSION = onnxruntime.InferenceSession(str(HERE / SPEC["model"]), providers=["CPUExecutionProvider"])
+
+def inputs(path):  # an image as bytes (1, C, size, size): upright, on white, resized; or an .npy of features (N, D)
+    if SPEC["input"] == "features":
+        return np.load(path).astype(np.float32)
+    size, side, image = SPEC["size"], SPEC["resize"] or SPEC["size"], Image.open(path)
+    image.draft(None, (2 * side, 2 * side))
+    image = ImageOps.exif_transpose(image)
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    shape = [side * length // min(image.size) for length in image.size] if SPEC["resize"] else [size, size]
+    image = image.convert("RGB").resize(shape, Image.Resampling[SPEC["interpolation"].upper()])
+    left, top = (round((length - size) / 2) for length in shape)
+    image = image.crop((left, top, left + size, top + size)).convert("L" if SPEC["channels"] == 1 else "RGB")
+    return np.asarray(image, dtype=np.uint8).reshape(1, size, size, SPEC["channels"]).transpose(0, 3, 1, 2)
+
+def sigmoid(logit):
+    return 0.5 * (1 + math.tanh(0.5 * logit))
+
+def label(logit, known):  # unsure: the odds are near the threshold's, or nobody knows the threshold
+    within, cut = SPEC["unsure_within_odds"][known["mark"]], min(max(known["threshold"], 1e-12), 1 - 1e-12)
+    apart = (known["scale"] or 1) * (logit - math.log(cut / (1 - cut)))
+    return "unsure" if within is None or abs(apart) < math.log(within) else "present" if apart > 0 else "absent"
+
+rows = csv.writer(sys.stdout)
+rows.writerow(["image", "class", "score", "probability", "label", "mark"])
+for path in sys.argv[1:]:
+    for logits in SESSION.run(["logits"], {SPEC["input"]: inputs(path)})[0].tolist():
+        for logit, known in zip(logits, SPEC["classes"]):
+            chance = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
+            rows.writerow([path, known["name"], f"{sigmoid(logit):.6f}", chance, label(logit, known), known["mark"]])
+'''

@@ -1,0 +1,110 @@
+"""The linear phase: one head of the linear engine, kept in a folder like every training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelgap.core.errors import RunError
+from labelgap.objectives.cole2021_role import OnlineLabelEstimation
+from labelgap.training.checkpoint import State, Stateful
+from labelgap.training.engine import Engine
+from labelgap.training.keeping import Kept, go_on, keep, note
+
+__all__ = ["HeadJob", "Probe", "estimate_of", "scores", "train_head"]
+
+
+class Probe(nn.Module):
+    """The head alone, as ``best.safetensors`` keeps it where the backbone was not trained."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits of features."""
+        logits: Tensor = self.head(features)
+        return logits
+
+
+@dataclass(kw_only=True)
+class HeadJob(Kept):
+    """Everything the training of a head needs.
+
+    Attributes:
+        engine: with this one head.
+        probe: the head of the run's network; it has the engine's weights whenever they are asked for.
+        val_features: of the val images, or None.
+    """
+
+    engine: Engine
+    probe: Probe
+    val_features: Tensor | None
+
+    @property
+    def scored(self) -> nn.Module:
+        """The head with the weights it has now."""
+        weight, bias = self.engine.heads
+        self.probe.head.load_state_dict({"weight": weight[0], "bias": bias[0]})
+        return self.probe
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        """The engine knows all that a head goes on from."""
+        return {"engine": self.engine}
+
+
+def train_head(job: HeadJob, device: torch.device) -> State:
+    """Train to the last epoch; see ``go_on``."""
+    return go_on(job, lambda state, epoch: _train_epoch(job, state, epoch), device)
+
+
+def _train_epoch(job: HeadJob, state: State, epoch: int) -> None:
+    """One epoch: every row of the features once, then val, then a checkpoint."""
+    started = time.perf_counter()
+    job.trace.start_epoch()
+    loss = float(job.engine.train_epoch(epoch, _recorder(job) if job.trace.active else None)[0])
+    if not np.isfinite(loss):
+        raise RunError(_diverged(job, epoch))
+    revisions = job.engine.end_epoch()[0]
+    score = None
+    if job.val_features is not None:
+        score = job.selection.score(scores(job.engine, job.val_features))
+    record: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - started}
+    keep(job, state, record, score, revisions)
+    steps = -(-len(job.table) // job.batch_size)
+    job.reporter.advance(steps, note=lambda: note(epoch, job.epochs, loss, state))
+
+
+def scores(engine: Engine, features: Tensor) -> NDArray[np.float32]:
+    """Return the ``(N, K)`` logits of the engine's one head."""
+    return engine.scores(features)[0].float().cpu().numpy()
+
+
+def estimate_of(engine: Engine) -> Tensor | None:
+    """Return what ROLE takes the labels to be, ``(N, K)`` probabilities; None for other methods."""
+    made = engine.members[0].group.objective
+    return made.estimate().view(len(engine.features), -1) if isinstance(made, OnlineLabelEstimation) else None
+
+
+def _recorder(job: HeadJob) -> Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]:
+    def record(rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
+        job.trace.record(rows, logits[0], labels[0], modified()[0])
+
+    return record
+
+
+def _diverged(job: HeadJob, epoch: int) -> str:
+    """Say in which step the loss was no number, on which images, and what is kept."""
+    kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
+    return (
+        f"the loss was not a finite number in epoch {epoch}: the training has diverged. That step was not taken, and "
+        f"{kept}. Try a lower learning rate (--lr), in a new --out."
+    )

@@ -1,0 +1,141 @@
+"""From a score to a probability, where labels of val say how often such a score was right.
+
+A score is the sigmoid of a logit: it ranks. Trained with most labels missing, a network calls 0.3 what is present in
+nine of ten images. One straight line through the logits, found on val, mends that for the classes val knows about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from labelgap.labels import LabelTable
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+
+__all__ = ["Calibration", "calibration_of", "platt", "read_calibration"]
+
+FEWEST: Final = 5
+"""Known present and known absent labels in val that a class must have, each, to be calibrated."""
+
+_STEPS: Final = 100
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A line through logits: the probability is the sigmoid of ``scale`` × logit + ``offset``.
+
+    Attributes:
+        scale: above 0, so the order stays.
+        offset: what is added.
+        classes: of which classes it may be said, in the order of the run's.
+        present: known present labels it was found on.
+        absent: known absent labels it was found on.
+        known: the share of these classes' labels in val that is known. Below 1, the probability is one among images
+            whose label somebody gave: right where those were chosen at random.
+    """
+
+    scale: float
+    offset: float
+    classes: tuple[bool, ...]
+    present: int
+    absent: int
+    known: float
+
+    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return ``(N, K)``, NaN for a class that is not calibrated."""
+        chance = expit(self.scale * logits.astype(np.float64) + self.offset)
+        return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+
+
+def calibration_of(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
+    """Find the calibration of a run on val, as its summary keeps it; None where val supports none.
+
+    Args:
+        logits: ``(N, K)`` of val.
+        labels: what is known of val: a label table, or ``(N, K)`` codes.
+
+    A class takes part if it has at least five known present and five known absent labels. Unknown labels are left out.
+    There is no calibration where no class takes part, or where higher logits are not more often present.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> labels = (random.random((400, 2)) < 0.5).astype(np.int8)
+        >>> found = calibration_of(random.normal(size=(400, 2)) + labels, labels)
+        >>> found["classes"], round(found["scale"]), round(found["known"])
+        ([True, True], 1, 1)
+    """
+    codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
+    present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
+    supported = (present >= FEWEST) & (absent >= FEWEST)
+    known = (codes != UNKNOWN) & supported[None, :]
+    if not known.any() or not np.isfinite(logits[known]).all():
+        return None
+    scale, offset = platt(logits[known], codes[known] == PRESENT)
+    if not (np.isfinite([scale, offset]).all() and scale > 0):
+        return None
+    share = known.sum() / (len(codes) * supported.sum())
+    counts = int(present[supported].sum()), int(absent[supported].sum())
+    found = Calibration(scale, offset, tuple(supported.tolist()), *counts, float(share))
+    return {"method": "platt", **asdict(found), "classes": list(found.classes)}
+
+
+def read_calibration(summary: Mapping[str, Any]) -> Calibration | None:
+    """Return the calibration in a run's summary; None for a run without one, or from before there were any."""
+    stored = summary.get("calibration")
+    if not stored:
+        return None
+    numbers = {name: stored[name] for name in ("scale", "offset", "present", "absent", "known")}
+    return Calibration(classes=tuple(stored["classes"]), **numbers)
+
+
+def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tuple[float, float]:
+    r"""Fit the line of Platt scaling by Newton's method.
+
+    .. math:: \min_{a, b} - \sum_i t_i \ln \sigma(a x_i + b) + (1 - t_i) \ln(1 - \sigma(a x_i + b))
+
+    with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
+    logits that separate the two perfectly still give a finite line.
+
+    Args:
+        logits: ``(M,)``
+        present: ``(M,)`` whether each is present; P of them are and A are not.
+
+    Returns:
+        a and b.
+
+    Reference:
+        Platt, "Probabilistic outputs for support vector machines", 1999; Lin, Lin & Weng, Machine Learning 68, 2007.
+
+    Example:
+        >>> scale, offset = platt(np.array([-3.0, -1.0, 1.0, 3.0]), np.array([False, False, True, True]))
+        >>> round(scale, 2), abs(round(offset, 2))
+        (0.45, 0.0)
+    """
+    values = logits.astype(np.float64)
+    many, few = int(present.sum()), int((~present).sum())
+    targets = np.where(present, (many + 1) / (many + 2), 1 / (few + 2))
+    centre, spread = float(values.mean()), float(values.std()) or 1.0
+    design = np.stack([(values - centre) / spread, np.ones_like(values)])
+    line = np.array([0.0, np.log((many + 1) / (few + 1))])
+    cost = _cost(line, design, targets)
+    for _ in range(_STEPS):
+        chance = expit(line @ design)
+        gradient = design @ (chance - targets)
+        curvature = (design * (chance * (1 - chance))) @ design.T + 1e-12 * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        while (tried := _cost(line - step, design, targets)) > cost and np.abs(step).max() > 1e-12:
+            step = step / 2
+        line, cost = line - step, min(cost, tried)
+        if np.abs(step).max() < 1e-10:
+            break
+    return float(line[0] / spread), float(line[1] - line[0] * centre / spread)
+
+
+def _cost(line: NDArray[np.float64], design: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
+    logits = line @ design
+    return float((np.logaddexp(0.0, logits) - targets * logits).sum())

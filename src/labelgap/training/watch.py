@@ -1,0 +1,56 @@
+"""Watching over a loss without waiting for the device: a step whose loss is not a number is skipped and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Keeps, on the device, whether a loss was not a finite number, in which step first, and on which images.
+
+    Args:
+        names: of the training images, by row.
+        batch_size: the most rows of a batch.
+        device: where losses are.
+    """
+
+    def __init__(self, names: Sequence[str], batch_size: int, device: torch.device) -> None:
+        self.names = names
+        self.bad = torch.zeros((), dtype=torch.bool, device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.rows = torch.full((batch_size,), len(names), dtype=torch.int64, device=device)
+
+    def look(self, loss: Tensor, index: Tensor, step: int) -> None:
+        """Look at the loss of a step, counted from 1 within the epoch."""
+        now = ~torch.isfinite(loss.detach())
+        first = now & ~self.bad
+        self.step.copy_(torch.where(first, step, self.step))
+        padded = torch.full_like(self.rows, len(self.names))
+        padded[: len(index)] = index
+        self.rows.copy_(torch.where(first, padded, self.rows))
+        self.bad |= now
+
+    def guard(self, optimiser: torch.optim.Optimizer) -> None:
+        """Let the optimiser's next step do nothing if a loss was bad; fused kernels look at the flag themselves."""
+        optimiser.grad_scale = None  # type: ignore[attr-defined]
+        optimiser.found_inf = self.bad.float()  # type: ignore[attr-defined]
+
+    def check(self, epoch: int) -> None:
+        """Stop the run if a loss was bad. This waits for the device, so it is asked seldom."""
+        if not bool(self.bad):
+            return
+        rows = [row for row in self.rows.tolist() if row < len(self.names)]
+        shown = ", ".join(self.names[row] for row in rows[:3]) + (" …" if len(rows) > 3 else "")
+        kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
+        raise RunError(
+            f"the loss was not a finite number in step {int(self.step)} of epoch {epoch} (images {shown}): the "
+            f"training has diverged. That step was not taken, and {kept}. Try a lower learning rate (--lr), "
+            "or a limit on the gradient (--clip 1), in a new --out."
+        )

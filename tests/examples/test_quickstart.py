@@ -1,0 +1,100 @@
+"""The quickstart runs as a script on its toy album, and as a notebook on somebody's photos; the two are one text."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SCRIPT = EXAMPLES / "quickstart.py"
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = json.loads(SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    return made
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twenty-four photos, red or green or both, and a table with gaps."""
+    rows = ["image,split,red,green"]
+    for number in range(24):
+        red, green = number % 3 != 1, number % 3 != 0
+        pixels = np.random.default_rng(number).integers(0, 60, (40, 50, 3), dtype=np.uint8)
+        pixels[..., 0] += np.uint8(180 * red)
+        pixels[..., 1] += np.uint8(180 * green)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        split = ("train", "train", "val", "test")[number // 6]
+        rows.append(f"{number}.png,{split},{int(red) if number % 2 else ''},{int(green)}")
+    (tmp_path / "tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_notebook", EXAMPLES / "make_notebook.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_notebook_is_what_the_script_says() -> None:
+    made = maker().notebook(SCRIPT.read_text(encoding="utf-8"))
+    assert SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8") == made, "run: python examples/make_notebook.py"
+
+
+def test_the_notebook_begins_with_its_title_and_holds_no_results(cells: list[dict[str, Any]]) -> None:
+    assert cells[0]["cell_type"] == "markdown" and cells[0]["source"][0] == "# Quickstart\n"
+    assert "import labelgap as lg\n" in cells[1]["source"]
+    assert {cell["cell_type"] for cell in cells} == {"code", "markdown"}
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if "outputs" in cell)
+    assert len({cell["id"] for cell in cells}) == len(cells)
+
+
+def test_every_line_of_the_script_is_in_the_notebook_once(cells: list[dict[str, Any]]) -> None:
+    code = [line.rstrip("\n") for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    text = [line.rstrip("\n") for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"]]
+    lines = SCRIPT.read_text(encoding="utf-8").splitlines()[3:]
+    assert [line for line in code if line] == [line for line in lines if line and not line.startswith("#")]
+    assert [line for line in text if line] == [line[2:] for line in lines if line.startswith("# ")]
+
+
+def test_the_script_is_short_enough_to_be_read() -> None:
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_the_cells_of_the_notebook_run_in_order_on_ones_own_photos_and_once_more(
+    cells: list[dict[str, Any]], photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
+    monkeypatch.setattr(sys, "argv", ["a_kernel", "-f", "connection.json", str(photos / "tags.csv")])
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells * 2:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), namespace)
+    said = capsys.readouterr().out
+    assert "blank = unknown" in said and said.count("test mAP 100 over 2 of 2 classes") == 2
+    assert namespace["run"].finished and (photos / "run" / "report.html").exists()
+    assert "red" in (photos / "run" / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_script_makes_an_album_of_its_own_without_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "LABELGAP_CACHE": str(tmp_path / "cache")}
+    ran = subprocess.run(
+        [sys.executable, str(SCRIPT)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "160 images, 10 classes" in ran.stdout and "over 10 of 10 classes" in ran.stdout
+    assert (tmp_path / "album" / "run" / "report.html").exists()

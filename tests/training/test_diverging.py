@@ -1,0 +1,71 @@
+"""A loss that is not a number: the step is not taken, the images are named, the last good state stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.objectives import ElementWise
+from labelgap.objectives.registry import _METHODS
+from labelgap.training.checkpoint import LAST
+from labelgap.training.watch import Watch
+
+
+class Breaks(ElementWise):
+    """Costs nothing sensible from the second epoch on, in the third batch."""
+
+    calls = 0
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        Breaks.calls += int(torch.is_grad_enabled())
+        bad = self.epoch == 2 and Breaks.calls == 8
+        return torch.nn.functional.softplus(logits) * (float("nan") if bad else 1.0)
+
+
+@pytest.fixture
+def breaking() -> Iterator[str]:
+    Breaks.calls = 0
+    _METHODS.add("breaks", Breaks, summary="breaks", reference="none")
+    yield "breaks"
+    del _METHODS._entries["breaks"]
+
+
+def test_the_run_stops_with_the_step_and_the_images_named_and_the_last_good_state_kept(
+    tmp_path: Path, breaking: str
+) -> None:
+    data = lg.load("digits", train=40, val=20, test=20)
+    with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
+        lg.fit(data, breaking, out=tmp_path / "run", epochs=3, batch_size=8, device="cpu", quiet=True)
+    assert "epoch 1" in str(caught.value) and "lower learning rate" in str(caught.value)
+    named = str(caught.value).split("images ")[1].split(" …")[0].split(", ")
+    assert set(named) <= set(data.train.labels.images) and len(named) == 3
+    assert (tmp_path / "run" / LAST).exists() and len(lg.open_run(tmp_path / "run").history) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_a_bad_step_changes_nothing_and_needs_no_look_by_the_host(kind: type[torch.optim.Optimizer]) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimiser = kind([weight], lr=0.1, fused=True)  # type: ignore[call-arg]
+    watch = Watch(["a", "b", "c"], 2, torch.device("cpu"))
+    for step, loss in enumerate((1.0, float("inf"), 2.0), 1):
+        watch.look(torch.tensor(loss), torch.tensor([1, 2]), step)
+        weight.grad = torch.full((3,), loss)
+        watch.guard(optimiser)
+        optimiser.step()
+        if step == 1:
+            after_first = weight.detach().clone()
+    assert torch.equal(weight, after_first), "from the bad step on nothing is taken"
+    with pytest.raises(RunError, match=r"step 2 of epoch 5 \(images b, c\)"):
+        watch.check(5)
+
+
+def test_a_good_training_is_not_disturbed() -> None:
+    watch = Watch(["a"], 1, torch.device("cpu"))
+    watch.look(torch.tensor(1.0), torch.tensor([0]), 1)
+    watch.check(1)

@@ -1,0 +1,124 @@
+"""What evaluate says: means, a row per class, intervals, and classes matched by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.training.made_run import CLASSES, make_run
+
+from labelgap.core.errors import InputError
+from labelgap.data import ArrayImages, Dataset, Split
+from labelgap.labels import LabelTable
+from labelgap.metrics import Thresholds, average_precision
+from labelgap.training import Run
+from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
+
+CUTS = Thresholds(np.array([0.4, 0.5, 0.5]), ("measured", "estimated", "default"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("runs") / "a")
+
+
+def scored(count: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that know something, and labels: cat in full, dog in half of the images, owl present only."""
+    random = np.random.default_rng(0)
+    truth = (random.random((count, 3)) < 0.4).astype(np.int8)
+    logits = (random.normal(size=truth.shape) + truth).astype(np.float32)
+    codes = truth.copy()
+    codes[::2, 1] = -1
+    codes[:, 2] = np.where(truth[:, 2] == 1, 1, -1)
+    return logits, codes
+
+
+def test_a_row_per_class_says_what_its_labels_support() -> None:
+    logits, codes = scored()
+    table = LabelTable.from_dense(codes, CLASSES)
+    measured = evaluate_in_full(logits, table, CUTS)
+    plain = evaluate_scores(logits, table, CUTS)
+    assert {key: measured[key] for key in plain} == plain
+    cat, dog, owl = measured["per_class"]
+    taken = 1 / (1 + np.exp(-logits[:, 0])) >= 0.4
+    hits = int((taken & (codes[:, 0] == 1)).sum())
+    assert cat["precision"] == pytest.approx(hits / taken.sum())
+    assert cat["recall"] == pytest.approx(hits / (codes[:, 0] == 1).sum())
+    assert cat["f1"] == pytest.approx(2 * hits / (taken.sum() + (codes[:, 0] == 1).sum()))
+    assert cat["average_precision"] == pytest.approx(average_precision(logits[:, :1], codes[:, :1]))
+    assert cat["interval"][0] < cat["average_precision"] < cat["interval"][1]
+    assert (dog["mark"], dog["threshold"], dog["unknown"]) == ("estimated", 0.5, 40)
+    assert dog["present"] + dog["absent"] == 40 and dog["why"] is None
+    assert owl["average_precision"] is owl["interval"] is owl["f1"] is owl["precision"] is owl["recall"] is None
+    assert "no known absent" in owl["why"] and owl["present"] == (codes[:, 2] == 1).sum()
+    ranges = measured["intervals"]
+    assert ranges["map"][0] < measured["map"] < ranges["map"][1]
+    assert ranges["f1_macro"][0] < measured["f1_macro"] < ranges["f1_macro"][1]
+    assert ranges["resamples"] == 1000 and ranges["level"] == 0.95
+
+
+def test_labels_that_support_nothing_give_no_number() -> None:
+    logits, codes = scored(10)
+    blank = LabelTable.from_dense(np.where(codes == 0, -1, codes), CLASSES)
+    measured = evaluate_in_full(logits, blank, CUTS)
+    assert measured["map"] is measured["f1_micro"] is measured["intervals"]["map"] is None
+    none = evaluate_in_full(logits[:0], blank.select([]), CUTS)
+    assert none["map"] is None and none["intervals"] is None and len(none["per_class"]) == 3
+    few = evaluate_in_full(logits, LabelTable.from_dense(codes, CLASSES), CUTS, resamples=0)
+    assert few["intervals"] is None and few["map"] is not None
+
+
+def data_of(classes: tuple[str, ...], count: int = 24) -> Dataset:
+    random = np.random.default_rng(1)
+    pixels = random.integers(0, 256, (count, 64, 64), dtype=np.uint8)
+    codes = {name: (np.random.default_rng(sum(map(ord, name))).random(count) < 0.5) for name in classes}
+    table = LabelTable.from_dense(np.stack([codes[name] for name in classes], axis=1), classes)
+    return Dataset("x", Split("train", ArrayImages(pixels[:4]), table.select(range(4))), None, _test(pixels, table))
+
+
+def _test(pixels: np.ndarray, table: LabelTable) -> Split:
+    rows = np.arange(4, len(pixels))
+    return Split("test", ArrayImages(pixels[rows]), table.select(rows))
+
+
+def test_classes_are_matched_by_name_in_any_order(run: Run) -> None:
+    expected = run.evaluate(data_of(CLASSES), device="cpu")
+    turned = run.evaluate(data_of(("owl", "cat", "dog")), device="cpu")
+    assert turned == expected and expected["classes_missing"] == expected["classes_extra"] == []
+
+
+def test_classes_that_only_one_side_has_are_named(run: Run) -> None:
+    expected = run.evaluate(data_of(CLASSES), device="cpu")
+    found = run.evaluate(data_of(("zebra", "owl", "cat")), device="cpu")
+    assert found["classes_missing"] == ["dog"] and found["classes_extra"] == ["zebra"]
+    assert found["classes_counted"] == 2
+    assert found["per_class"][0] == expected["per_class"][0] and found["per_class"][2] == expected["per_class"][2]
+    assert "no known label" in found["per_class"][1]["why"]
+
+
+def test_data_without_any_class_of_the_run_are_refused_by_name(run: Run) -> None:
+    with pytest.raises(InputError, match=r"knows cat, dog, owl; the data have Cat, zebra.*--rename"):
+        run.evaluate(data_of(("Cat", "zebra")), device="cpu")
+
+
+def test_all_splits_can_be_measured_together(run: Run) -> None:
+    measured = run.evaluate(data_of(CLASSES), "all", device="cpu")
+    assert measured["images"] == 24
+    with pytest.raises(InputError, match="no split 'val'"):
+        run.evaluate(data_of(CLASSES), "val", device="cpu")
+
+
+def test_tables_are_laid_below_each_other_without_their_names() -> None:
+    first = LabelTable.from_dense([[1, 0]], ["b", "a"], ["x"])
+    second = LabelTable.from_dense([[-1, 1], [0, -1]], ["b", "a"], ["x", "y"])
+    found, missing, extra = match_classes([first, second], ["a", "b"])
+    np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
+    assert missing == extra == ()
+
+
+def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
+    from labelgap.core.errors import RunError
+
+    with pytest.raises(RunError, match="not finished"):
+        make_run(tmp_path / "run", finished=False).evaluate(data_of(CLASSES), device="cpu")

@@ -1,0 +1,128 @@
+"""Pictures as people hold them in Python, all to the same scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from tests.training.made_run import CLASSES, make_run
+
+from labelgap.core.errors import InputError
+from labelgap.data import ArrayImages, Split
+from labelgap.labels import LabelTable
+from labelgap.training import Run
+from labelgap.training.prediction_inputs import GivenPictures, as_source
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("runs") / "a")
+
+
+@pytest.fixture(scope="module")
+def pixels() -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def expected(run: Run, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return run.predict(ArrayImages(pixels), device="cpu")
+
+
+def test_every_way_to_hold_pictures_gives_the_same_scores(
+    run: Run, pixels: NDArray[np.uint8], expected: NDArray[np.float32], tmp_path: Path
+) -> None:
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    first = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    table = LabelTable.from_dense(np.full((3, 3), -1), CLASSES)
+    ways: dict[str, Any] = {
+        "paths": files,
+        "texts": [str(file) for file in files],
+        "Pillow images": [Image.open(file) for file in files],
+        "an array": pixels,
+        "arrays": list(pixels),
+        "floats": pixels / 255,
+        "a tensor": first,
+        "tensors": tuple(first),
+        "a tensor of floats": first.float() / 255,
+        "halves": (first.double() / 255),
+        "a mixture": [pixels[0], first[1], Image.fromarray(pixels[2])],
+        "a split": Split("test", ArrayImages(pixels), table),
+        "a source": GivenPictures(list(pixels)),
+    }
+    for name, way in ways.items():
+        np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6, err_msg=name)
+    ones = [files[1], str(files[1]), Image.open(files[1]), pixels[1], first[1], first[1] / 255]
+    for one in ones:
+        np.testing.assert_allclose(run.predict(one, device="cpu"), expected[1:2], atol=1e-6)
+
+
+def test_grey_pictures_of_any_kind(run: Run) -> None:
+    grey = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
+    expected = run.predict(ArrayImages(grey), device="cpu")
+    for way in (grey, grey[..., None], torch.from_numpy(grey)[:, None], [Image.fromarray(each) for each in grey]):
+        np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6)
+    np.testing.assert_allclose(run.predict(grey[0], device="cpu"), expected[:1], atol=1e-6)
+
+
+def test_pillow_images_are_turned_upright_and_laid_on_white(run: Run) -> None:
+    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    turned = picture.transpose(Image.Transpose.ROTATE_90)
+    turned.getexif()[0x0112] = 6
+    np.testing.assert_array_equal(GivenPictures([turned])[0], np.asarray(picture))
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    assert (GivenPictures([clear])[0] == 255).all()
+
+
+def test_no_picture_gives_no_row(run: Run) -> None:
+    assert run.predict([], device="cpu").shape == run.predict(np.zeros((0, 4, 4, 3), np.uint8)).shape == (0, 3)
+
+
+def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
+    on_features = make_run(tmp_path / "b", backbone="features", width=5)
+    vectors = np.random.default_rng(0).normal(size=(4, 5))
+    for way in (vectors, vectors.astype(np.float16), torch.from_numpy(vectors)):
+        assert on_features.predict(way, device="cpu").shape == (4, 3)
+    with pytest.raises(InputError, match="trained on images: it needs pixels"):
+        run.predict(vectors, device="cpu")
+    with pytest.raises(InputError, match="cannot look at images"):
+        on_features.predict(np.zeros((4, 4, 3), np.uint8), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (7, "not int"),
+        (b"bytes", "not bytes"),
+        ([1, 2], "item 0 is a int"),
+        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str.*cannot be mixed"),
+        (np.zeros((4, 4, 3), np.int64), "an array of int64"),
+        (np.full((4, 4, 3), 200.0), "from 200 to 200.*Divide by 255"),
+        (torch.full((3, 4, 4), -1.0), "from -1 to -1"),
+        (torch.full((3, 4, 4), float("nan")), "from nan"),
+        (torch.zeros(4, 4, 3), r"a tensor of shape \(4, 4, 3\)"),
+        (torch.zeros(3, 4, 4, dtype=torch.int32), "a tensor of int32"),
+        (np.zeros((2, 4, 4, 5), np.uint8), r"picture 0 is an array of shape \(4, 4, 5\)"),
+        (np.zeros((0, 4, 3), np.uint8), "shape"),
+        (np.zeros(4, np.uint8), "shape"),
+        (np.zeros((1, 2, 3, 4, 5), np.uint8), "shape"),
+        (None, "not NoneType"),
+    ],
+)
+def test_what_is_no_picture_is_refused_with_a_reason(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_source(given)
+
+
+def test_given_pictures_are_a_source_like_any_other(pixels: NDArray[np.uint8]) -> None:
+    source = GivenPictures(list(pixels))
+    chosen = source.select([2, 0])
+    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
+    assert source.fingerprint() != chosen.fingerprint() == GivenPictures([pixels[2], pixels[0]]).fingerprint()

@@ -1,0 +1,137 @@
+"""The protocols and their settings in real, small trainings."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import labelgap as lg
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset
+
+QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return lg.load("digits", train=96, val=40, test=20)
+
+
+def weights(run: lg.Run) -> dict[str, torch.Tensor]:
+    return load_file(run.path / "best.safetensors")
+
+
+def last(run: lg.Run) -> dict[str, torch.Tensor]:
+    stored: dict[str, torch.Tensor] = torch.load(run.path / "last.pt", weights_only=True)["network"]
+    return stored
+
+
+def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_path: Path, digits: Dataset) -> None:
+    still: dict[str, Any] = {"lr": 1e-12, "backbone_lr": 1e-12, "epochs": 1}
+    run = lg.fit(digits, "an", protocol="linear-init", out=tmp_path / "a", linear_epochs=3, **still, **QUICK)
+    first = load_file(run.path / "linear" / "best.safetensors")
+    assert torch.allclose(first["head.weight"], weights(run)["head.weight"], atol=1e-9)
+    assert run.config.linear is not None and run.config.linear.epochs == 3
+    assert len(run.history) == 1 and run.finished
+
+
+def test_role_hands_its_estimate_of_the_labels_to_the_next_phase(tmp_path: Path, digits: Dataset) -> None:
+    still: dict[str, Any] = {"lr": 1e-12, "backbone_lr": 1e-12, "epochs": 1}
+    options = {"expected_positives": 2.0}
+    run = lg.fit(digits, "role", options, protocol="linear-init", out=tmp_path / "a", linear_epochs=2, **still, **QUICK)
+    linear, whole = (torch.load(folder / "last.pt", weights_only=True) for folder in (run.path / "linear", run.path))
+    first, second = linear["engine"]["objectives"][0]["phi"], whole["objective"]["phi"]
+    first, second = torch.sigmoid(first), torch.sigmoid(second)
+    assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_a_run_killed_between_its_phases_ends_as_an_unbroken_one(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 2, "epochs": 2, **QUICK}
+    whole = lg.fit(digits, "em", out=tmp_path / "whole", **settings)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("labelgap.training.fit"), "network_phase", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            lg.fit(digits, "em", out=tmp_path / "broken", **settings)
+    resumed = lg.fit(digits, "em", out=tmp_path / "broken", resume=True, **settings)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[name])
+
+
+def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path, digits: Dataset) -> None:
+    """The backbone stands still, so that batch norm is not in the way, and SGD shows every gradient."""
+    settings: dict[str, Any] = {"epochs": 1, "optimiser": "sgd", "momentum": 0.0, "lr": 0.05, "backbone_lr": 1e-12}
+    quick = {**QUICK, "select": "last"}
+    runs = []
+    for batch, parts in ((32, 1), (8, 4)):
+        options = {**settings, **quick, "batch_size": batch, "accumulate": parts}
+        runs.append(lg.fit(digits, "an", protocol="end-to-end", out=tmp_path / str(parts), **options))
+    whole, parts_of_it = (weights(run)["head.bias"] for run in runs)
+    start = torch.zeros_like(whole)
+    assert float((whole - parts_of_it).abs().max()) < 0.05 * float((whole - start).abs().max())
+
+
+def test_a_method_that_looks_across_the_batch_refuses_parts_of_it(tmp_path: Path, digits: Dataset) -> None:
+    with pytest.raises(InputError, match="allow-micro-batch"):
+        lg.fit(digits, "ll-r", out=tmp_path / "a", epochs=1, accumulate=2, **QUICK)
+    run = lg.fit(digits, "ll-r", out=tmp_path / "b", epochs=1, accumulate=2, allow_micro_batch=True, **QUICK)
+    assert run.finished and run.config.accumulate == 2
+
+
+def test_the_average_of_the_weights_is_what_is_kept_and_measured(tmp_path: Path, digits: Dataset) -> None:
+    run = lg.fit(digits, "an", out=tmp_path / "a", epochs=2, ema=0.9, select="last", **QUICK)
+    assert any(not torch.equal(value, last(run)[name]) for name, value in weights(run).items())
+    again = run.evaluate(digits, "test", device="cpu")
+    assert again["map"] == pytest.approx(run.metrics["test"]["map"], abs=1e-6)
+
+
+def test_every_setting_of_the_optimiser_trains_and_stands_in_the_configuration(tmp_path: Path, digits: Dataset) -> None:
+    settings: dict[str, Any] = {
+        "optimiser": "sgd",
+        "nesterov": True,
+        "weight_decay": 1e-4,
+        "schedule": "cosine",
+        "warmup": 0.5,
+        "clip": 1.0,
+        "transform": "crop",
+        "lr": 0.05,
+    }
+    run = lg.fit(digits, "an", out=tmp_path / "a", epochs=2, **settings, **QUICK)
+    stored = run.config.model_dump()
+    assert settings.items() <= stored.items() and stored["momentum"] == 0.9
+    assert run.history[1]["loss"] < run.history[0]["loss"]
+
+
+def test_training_ends_once_the_score_has_fallen_far_below_the_best(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labelgap.training.selection import Score, Selection
+
+    scores = iter([0.5, 0.6, 0.58, 0.56, 0.9])
+    monkeypatch.setattr(Selection, "score", lambda *_: Score(next(scores), 10))
+    run = lg.fit(digits, "an", out=tmp_path / "a", epochs=5, stop_below=0.03, **QUICK)
+    assert [record["score"] for record in run.history] == [0.5, 0.6, 0.58, 0.56]
+    assert run.metrics["best_epoch"] == 2 and not run.metrics["interrupted"]
+
+
+def test_bf16_gives_nearly_the_same_training(tmp_path: Path, digits: Dataset) -> None:
+    settings: dict[str, Any] = {"epochs": 1, "select": "last", **QUICK}
+    exact, rough = (
+        lg.fit(digits, "an", out=tmp_path / precision, precision=precision, **settings)
+        for precision in ("float32", "bf16")
+    )
+    assert rough.config.precision == "bf16"
+    assert rough.history[0]["loss"] == pytest.approx(exact.history[0]["loss"], rel=0.02)
+    scores = rough.predict(digits.test.images, device="cpu")  # type: ignore[union-attr]
+    assert len(np.unique(scores)) > 0.9 * scores.size, "logits are not rounded to bf16, which would tie ranks"
