@@ -232,3 +232,14 @@ def test_senseless_arguments_are_refused(files: FileImages, tmp_path: Path) -> N
         loader(files, transform=Squash(8), flip_seed=0)
     with pytest.raises(InputError, match="uint8"):
         resized(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
+
+
+def test_parts_of_pictures_are_not_mirrored_where_that_shows_something_else() -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
+    changed = 0
+    for row in range(12):
+        free = RandomCrop(16, jitter=0, lighting=0)(picture, row, 1)
+        kept = RandomCrop(16, jitter=0, lighting=0, mirrored=False)(picture, row, 1)
+        assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
+        changed += not np.array_equal(free, kept)
+    assert 0 < changed < 12

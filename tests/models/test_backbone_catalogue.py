@@ -13,6 +13,7 @@ import torch
 import labelgap.models
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.models import (
+    UNTRAINED,
     Backbone,
     BackboneRow,
     check_name,
@@ -90,3 +91,8 @@ def test_importing_the_room_imports_neither_torchvision_nor_timm() -> None:
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(module.split(".")[0] in {"timm", "torchvision"} for module in modules), file.name
+
+
+def test_no_weights_can_be_asked_for_in_a_word() -> None:
+    assert create("efficientnet-lite0", weights="none").source == UNTRAINED.source
+    assert not is_pretrained("efficientnet-lite0", "none") and is_pretrained("efficientnet-lite0", "none.pth")

@@ -63,7 +63,7 @@ def test_without_a_network_one_message_says_what_to_do(name: str, place: str, ho
     assert [found for found in asked if found == host] == [host]
     told = str(refused.value)
     assert told.startswith(f"the pretrained weights of {name} (") and place in told and "\n" not in told
-    assert all(way in told for way in ("--weights FILE", "this machine's cache", "pretrained=False"))
+    assert all(way in told for way in ("--weights FILE", "this machine's cache", "--weights none"))
 
 
 def test_a_wish_to_stay_offline_is_kept(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ WISHES: list[dict[str, Any]] = [
     {"method": "two-way", "options": {"unknown": "negative"}, **NETWORK, "accumulate": 4, "allow_micro_batch": True},
     {"method": "an", **NETWORK, "protocol": "linear-init", "linear_epochs": 3, "linear_lr": 0.01, "transform": "crop"},
     {"method": "an", **NETWORK, "optimiser": "sgd", "momentum": 0.0, "head": "boostlu", "precision": "bf16"},
-    {"method": "an", "protocol": "linear", "backbone": "small-cnn", "lr": 0.01, "backbone_lr": 0.5},
+    {"method": "an", "protocol": "linear", "backbone": "small-cnn", "lr": 0.01},
     *({"method": "an", "preset": preset, **NETWORK} for preset in PRESETS),
     {"method": "an", "preset": "kobayashi2023", "backbone": "small-cnn", "protocol": "linear", "schedule": "constant"}
     | {"transform": "squash", "optimiser": "adam", "nesterov": False},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 import labelgap as lg
 from labelgap.core.errors import RunError
+from labelgap.core.seeds import generator
 from labelgap.objectives import ElementWise
 from labelgap.objectives.registry import _METHODS
 from labelgap.training.checkpoint import LAST
-from labelgap.training.watch import Watch
+from labelgap.training.watch import Watch, check_weights
 
 
 class Breaks(ElementWise):
@@ -46,6 +48,25 @@ def test_the_run_stops_with_the_step_and_the_images_named_and_the_last_good_stat
     named = str(caught.value).split("images ")[1].split(" …")[0].split(", ")
     assert set(named) <= set(data.train.labels.images) and len(named) == 3
     assert (tmp_path / "run" / LAST).exists() and len(lg.open_run(tmp_path / "run").history) == 1
+
+
+def test_a_head_on_fixed_features_names_the_step_and_its_images_too(tmp_path: Path, breaking: str) -> None:
+    data = lg.load("digits", train=44, val=20, test=20)
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "device": "cpu", "quiet": True, "trace": "off"}
+    Breaks.calls = -1  # the sixth step of an epoch has four images
+    with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
+        lg.fit(data, breaking, protocol="linear", out=tmp_path / "run", **settings)
+    order = generator(0, "order", 2).permutation(44)
+    expected = [data.train.labels.images[row] for row in order[16:24]]
+    assert f"(images {', '.join(expected[:3])} …)" in str(caught.value)
+    assert "state is that of epoch 1" in str(caught.value) and "--clip" not in str(caught.value)
+    assert len(lg.open_run(tmp_path / "run").history) == 1
+
+
+def test_a_step_that_spoils_the_weights_at_the_end_of_an_epoch_is_noticed_before_it_is_kept() -> None:
+    check_weights([torch.ones(2), torch.zeros(0)], 1)
+    with pytest.raises(RunError, match=r"after epoch 2.* good state is that of epoch 1"):
+        check_weights([torch.ones(2), torch.tensor([1.0, float("nan")])], 2)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -114,7 +115,50 @@ def test_the_linear_phase_can_be_set_and_means_nothing_elsewhere(digits: Dataset
         decide(digits, Wishes(method="an", protocol="end-to-end", training={"linear_epochs": 4}))
 
 
-@pytest.mark.parametrize("setting", [{"clip": 1.0}, {"ema": 0.9}, {"schedule": "cosine"}, {"accumulate": 2}])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str, digits: Dataset) -> None:
+    asked: dict[str, Any] = {"method": "role", "options": {"expected_positives": 2.0}, "preset": name}
+    alone, _, _ = decide(digits, Wishes(**asked, backbone="small-cnn", protocol="linear"))
+    phase = preset(name, method="role", dataset="digits", protocol="linear-init")
+    for setting in ("epochs", "lr", "batch_size"):
+        assert getattr(alone, setting) == phase[f"linear_{setting}"]
+    assert (alone.optimiser, alone.momentum, alone.backbone_lr) == ("adam", 0.0, alone.lr)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"momentum": 0.9}, "--optimiser sgd"),
+        ({"nesterov": True}, "--optimiser sgd"),
+        ({"optimiser": "sgd", "momentum": 0.0, "nesterov": True}, "--momentum 0.9"),
+        ({"stop_below": 0.03}, "val score"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(setting: dict[str, Any], said: str, digits: Dataset) -> None:
+    with pytest.raises(InputError, match=said):
+        decide(digits, Wishes(method="an", select="last", training=setting))  # type: ignore[arg-type]
+
+
+def test_a_preset_leaves_out_what_would_do_nothing(digits: Dataset) -> None:
+    """The paper's momentum where the user takes Adam, and its early end where there is no score to fall."""
+    asked: dict[str, Any] = {"method": "an", "backbone": "small-cnn", "select": "last"}
+    config, _, _ = decide(digits, Wishes(**asked, preset="kobayashi2023", training={"optimiser": "adam"}))
+    assert (config.optimiser, config.momentum, config.nesterov) == ("adam", 0.0, False)
+    config, _, _ = decide(digits, Wishes(**asked, preset="kim2022"))
+    assert config.stop_below is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"clip": 1.0},
+        {"ema": 0.9},
+        {"schedule": "cosine"},
+        {"accumulate": 2},
+        {"precision": "bf16"},
+        {"lr": 0.01, "backbone_lr": 0.5},
+    ],
+)
 def test_settings_of_a_whole_network_are_refused_where_only_a_head_learns(
     setting: dict[str, object], digits: Dataset
 ) -> None:
@@ -130,7 +174,7 @@ def test_a_misspelt_setting_is_named_with_the_nearest(digits: Dataset) -> None:
 def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
     digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not including_emulation)
     photos, cuda = replace(digits, protocol="linear"), torch.device("cuda")
     config, _, _ = decide(photos, Wishes(method="an"), cuda)
     assert (config.protocol, config.precision) == ("linear-init", "bf16")

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
+from labelgap.models import create
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
 
@@ -39,6 +40,36 @@ def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_pa
     assert torch.allclose(first["head.weight"], weights(run)["head.weight"], atol=1e-9)
     assert run.config.linear is not None and run.config.linear.epochs == 3
     assert len(run.history) == 1 and run.finished
+
+
+def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured(
+    tmp_path: Path, digits: Dataset
+) -> None:
+    run = lg.fit(digits, "an", protocol="linear", out=tmp_path / "a", epochs=1, **QUICK)
+    torch.manual_seed(99)
+    again = lg.open_run(run.path).evaluate(digits, "test", device="cpu", resamples=0)
+    assert again["average_precision"] == pytest.approx(run.metrics["test"]["average_precision"], abs=1e-6)
+
+
+def test_a_head_on_weights_of_a_file_does_not_need_the_file_again(tmp_path: Path, digits: Dataset) -> None:
+    file = tmp_path / "backbone.safetensors"
+    save_file({name: value.clone() for name, value in create("small-cnn").state_dict().items()}, file)
+    run = lg.fit(digits, "an", protocol="linear", weights=file, out=tmp_path / "a", epochs=1, **QUICK)
+    file.unlink()
+    again = lg.open_run(run.path).evaluate(digits, "test", device="cpu", resamples=0)
+    assert again["map"] == pytest.approx(run.metrics["test"]["map"], abs=1e-6)
+
+
+def test_what_was_drawn_before_the_training_does_not_change_it(tmp_path: Path, digits: Dataset) -> None:
+    """Measuring the cost draws random numbers, and a quiet run does not measure it."""
+    options = {"rank": "sampled"}
+    runs = []
+    for name, draws in (("a", 0), ("b", 5)):
+        with pytest.MonkeyPatch.context() as patch:
+            module = import_module("labelgap.training.fit")
+            patch.setattr(module, "announce", lambda *_, count=draws: torch.rand(count))
+            runs.append(lg.fit(digits, "warp", options, out=tmp_path / name, epochs=1, **QUICK))
+    assert runs[0].history[0]["loss"] == runs[1].history[0]["loss"]
 
 
 def test_role_hands_its_estimate_of_the_labels_to_the_next_phase(tmp_path: Path, digits: Dataset) -> None:

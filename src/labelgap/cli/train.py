@@ -71,7 +71,9 @@ def train(
         str | None, typer.Option(help="A paper's settings: cole2021, kim2022, zhou2022 or kobayashi2023.")
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="See `labelgap backbones`. [default: suits the data]")] = None,
-    weights: Annotated[Path | None, typer.Option(help="File of the backbone's weights: .pth or .safetensors.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="File of the backbone's weights: .pth, .safetensors; or none.")
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="linear, end-to-end or linear-init. [default: suits data and device]")
     ] = None,

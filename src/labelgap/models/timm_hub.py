@@ -95,5 +95,5 @@ def _out_of_reach(name: str, place: str, way: str, error: Exception) -> InputErr
     return InputError(
         f"the pretrained weights of {name} ({place}) are not on this machine, and cannot be fetched ({reason}). "
         f"Give a file of weights: --weights FILE (in Python, weights=); or put them into this machine's cache ({way}); "
-        "or start from random weights (in Python, pretrained=False)."
+        "or start from random weights: --weights none."
     )

@@ -4,8 +4,8 @@ Many methods differ only in the weights that they give to an entry by the state 
 
 .. math:: \ell = u_y\,(-\ln p) + v_y\,(-\ln(1-p)) + w_y\,H(p)
 
-and perhaps in how many positives they expect of a batch. Whoever trains many of them at once needs one evaluation for
-all, and knows its derivative without asking autograd:
+and perhaps in how many positives they expect of a batch, or in an estimate of the labels that learns along. Whoever
+trains many of them at once needs one evaluation for all, and knows its derivative without asking autograd:
 
 .. math:: \frac{d\ell}{dx} = (u_y + v_y)\,p - u_y - w_y\,x\,p\,(1-p)
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from labelgap.labels.codes import ABSENT, PRESENT
@@ -27,8 +27,8 @@ __all__ = [
     "AS_ABSENT",
     "AS_PRESENT",
     "Blend",
+    "Companion",
     "IGNORED",
-    "Mixed",
     "Shares",
     "blend_of",
     "entry_shares",
@@ -48,6 +48,22 @@ FAR = 50.0
 """From here on ln(1 + eˣ) is x, even in float64."""
 
 
+class Companion(NamedTuple):
+    """An estimate of the labels that learns along with the classifier (`role`).
+
+    Its logits have costs of the same mixture, and each of the two teaches the other: where one thinks that a label is
+    present with probability p, ``share`` · p of the other's weight of −ln(1 − p) goes to −ln p. What is taught is a
+    constant to the gradient.
+
+    Attributes:
+        estimate: ``(…, N, K)`` logits, for every training image.
+        share: how much of the weight is the teacher's to give.
+    """
+
+    estimate: nn.Parameter
+    share: float
+
+
 class Blend(NamedTuple):
     """How the cost of an entry is mixed, by the state of its label.
 
@@ -55,11 +71,15 @@ class Blend(NamedTuple):
         shares: ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries, how much of each cost.
         marks: whether the objective's ``modified`` entries have shares of their own.
         expected: positives per image that a batch should have (`epr`), ``(…)``; None where that plays no part.
+        expected_share: how much it costs not to have them, as a share of what it costs in `epr`.
+        companion: what learns along; None where nothing does.
     """
 
     shares: Tensor
     marks: bool = False
     expected: Tensor | None = None
+    expected_share: float = 1.0
+    companion: Companion | None = None
 
     @property
     def undecided(self) -> bool:
@@ -79,6 +99,8 @@ def blend_of(
     present: Shares = AS_PRESENT,
     modified: Shares | None = None,
     expected: Number | None = None,
+    expected_share: float = 1.0,
+    companion: Companion | None = None,
 ) -> Blend:
     """Put a mixture together; a share may be a tensor of shape ``(…)``, one for every head.
 
@@ -90,7 +112,8 @@ def blend_of(
     numbers = [torch.as_tensor(share, dtype=torch.float64).cpu() for row in rows for share in row]
     stacked = torch.stack(torch.broadcast_tensors(*numbers), dim=-1)  # type: ignore[no-untyped-call]
     wanted = None if expected is None else torch.as_tensor(expected, dtype=torch.float64).cpu()
-    return Blend(stacked.reshape(*stacked.shape[:-1], 4, 3), modified is not None, wanted)
+    shares = stacked.reshape(*stacked.shape[:-1], 4, 3)
+    return Blend(shares, modified is not None, wanted, expected_share, companion)
 
 
 def entry_shares(shares: Tensor, labels: Tensor, modified: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,38 +141,25 @@ def entry_shares(shares: Tensor, labels: Tensor, modified: Tensor | None = None)
     return looked_up(shares[..., 0]), looked_up(shares[..., 1]), looked_up(shares[..., 2])
 
 
-class Mixed(NamedTuple):
-    """What entries cost, ``(…)`` of any shape, and what was computed on the way.
-
-    Attributes:
-        cost: of every entry.
-        slope: its derivative in the logit.
-        chance: p.
-        away: −ln(1 − p).
-    """
-
-    cost: Tensor
-    slope: Tensor
-    chance: Tensor
-    away: Tensor
-
-
-def mixed(logits: Tensor, both: Tensor, minus_present: Tensor) -> Mixed:
+def mixed(logits: Tensor, chance: Tensor, both: Tensor, minus_present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Mix the costs of present and absent, :math:`u\,(-\ln p) + v\,(-\ln(1-p)) = (u + v)(-\ln(1-p)) - u\,x`.
 
     Args:
         logits: x, of any shape.
-        both: u + v, of the same shape.
-        minus_present: −u, of the same shape.
+        chance: p, of the same shape, as all others are.
+        both: u + v.
+        minus_present: −u.
+
+    Returns:
+        the cost, its derivative in x, and −ln(1 − p).
 
     Example:
-        >>> one = torch.ones(1)
-        >>> [values.item() for values in mixed(torch.zeros(1), one, -one)[1:3]]
-        [-0.5, 0.5]
+        >>> zero, one = torch.zeros(1), torch.ones(1)
+        >>> mixed(zero, zero.sigmoid(), one, -one)[:2]
+        (tensor([0.6931]), tensor([-0.5000]))
     """
-    chance, away = torch.sigmoid(logits), softplus(logits, threshold=FAR)
-    slope = torch.addcmul(minus_present, both, chance)
-    return Mixed(torch.addcmul(both * away, minus_present, logits), slope, chance, away)
+    away = softplus(logits, threshold=FAR)
+    return torch.addcmul(both * away, minus_present, logits), torch.addcmul(minus_present, both, chance), away
 
 
 def mixed_entropy(logits: Tensor, weight: Tensor, chance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.core.processes import world_size
 from labelgap.core.seeds import derive
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.objectives.blends import exact, mixed
+from labelgap.labels.codes import PRESENT
+from labelgap.objectives.blends import AS_ABSENT, Blend, Companion, blend_of, exact
 from labelgap.objectives.cole2021 import PAPER, ignore_unknown
 from labelgap.objectives.cole2021_expected import ExpectsPositives, expected_positive_regularisation
 from labelgap.objectives.options import number
 from labelgap.objectives.registry import method
 from labelgap.objectives.remembering import Remembers
-from labelgap.objectives.terms import Number, cross_entropy, widen
+from labelgap.objectives.terms import Number, cross_entropy
 
-__all__ = ["OnlineLabelEstimation", "label_estimation", "label_estimation_slopes", "starting_logits"]
+__all__ = ["OnlineLabelEstimation", "label_estimation", "starting_logits"]
 
 KNOWN = math.log(0.995 / 0.005)
 SPREAD = math.log(0.6 / 0.4)
@@ -72,40 +71,6 @@ def label_estimation(
     return 0.5 * total
 
 
-@torch.no_grad()
-def label_estimation_slopes(
-    logits: Tensor, estimate: Tensor, labels: Tensor, *, expected_positives: Number
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean of ``label_estimation``, and its derivatives in the logits and in the estimate, in closed form.
-
-    Args:
-        logits: ``(…, B, K)`` of the classifier.
-        estimate: ``(…, B, K)`` logits of the estimated labels.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        expected_positives: positives per image; a tensor of shape ``(…)`` gives every head its own.
-
-    Example:
-        >>> zeros, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
-        >>> loss, slope, _ = label_estimation_slopes(zeros, zeros, labels, expected_positives=1.0)
-        >>> loss, slope
-        (tensor(1.0397), tensor([[-0.1250,  0.0000]]))
-    """
-    rows, classes = logits.shape[-2:]
-    size = rows * classes
-    present = labels == PRESENT
-    views = torch.stack([logits, estimate])
-    chance = torch.sigmoid(views)
-    if isinstance(expected_positives, Tensor):
-        expected_positives = expected_positives.to(views.dtype)
-    taught = (present | (labels == ABSENT)).to(views.dtype) + 1.0
-    cost, slope, _, _ = mixed(views, taught, chance.flip(0).add_(present).neg_())
-    gap = (chance.sum(dim=(-2, -1)) / rows - expected_positives) / classes
-    loss = torch.addcmul(cost.sum(dim=(-2, -1)) / size, gap, gap).sum(dim=0) * 0.5
-    slope.addcmul_(torch.addcmul(chance, chance, chance, value=-1.0), gap[..., None, None], value=2.0)
-    slope.mul_(0.5 / size)
-    return loss, slope[0], slope[1]
-
-
 @method(
     "role", paper=PAPER, summary="online label estimation: the missing labels are learned along with the classifier"
 )
@@ -127,7 +92,6 @@ class OnlineLabelEstimation(Remembers, ExpectsPositives):
 
     eps: Number
     phi: torch.nn.Parameter
-    _rows_with_slope: Tensor | None = None
 
     def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(expected_positives, reduction)
@@ -164,30 +128,15 @@ class OnlineLabelEstimation(Remembers, ExpectsPositives):
         expected = self.required_positives()
         return self.reduced(label_estimation(logits, estimate, labels, expected_positives=expected, eps=self.eps))
 
-    @torch.no_grad()
-    def slopes(
-        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``label_estimation_slopes``; φ keeps one gradient, whose rows ``after_step`` sets to zero again."""
-        if index is None or self.reduction == "none" or not exact(self.eps) or world_size() > 1:
-            return super().slopes(logits, labels, index, features)
-        if self._rows_with_slope is not None and self.phi.grad is not None:
-            self.phi.grad.zero_()
-        logits = widen(logits)
-        estimate, expected = self.recall("phi", index).to(logits.dtype), self.required_positives()
-        loss, slope, learned = label_estimation_slopes(logits, estimate, labels, expected_positives=expected)
-        if self.reduction == "sum":
-            size = logits.shape[-2] * logits.shape[-1]
-            loss, slope, learned = size * loss, size * slope, size * learned
-        if self.phi.grad is None:
-            self.phi.grad = torch.zeros_like(self.phi)
-        self._rows_with_slope = index.to(self.phi.device)
-        self.phi.grad.index_add_(-2, self._rows_with_slope, learned.to(self.phi.dtype))
-        return loss, slope
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """Forget the slopes of the rows of the last step."""
-        if self._rows_with_slope is not None and self.phi.grad is not None:
-            self.phi.grad.index_fill_(-2, self._rows_with_slope, 0.0)
-        self._rows_with_slope = None
+    def blend(self, classes: int) -> Blend | None:
+        """Half of two mixtures, of the classifier and of the estimate, that are each other's soft targets."""
+        if not exact(self.eps) or self.table is None:
+            return None
+        return blend_of(
+            unknown=(0.0, 0.5, 0.0),
+            absent=AS_ABSENT,
+            present=(0.5, 0.5, 0.0),
+            expected=self.required_positives(),
+            expected_share=0.5,
+            companion=Companion(self.phi, 0.5),
+        )

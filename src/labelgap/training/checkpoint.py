@@ -32,6 +32,7 @@ __all__ = [
     "PREVIOUS_BEST",
     "State",
     "Stateful",
+    "has_backbone",
     "load_weights",
     "read_last",
     "remove_previous",
@@ -181,6 +182,15 @@ def load_weights(folder: Path, network: nn.Module) -> None:
     lacking = [name for name in missing if not (frozen and name.startswith("backbone."))]
     if lacking or unexpected:
         raise RunError(f"{path} does not fit the network of its config.json ({[*lacking, *unexpected][0]}).")
+
+
+def has_backbone(folder: Path) -> bool:
+    """Return whether ``best.safetensors`` holds a whole network, or only the head on a backbone known by its name."""
+    try:
+        with safetensors.safe_open(folder / BEST, framework="pt") as file:
+            return any(name.startswith("backbone.") for name in file.keys())  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise RunError(f"{folder / BEST} is damaged ({error}).") from None
 
 
 def remove_previous(folder: Path) -> None:

@@ -41,7 +41,7 @@ class RunConfig(BaseModel):
         options: of the objective.
         preset: the paper whose settings were asked for, if any.
         backbone: name of the network.
-        weights: the file its weights come from, where it is not their usual source.
+        weights: the file its weights come from, where it is not their usual source; "none" where it begins at random.
         size: the side of its pictures in pixels, where it is not the network's own.
         protocol: "linear", "end-to-end" or "linear-init".
         linear: the linear phase of linear-init; what follows is then the phase after it.

@@ -22,6 +22,7 @@ from labelgap.training.features import are_cached
 from labelgap.training.inputs import ImageInputs
 from labelgap.training.optimisers import build_optimiser
 from labelgap.training.progress import Reporter
+from labelgap.training.vectors import keeps_backbone
 
 __all__ = ["Cost", "announce", "measure", "time_in_words"]
 
@@ -75,7 +76,7 @@ def measure(
     if config.protocol != "end-to-end":
         seconds += _feature_seconds(data, network, device, workers)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
-        disk += total * width * 4
+        disk += total * width * 4 + (2 * weights if keeps_backbone(config, network.backbone) else 0)
     if config.protocol != "linear":
         seconds += config.epochs * _epoch_seconds(data, config, network, device)
         disk += 10 * weights
@@ -127,7 +128,7 @@ def _feature_seconds(data: Dataset, network: Classifier, device: torch.device, w
     backbone.eval()
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
-        each = _quickest(lambda values: backbone.features(values), batches, device) / 2
+        each = _quickest(lambda values: backbone.features(values), batches, device)
     backbone.train(was_training)
     return each * sum(map(len, new)) / max(workers, 1)
 
@@ -146,7 +147,7 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
         optimiser.zero_grad(set_to_none=True)
 
     batches = inputs.batches(_sample(len(data.train), size * BATCHES), batch_size=size, epoch=1)
-    each = _quickest(step, batches, device) / size
+    each = _quickest(step, batches, device)
     val = 0 if data.val is None else len(data.val)
     return each * (len(data.train) + val / 3)
 
@@ -164,7 +165,7 @@ def _head_step(phase: LinearPhase, width: int, classes: int, device: torch.devic
 
     features = torch.zeros(phase.batch_size, width, device=device)
     batches = ((torch.zeros(0), features) for _ in range(5 * BATCHES))
-    return 1.3 * _quickest(step, batches, device)
+    return 1.3 * phase.batch_size * _quickest(step, batches, device)
 
 
 def _sample(count: int, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -174,17 +175,21 @@ def _sample(count: int, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int64
 def _quickest(
     work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, Tensor]], device: torch.device
 ) -> float:
-    """Return the seconds that the quickest batch took, with the reading of its pictures; the first warms up."""
+    """Return the seconds an image took in the quickest batch, with the reading of it; the first batch warms up."""
     taken: list[float] = []
+    first = 0.0
     began = started = time.perf_counter()
     for number, (_, values) in enumerate(batches):
         work(values)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         now = time.perf_counter()
-        if number or now - began > PATIENCE:
-            taken.append(now - started)
+        each = (now - started) / max(len(values), 1)
+        if number:
+            taken.append(each)
+        else:
+            first = each
         if now - began > PATIENCE:
             break
         started = time.perf_counter()
-    return min(taken) if taken else time.perf_counter() - began
+    return min(taken) if taken else first

@@ -22,7 +22,7 @@ from labelgap.objectives import Objective
 from labelgap.training.card import FILE as CARD
 from labelgap.training.card import write_card
 from labelgap.training.checkpoint import State, remove_previous, saying_what_is_kept
-from labelgap.training.config import FILE, read_config, write_config
+from labelgap.training.config import read_config, write_config
 from labelgap.training.cost import Cost, announce, measure
 from labelgap.training.defaults import TrainingSettings
 from labelgap.training.devices import choose_device, use_workers
@@ -34,7 +34,7 @@ from labelgap.training.phases import Outcome, Phase, linear_phase, linear_start,
 from labelgap.training.prediction_calibration import calibration_of
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run, write_predictions
-from labelgap.training.settings import Wishes, decide, open_folder
+from labelgap.training.settings import Wishes, decide, holds_run, open_folder
 from labelgap.training.traces import finish_trace
 from labelgap.training.vectors import build_network, vector_width
 
@@ -81,7 +81,7 @@ def fit(
         protocol: "linear", "end-to-end" or "linear-init"; when not given, what suits the data and the device.
         out: the run's folder; it must not hold a run yet, unless ``resume``.
         preset: a paper whose settings count where nothing else is said: one of ``PRESETS``.
-        weights: a file of weights for the backbone, instead of its usual ones.
+        weights: a file of weights for the backbone, instead of its usual ones; "none" to start at random.
         head: "linear", or "boostlu", which amplifies what a class activation map is sure of and needs end-to-end.
         seed: of initialisation, order and augmentation.
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
@@ -118,7 +118,7 @@ def _reporter(quiet: bool) -> Reporter:
 
 
 def _fit(data: Dataset, wishes: Wishes, folder: Path, way: _Way, resume: bool) -> Run:
-    stored = read_config(folder) if resume and (folder / FILE).exists() else None
+    stored = read_config(folder) if resume and holds_run(folder) else None
     config, selection, objective = decide(data, wishes, way.device, stored)
     check_batch(config.batch_size)
     objective.to(way.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)

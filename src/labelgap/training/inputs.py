@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -88,7 +89,7 @@ class ImageInputs:
         size, filter_ = self.backbone.input.size, self.backbone.input.interpolation
         if self.transform == "crop":
             if epoch is not None:
-                return RandomCrop(size, self.seed, interpolation=filter_)
+                return RandomCrop(size, self.seed, interpolation=filter_, mirrored=self.flip)
             return CentreCrop(size, round(size * 256 / 224), interpolation=filter_)
         return Squash(size, self.seed if self.flip and epoch is not None else None, interpolation=filter_)
 
@@ -121,7 +122,8 @@ class ImageInputs:
         spec = self.backbone.input
         needed = len(self) * spec.channels * spec.size**2
         free = available_memory()
-        if self.transform != "squash" or free is None or needed > SHARE * free:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine, each with pictures of its own
+        if self.transform != "squash" or free is None or needed * here > SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
         still = loader(

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from labelgap.core.processes import is_main
+from labelgap.core.seeds import derive, seed_everything
 from labelgap.labels import LabelTable, Revisions
 from labelgap.metrics import revision_quality
 from labelgap.training.checkpoint import (
@@ -88,6 +89,8 @@ def go_on(job: Kept, train_epoch: Callable[[State, int], None], device: torch.de
         save_weights(job.folder, job.scored, state.epoch)
     job.trace.restore(job.folder, state.epoch)
     job.revisions = stored_revisions(job.folder, state.epoch)
+    if not state.epoch:  # whatever was drawn before, in measuring the cost or an earlier phase, which may be skipped
+        seed_everything(derive(job.seed, "training"))
     steps = -(-len(job.table) // job.batch_size)
     bar = job.reporter.bar("training", job.epochs * steps, state.epoch * steps)
     with bar, saying_what_is_kept(job.folder):

@@ -17,16 +17,24 @@ from labelgap.objectives.cole2021_role import OnlineLabelEstimation
 from labelgap.training.checkpoint import State, Stateful
 from labelgap.training.engine import Engine
 from labelgap.training.keeping import Kept, go_on, keep, note
+from labelgap.training.watch import check_weights, divergence
 
 __all__ = ["HeadJob", "Probe", "estimate_of", "scores", "train_head"]
 
 
 class Probe(nn.Module):
-    """The head alone, as ``best.safetensors`` keeps it where the backbone was not trained."""
+    """What ``best.safetensors`` keeps where the backbone was not trained: the head.
 
-    def __init__(self, head: nn.Module) -> None:
+    Args:
+        head: of the run's network.
+        backbone: its backbone, where nobody could make the same again: one that started at random, or from a file.
+    """
+
+    def __init__(self, head: nn.Module, backbone: nn.Module | None = None) -> None:
         super().__init__()
         self.head = head
+        if backbone is not None:
+            self.backbone = backbone
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits of features."""
@@ -73,6 +81,7 @@ def _train_epoch(job: HeadJob, state: State, epoch: int) -> None:
     loss = float(job.engine.train_epoch(epoch, _recorder(job) if job.trace.active else None)[0])
     if not np.isfinite(loss):
         raise RunError(_diverged(job, epoch))
+    check_weights(job.engine.heads, epoch)
     revisions = job.engine.end_epoch()[0]
     score = None
     if job.val_features is not None:
@@ -103,8 +112,7 @@ def _recorder(job: HeadJob) -> Callable[[Tensor, Tensor, Tensor, Callable[[], Te
 
 def _diverged(job: HeadJob, epoch: int) -> str:
     """Say in which step the loss was no number, on which images, and what is kept."""
-    kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
-    return (
-        f"the loss was not a finite number in epoch {epoch}: the training has diverged. That step was not taken, and "
-        f"{kept}. Try a lower learning rate (--lr), in a new --out."
-    )
+    step = int(job.engine.failed_step)
+    rows = job.engine.order(epoch)[(step - 1) * job.batch_size : step * job.batch_size].tolist()
+    way_out = "a lower learning rate (--linear-lr in linear-init, else --lr)"
+    return divergence(step, epoch, [job.table.images[row] for row in rows], way_out)

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from labelgap.core.seeds import generator
 from labelgap.objectives import Objective
 from labelgap.training.checkpoint import State, Stateful
+from labelgap.training.engine.updates import wide
 from labelgap.training.inputs import Inputs
 from labelgap.training.keeping import Kept, go_on, keep, note
 from labelgap.training.optimisers import Course, MovingAverage
@@ -27,7 +28,7 @@ from labelgap.training.parallel import (
     share_buffers,
     without_averaging,
 )
-from labelgap.training.watch import Watch
+from labelgap.training.watch import Watch, check_weights
 
 __all__ = ["Job", "RunningMean", "logits_of", "score_all", "steps_of", "train", "train_epoch"]
 
@@ -94,7 +95,9 @@ def train_epoch(job: Job, state: State, epoch: int) -> None:
     job.objective.set_epoch(epoch)
     job.trace.start_epoch()
     running = _train_steps(job, state, epoch)
-    share_buffers(job.network)
+    check_weights(job.network.parameters(), epoch)
+    for network in (job.network, *([] if job.average is None else [job.average.network])):
+        share_buffers(network)
     scores = (lambda: logits_of(job.network, job.inputs, job=job)) if "scores" in job.objective.needs else None
     revisions = job.objective.end_epoch(scores)
     score = job.selection.score(score_all(job.scored, job.val_inputs, job=job)) if job.val_inputs is not None else None
@@ -134,9 +137,8 @@ def _backward(job: Job, rows: Tensor, inputs: Tensor, share: float) -> tuple[Ten
     if job.trace.active:
         modified = job.objective.modified(logits.detach(), labels, index)
         job.trace.record(*gathered(index, logits.detach(), labels, modified))
-    if getattr(job.objective, "reduction", "mean") == "sum":
-        share = 1.0
-    cost = share * loss + job.objective.penalty(job.network.parameters()) / job.accumulate
+    weight = 1.0 if getattr(job.objective, "reduction", "mean") == "sum" else share
+    cost = weight * loss + share * job.objective.penalty(job.network.parameters())
     cost.backward()  # type: ignore[no-untyped-call]
     return loss.detach(), index
 
@@ -204,7 +206,7 @@ class RunningMean:
 
     def add(self, loss: Tensor, count: int) -> None:
         """Take in the mean loss of ``count`` images."""
-        self.total = self.total + loss.detach().double() * count
+        self.total = self.total + loss.detach().to(wide(loss.device)) * count
         self.count += count
 
     @property

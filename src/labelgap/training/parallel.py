@@ -13,6 +13,8 @@ import atexit
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Final
 
 import numpy as np
 import torch
@@ -39,12 +41,16 @@ __all__ = [
 ]
 
 
+PATIENCE: Final = timedelta(days=1)
+"""How long processes wait for each other: the first computes the features of all images while the others do."""
+
+
 def join(device: torch.device) -> None:
     """Join the other processes, where ``torchrun`` has started several; they stay together until the program ends."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         atexit.register(dist.destroy_process_group)
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelgap.core.files import make_folder
 from labelgap.core.processes import alone, is_main
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
@@ -31,7 +32,7 @@ from labelgap.training.parallel import parallel, wait
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 from labelgap.training.traces import Trace
-from labelgap.training.vectors import vector_inputs
+from labelgap.training.vectors import keeps_backbone, vector_inputs
 
 __all__ = ["Outcome", "Phase", "Start", "linear_phase", "linear_start", "network_phase"]
 
@@ -94,7 +95,7 @@ def linear_start(phase: Phase) -> Start | None:
     config = phase.config
     assert config.linear is not None
     first = replace(phase, folder=phase.folder / FIRST, config=_first_phase(config, config.linear))
-    first.folder.mkdir(exist_ok=True)
+    make_folder(first.folder)
     outcome = linear_phase(first)
     if outcome.state.epoch < first.config.epochs:
         return None
@@ -134,7 +135,8 @@ def linear_phase(phase: Phase) -> Outcome:
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
         )
-        probe = Probe(phase.network.head)
+        backbone = phase.network.backbone
+        probe = Probe(phase.network.head, backbone if keeps_backbone(config, backbone) else None)
         job = HeadJob(engine=engine, probe=probe, val_features=features.get("val"), **_kept(phase))
         state = train_head(job, phase.device)
     wait()

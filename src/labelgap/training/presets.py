@@ -11,11 +11,17 @@ from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
 from labelgap.objectives.published import sister
+from labelgap.training.defaults import LINEAR_PHASE
 
 __all__ = ["PRESETS", "preset"]
 
 OTHER: Final = "coco2014"
 """Whose settings a set takes that a paper does not have: the paper's largest set of everyday photos."""
+_OF_A_NETWORK: Final = (
+    *("optimiser", "momentum", "nesterov", "weight_decay", "schedule", "transform"),
+    *("backbone_lr", "stop_below"),
+)
+"""What a paper says of training the whole network; a head alone is trained by Adam, as in linear-init's first phase."""
 
 
 def preset(name: str, *, method: str, dataset: str | None, protocol: str | None) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
         name: one of ``PRESETS``.
         method: only Cole 2021 has settings that depend on it.
         dataset: "voc2012", "coco2014", "nuswide", "cub", "openimages"; any other takes those of COCO.
-        protocol: as asked for; None for the paper's main one.
+        protocol: as asked for; None for the paper's main one. "linear" is the first phase of "linear-init", alone.
 
     Example:
         >>> settings = preset("kim2022", method="ll-r", dataset="voc2012", protocol=None)
@@ -36,9 +42,12 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
         raise UnknownNameError("preset", name, PRESETS)
     known = sister(dataset) or ("openimages" if dataset == "openimages" else OTHER)
     settings = PRESETS[name](method, known, protocol)
-    if settings["protocol"] != "linear-init":
-        settings = {key: value for key, value in settings.items() if not key.startswith("linear_")}
-    return settings
+    if settings["protocol"] == "linear-init":
+        return settings
+    if settings["protocol"] == "linear":
+        settings = {name: value for name, value in settings.items() if name not in _OF_A_NETWORK}
+        settings |= {name: settings[f"linear_{name}"] for name in ("epochs", "lr", "batch_size")}
+    return {name: value for name, value in settings.items() if not name.startswith("linear_")}
 
 
 def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
@@ -47,43 +56,37 @@ def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]
     The paper searches batch {8, 16} × lr {1e-2 … 1e-5}. Of its choices the linear phases of `an-ls` and `role` are
     known; the others take 16 and 1e-3, and 1e-5 where the whole network is trained.
     """
-    protocol = protocol or "linear"
     smooth = method in ("an-ls", "ls")
     batches = (8, 8, 16, 8) if smooth else (16, 16, 16, 8)
     phase = {"epochs": 25, "lr": 1e-4 if smooth else 1e-3, "batch_size": _of(dataset, batches)}
-    if protocol == "linear":
-        return {**_common(protocol), **phase, "backbone_lr": phase["lr"]}
     later = {"epochs": 10, "lr": 1e-5, "backbone_lr": 1e-5, "batch_size": phase["batch_size"]}
-    return {**_common(protocol), **later, **{f"linear_{key}": value for key, value in phase.items()}}
+    return {**_common(protocol or "linear"), **later, **{f"linear_{name}": value for name, value in phase.items()}}
 
 
 def _kim2022(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
     """10 epochs at batch 16, the head ten times as fast as the backbone; it ends 3 points of mAP below the best."""
-    common = {**_common(protocol or "end-to-end"), "stop_below": 0.03}
+    common = {**_common(protocol or "end-to-end"), **LINEAR_PHASE, "stop_below": 0.03}
     if dataset == "openimages":
         rest = {"backbone": "resnet101", "size": 224, "epochs": 20, "batch_size": 288}
         return {**common, **rest, "lr": 2e-4, "backbone_lr": 2e-5}
     rate = _of(dataset, (5e-3, 1e-5, 1e-5, 7.5e-5))
     sgd = {"optimiser": "sgd", "momentum": 0.9, "weight_decay": 1e-3} if dataset == "voc2012" else {}
-    phase = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
-    return {**common, **sgd, **phase, "epochs": 10, "batch_size": 16, "lr": 10 * rate, "backbone_lr": rate}
+    return {**common, **sgd, "epochs": 10, "batch_size": 16, "lr": 10 * rate, "backbone_lr": rate}
 
 
 def _zhou2022(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
     """10 epochs of Adam with one rate; no early end, which in the authors' code keeps APL from ever starting."""
     rate, batch = _of(dataset, (1e-5, 1e-5, 1e-5, 1e-4)), _of(dataset, (8, 16, 16, 8))
-    phase = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
-    common = {**_common(protocol or "end-to-end"), **phase}
+    common = {**_common(protocol or "end-to-end"), **LINEAR_PHASE}
     return {**common, "epochs": 10, "batch_size": batch, "lr": rate, "backbone_lr": rate}
 
 
 def _kobayashi2023(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
     """40 epochs of SGD at batch 512 with a cosine, on random crops; the last epoch is kept."""
     sgd = {"optimiser": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4, "schedule": "cosine"}
-    phase = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
     pictures = {"transform": "crop", "size": 224, "select": "last"}
     rates = {"epochs": 40, "batch_size": 512, "lr": 0.01, "backbone_lr": 0.001}
-    return {**_common(protocol or "end-to-end"), **phase, **sgd, **pictures, **rates}
+    return {**_common(protocol or "end-to-end"), **LINEAR_PHASE, **sgd, **pictures, **rates}
 
 
 PRESETS: Final[dict[str, Callable[[str, str, str | None], dict[str, Any]]]] = {

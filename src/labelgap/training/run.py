@@ -21,7 +21,7 @@ from labelgap.data.images import ImageSource
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.models import Classifier
-from labelgap.training.checkpoint import BEST, load_weights
+from labelgap.training.checkpoint import BEST, has_backbone, load_weights
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device, use_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes, probabilities
@@ -77,7 +77,7 @@ class Run:
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
         width = stored_width(self.path / BEST) if self.config.backbone == FEATURES else None
-        network = build_network(self.config, width, pretrained=self.config.protocol == "linear")
+        network = build_network(self.config, width, pretrained=not has_backbone(self.path))
         load_weights(self.path, network)
         return network.eval()
 

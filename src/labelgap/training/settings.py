@@ -21,13 +21,13 @@ from labelgap.objectives import Objective, objective, published
 from labelgap.objectives.cole2021_expected import ExpectsPositives
 from labelgap.training.auto import choose_method
 from labelgap.training.config import FILE, RunConfig, read_config
-from labelgap.training.defaults import TrainingSettings, defaults_for
+from labelgap.training.defaults import TrainingSettings, settle
 from labelgap.training.presets import preset
 from labelgap.training.selection import Selection, choose_selection
 from labelgap.training.traces import parse_trace
 from labelgap.training.vectors import check_vectors
 
-__all__ = ["Wishes", "decide", "open_folder"]
+__all__ = ["Wishes", "decide", "holds_run", "open_folder"]
 
 ENOUGH = 100
 PROTOCOLS = ("linear", "end-to-end", "linear-init")
@@ -71,9 +71,10 @@ def decide(
     _check_head(wishes.head, protocol)
     backbone = wishes.backbone or asked.get("backbone") or data.backbone
     check_vectors(data, backbone, protocol)
+    _refuse_for_vectors(data, wishes)
     method, why = _method(data, wishes, protocol)
     options, made = _objective(data, method, wishes.options)
-    settings = _settings(protocol, _has_weights(backbone, wishes.weights), asked, wishes.training)
+    settings = settle(protocol, _has_weights(backbone, wishes.weights), asked, wishes.training)
     if settings.get("accumulate", 1) > 1 and made.across_batch and not wishes.allow_micro_batch:
         raise InputError(
             f"'{method}' looks across the batch, and accumulating gradients would show it a part at a time: take a "
@@ -82,6 +83,8 @@ def decide(
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
     rule = asked.get("select", "auto") if wishes.select == "auto" else wishes.select
     selection = choose_selection(observed, truth, rule)
+    if selection.labels is None and settings.pop("stop_below", None) and wishes.training.get("stop_below"):
+        raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
     config = RunConfig.checked(
         data=dict(data.recipe),
         classes=data.classes,
@@ -93,7 +96,7 @@ def decide(
         weights=wishes.weights,
         protocol=protocol,
         head=wishes.head,
-        **{**settings, "precision": _precision(settings.get("precision"), device, stored)},
+        **{**settings, "precision": _precision(settings.get("precision"), protocol, device, stored)},
         flip=data.flip and protocol != "linear",
         seed=wishes.seed,
         select=selection.rule,
@@ -106,11 +109,19 @@ def _from_preset(data: Dataset, wishes: Wishes, protocol: str | None) -> dict[st
     """Return what a preset says, as far as the data can follow it."""
     if wishes.preset is None:
         return {}
+    vectors = data.backbone == FEATURES
+    protocol = protocol or ("linear" if vectors else None)
     asked = preset(wishes.preset, method=wishes.method, dataset=data.recipe.get("name"), protocol=protocol)
-    if data.backbone == FEATURES:
+    if vectors:
         asked = {name: value for name, value in asked.items() if name not in ("backbone", "size", "transform")}
-        asked |= {"protocol": "linear"} if protocol is None else {}
     return asked
+
+
+def _refuse_for_vectors(data: Dataset, wishes: Wishes) -> None:
+    """Say which wishes mean nothing where there are no pixels."""
+    for name, value in (("weights", wishes.weights), ("size", wishes.training.get("size"))):
+        if data.backbone == FEATURES and value is not None:
+            raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
 
 
 def _usual_protocol(data: Dataset, device: torch.device | None) -> str:
@@ -119,58 +130,17 @@ def _usual_protocol(data: Dataset, device: torch.device | None) -> str:
     return "linear-init" if photos and device is not None and device.type == "cuda" else data.protocol
 
 
-def _settings(protocol: str, pretrained: bool, asked: Mapping[str, Any], wished: TrainingSettings) -> dict[str, Any]:
-    """Lay what was wished for over what a preset says over what is usual."""
-    known = TrainingSettings.__annotations__
-    for name in wished:
-        if name not in known:
-            raise UnknownNameError("setting", name, known)
-    given = {name: value for name, value in wished.items() if value is not None}
-    usual = {**defaults_for(protocol, pretrained), **{name: asked[name] for name in known if name in asked}}
-    if "lr" in given and "backbone_lr" not in given:
-        given["backbone_lr"] = _rounded(usual["backbone_lr"] / usual["lr"] * float(given["lr"]))  # type: ignore[arg-type]
-    settings = {**usual, **given}
-    if settings.get("optimiser") == "sgd":
-        settings.setdefault("momentum", 0.9)
-    phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
-    if protocol == "linear-init":
-        settings["linear"] = phase
-    elif wasted := [name for name in given if name.startswith("linear_")]:
-        raise InputError(f"{wasted[0]} is a setting of --protocol linear-init, and this is {protocol}.")
-    if protocol == "linear":
-        _refuse_in_linear(settings)
-    return settings
+def _precision(asked: str | None, protocol: str, device: torch.device | None, stored: RunConfig | None) -> str:
+    """Return the precision: bf16 on a GPU that has it, unless something else is asked for or was begun with.
 
-
-def _refuse_in_linear(settings: Mapping[str, Any]) -> None:
-    """Say which settings mean nothing where only a head is trained."""
-    plain = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "squash"}
-    for name, usual in plain.items():
-        if settings.get(name, usual) != usual:
-            raise InputError(
-                f"{name}={settings[name]} is for training a whole network: the linear protocol has Adam or SGD at a "
-                "constant rate. Leave it out, or take --protocol end-to-end."
-            )
-
-
-def _precision(asked: str | None, device: torch.device | None, stored: RunConfig | None) -> str:
-    """Return the precision: bf16 on a GPU that has it, unless something else is asked for or was begun with."""
+    Features are shared by runs on all devices, and a head is small: both are float32 everywhere.
+    """
     if asked not in (None, "auto"):
         return str(asked)
     if stored is not None:
         return stored.precision
-    cuda = device is not None and device.type == "cuda"
-    return "bf16" if cuda and torch.cuda.is_bf16_supported() else "float32"
-
-
-def _rounded(rate: float) -> float:
-    """Return a learning rate without the noise of floating point.
-
-    Example:
-        >>> _rounded(0.1 * 3e-3)
-        0.0003
-    """
-    return float(f"{rate:.12g}")
+    cuda = device is not None and device.type == "cuda" and protocol != "linear"
+    return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def _objective(data: Dataset, method: str, wished: Mapping[str, Any]) -> tuple[dict[str, Any], Objective]:
@@ -183,9 +153,17 @@ def _objective(data: Dataset, method: str, wished: Mapping[str, Any]) -> tuple[d
     return {**options, **_expected_positives(made, data)}, made
 
 
+def holds_run(folder: Path) -> bool:
+    """Return whether there is a run in a folder, or say that it cannot be looked into."""
+    try:
+        return (folder / FILE).exists()
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
+
+
 def open_folder(folder: Path, config: RunConfig, resume: bool) -> None:
     """Make the run's folder, or check that the run in it is the one to go on with."""
-    exists = (folder / FILE).exists()
+    exists = holds_run(folder)
     if exists and not resume:
         raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out.")
     if resume and not exists:

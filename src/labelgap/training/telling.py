@@ -98,6 +98,8 @@ def told(value: Any) -> str:
 def _backbone(config: RunConfig) -> str:
     if config.backbone == FEATURES:
         return "none, the data are features"
+    if config.weights == "none":
+        return f"{config.backbone}, begun at random"
     return config.backbone + ("" if config.weights is None else f", weights of {told(config.weights)}")
 
 

@@ -15,11 +15,19 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.features import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.models import Backbone, Classifier, InputSpec, Weights, create
+from labelgap.models import UNTRAINED, Backbone, Classifier, InputSpec, Weights, create
 from labelgap.training.config import RunConfig
 from labelgap.training.inputs import FeatureInputs
 
-__all__ = ["GivenFeatures", "build_network", "check_vectors", "stored_width", "vector_inputs", "vector_width"]
+__all__ = [
+    "GivenFeatures",
+    "build_network",
+    "check_vectors",
+    "keeps_backbone",
+    "stored_width",
+    "vector_inputs",
+    "vector_width",
+]
 
 
 class GivenFeatures(Backbone):
@@ -55,6 +63,12 @@ def build_network(config: RunConfig, width: int | None, *, pretrained: bool = Tr
     else:
         backbone = create(config.backbone, pretrained=False, size=config.size)
     return Classifier(backbone, len(config.classes), config.head)
+
+
+def keeps_backbone(config: RunConfig, backbone: Backbone) -> bool:
+    """Return whether a linear run keeps its backbone: its name alone does not bring back what began at random or in a
+    file."""
+    return config.weights is not None or backbone.source == UNTRAINED.source
 
 
 def vector_width(data: Dataset) -> int | None:

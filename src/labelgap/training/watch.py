@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from labelgap.core.errors import RunError
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "check_weights", "divergence"]
 
 
 class Watch:
@@ -46,11 +46,36 @@ class Watch:
         """Stop the run if a loss was bad. This waits for the device, so it is asked seldom."""
         if not bool(self.bad):
             return
-        rows = [row for row in self.rows.tolist() if row < len(self.names)]
-        shown = ", ".join(self.names[row] for row in rows[:3]) + (" …" if len(rows) > 3 else "")
+        names = [self.names[row] for row in self.rows.tolist() if row < len(self.names)]
+        way_out = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
+        raise RunError(divergence(int(self.step), epoch, names, way_out))
+
+
+@torch.no_grad()
+def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
+    """Stop the run if the last steps of an epoch, which no loss has looked at, have spoilt the weights.
+
+    Without this an epoch could be kept of which nothing can go on.
+    """
+    norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
+    if norms and not bool(torch.stack(norms).isfinite().all()):
         kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
         raise RunError(
-            f"the loss was not a finite number in step {int(self.step)} of epoch {epoch} (images {shown}): the "
-            f"training has diverged. That step was not taken, and {kept}. Try a lower learning rate (--lr), "
-            "or a limit on the gradient (--clip 1), in a new --out."
+            f"the weights are not finite numbers after epoch {epoch}: the training has diverged, and {kept}. Try a "
+            "lower learning rate, in a new --out."
         )
+
+
+def divergence(step: int, epoch: int, images: Sequence[str], way_out: str) -> str:
+    """Say in which step the loss was no number, on which images, what is kept, and what to try.
+
+    Example:
+        >>> divergence(2, 1, ["a.jpg"], "a lower rate").partition(":")[0]
+        'the loss was not a finite number in step 2 of epoch 1 (images a.jpg)'
+    """
+    shown = ", ".join(images[:3]) + (" …" if len(images) > 3 else "")
+    kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
+    return (
+        f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown}): the training has "
+        f"diverged. That step was not taken, and {kept}. Try {way_out}, in a new --out."
+    )

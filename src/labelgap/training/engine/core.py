@@ -30,7 +30,7 @@ from labelgap.training.engine.graphs import Replay
 from labelgap.training.engine.mixing import Labelled, Member, Mixing
 from labelgap.training.engine.plans import HeadPlan
 from labelgap.training.engine.stack import HeadStack
-from labelgap.training.engine.updates import Stack, updates
+from labelgap.training.engine.updates import Stack, updates, wide
 
 __all__ = ["Engine", "Hook"]
 
@@ -101,7 +101,9 @@ class Engine(HeadStack):
         self.gradient = torch.empty_like(self.weight)
         self.gradients = self.gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.clock = torch.ones((), dtype=torch.int64, device=self.device)
-        self.graph_refused: str | None = None if graphs and self.device.type == "cuda" else "there are none on a CPU"
+        self.graph_refused = None if graphs else "nobody asked for it"
+        if self.device.type != "cuda":
+            self.graph_refused = f"there are none on a device of type '{self.device.type}'"
         self.replay = Replay(self) if self.graph_refused is None else None
 
     def _learned(self) -> list[Stack]:
@@ -134,18 +136,22 @@ class Engine(HeadStack):
         if not 1 <= epoch <= self.epochs:
             raise InputError(f"epoch {epoch}: {self.epochs} were planned, counted from 1.")
         self.clock.fill_(epoch)
+        self.taken.zero_()
         for member in self.members:
             member.group.objective.set_epoch(epoch)
-        order = torch.from_numpy(generator(self.order_seed, "order", epoch).permutation(len(self.features)))
-        order = order.to(self.device)
+        order = self.order(epoch).to(self.device)
         if self.replay is not None and hook is None:
             total = self.replay.epoch(order)
         else:
-            total = torch.zeros(len(self.plans), dtype=torch.float64, device=self.device)
+            total = torch.zeros(len(self.plans), dtype=wide(self.device), device=self.device)
             for rows, batch in self._batches(order):
-                total += self.step(rows, batch, hook).double() * len(rows)
+                total += self.step(rows, batch, hook).to(total.dtype) * len(rows)
         mean: NDArray[np.float64] = (total / len(order)).index_select(0, self.place_of_plan).cpu().numpy()
         return mean
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the order in which an epoch shows the images, ``(N,)``."""
+        return torch.from_numpy(generator(self.order_seed, "order", epoch).permutation(len(self.features)))
 
     def _batches(self, order: Tensor) -> Iterator[tuple[Tensor, Labelled]]:
         """Yield the rows of every batch and what their labels mean."""
@@ -172,6 +178,7 @@ class Engine(HeadStack):
         if hook is not None:
             self._show(hook, rows, logits, batch)
         loss, slope = self._losses(logits, batch, rows, features)
+        self.taken.add_(1)
         self._watch(loss, slope)
         slope = slope.index_select(0, self.place_of_row) if self.moved else slope
         torch.mm(slope.view(-1, len(rows)), features, out=self.gradient)
@@ -179,6 +186,7 @@ class Engine(HeadStack):
         for member in self.penalised:
             self._add_penalty(member)
         self.updates.step([*self.gradients, *self._own_gradients()])
+        self.mixing.forget(rows)
         for member in self.others:
             member.group.objective.after_step()
         return loss
@@ -198,10 +206,10 @@ class Engine(HeadStack):
 
     def _watch(self, loss: Tensor, slope: Tensor) -> None:
         """Leave out the heads whose loss is no number. On a CPU the host looks; elsewhere it does not wait."""
-        if self.device.type == "cpu" and math.isfinite(float(loss.sum())):
+        if self.host_looks and math.isfinite(float(loss.sum())):
             return
         good = loss.isfinite()
-        if self.device.type != "cpu":
+        if not self.host_looks:
             self._leave_out(good)
         elif bool((~good & self.alive).any()):
             self._leave_out(good)
@@ -209,7 +217,9 @@ class Engine(HeadStack):
         slope.masked_fill_(~self.alive[:, None, None], 0.0)
 
     def _leave_out(self, good: Tensor) -> None:
-        self.failed_in.copy_(torch.where(~good & self.alive, self.clock, self.failed_in))
+        fails = ~good & self.alive
+        self.failed_in.copy_(torch.where(fails, self.clock, self.failed_in))
+        self.failed_step.copy_(torch.where(fails, self.taken, self.failed_step))
         self.alive.logical_and_(good)
 
     def _add_penalty(self, member: Member) -> None:
@@ -253,14 +263,21 @@ class Engine(HeadStack):
         self.alive.index_fill_(0, self.place_of_plan.index_select(0, self.index(heads)), False)
         self.updates.heads_changed()
 
-    def end_epoch(self) -> list[Revisions]:
-        """Let every method revise its labels (`em-apl`, `curriculum`); return what each head's method revised."""
+    def end_epoch(self, *, tell: bool = True) -> list[Revisions]:
+        """Let every method revise its labels (`em-apl`, `curriculum`).
+
+        Args:
+            tell: whether to write down what was revised; for many heads that takes its time.
+
+        Returns:
+            what each head's method revised in this epoch.
+        """
         revisions = [Revisions() for _ in self.plans]
         for member in self.members:
             objective = member.group.objective
             scores = partial(self.scores_of, member) if "scores" in objective.needs else None
             found = objective.end_epoch(scores)
-            for number, plan in enumerate(member.group.plans):
+            for number, plan in enumerate(member.group.plans if tell else ()):
                 revisions[plan] = objective.revisions_of((number,)) if member.group.several else found
         return revisions
 

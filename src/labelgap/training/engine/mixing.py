@@ -1,8 +1,9 @@
 r"""One evaluation for the heads of all methods whose costs are mixtures (see ``labelgap.objectives.blends``).
 
 The heads' logits lie as ``(M, K, B)``, the order in which the product of weights and features gives them, and heads
-that need something more lie side by side. What follows from labels alone, the weights of every entry, is laid out for
-several batches at once, a *block* of them: a product of the heads' shares and of where each table says what.
+that need the same lie side by side. An estimate that learns along with a head (`role`) is evaluated as if it were one
+more head, behind all others. What follows from labels alone, the weights of every entry, is laid out for several
+batches at once, a *block* of them: a product of the heads' shares and of where each table says what.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.objectives.blends import Blend, mixed, mixed_entropy
+from labelgap.objectives.blends import Blend, Companion, mixed, mixed_entropy
 from labelgap.training.engine.grouping import Group
 
 __all__ = ["Labelled", "Member", "Mixing"]
@@ -25,7 +26,7 @@ CLOSED = -1e30
 
 
 class Member(NamedTuple):
-    """A group, where its heads lie in the stack, and their mixture; None where the method is none."""
+    """A group, where its heads lie among all, and their mixture; None where the method is none."""
 
     group: Group
     part: slice
@@ -46,9 +47,9 @@ class Labelled(NamedTuple):
 
     Attributes:
         codes: ``(T, K, B)`` of every label table.
-        weights: ``(R, K, B)``: of M heads the weight of −ln p and −ln(1 − p) together, divided as the reduction says;
-            of M heads −1 times the weight of −ln p; of U heads the weight of H(p); of Q heads what closes an entry.
-        place: ``(Q, 1)``, how many entries these heads modify, less one.
+        weights: ``(R, K, B)``: of H heads the weight of −ln p and −ln(1 − p) together, divided as the reduction says;
+            of H heads −1 times the weight of −ln p; of some the weight of H(p); of some what closes an entry.
+        place: ``(Q, 1)``, how many entries the last ones modify, less one.
         least: ``(Q, 1)``, ∞ where they modify none, else −∞.
     """
 
@@ -63,21 +64,31 @@ class Labelled(NamedTuple):
             yield Labelled(*parts)
 
 
+class _Taught(NamedTuple):
+    """A member with a companion, and where that lies behind all heads."""
+
+    member: Member
+    companion: Companion
+    part: slice
+
+
 class _Sized(NamedTuple):
     """What depends on how many images a batch has, since sums of costs are divided by that.
 
     Attributes:
         shares: ``(R, 3 T)``, what the weights are where a table says unknown, absent or present.
-        modified: ``(2, M, 1, 1)``, the first two kinds of weights for modified entries.
-        expected: ``(M, 1, 1)``, −κ/K.
-        scale: ``(M, 1, 1)``, by what the cost of κ is multiplied.
+        modified: ``(2, H, 1, 1)``, the first two kinds of weights, of modified entries.
+        expected: ``(H, 1, 1)``, −κ/K.
+        gap: ``(H, 1, 1)``, by what the cost of having more or fewer positives is multiplied.
+        taught: for every companion, the weight that it gives.
         most: how many entries a head may modify.
     """
 
     shares: Tensor
     modified: Tensor
     expected: Tensor
-    scale: Tensor
+    gap: Tensor
+    taught: list[float]
     most: int
 
 
@@ -85,8 +96,8 @@ class Mixing:
     """The mixtures of all heads; a head whose method is none has weights of 0.
 
     Args:
-        members: all groups, in the order of the stack.
-        tables: for every place in the stack the number of its label table.
+        members: all groups, in the order of their places.
+        tables: for every place the number of its label table.
         classes: K.
         epochs: how many there will be.
         dtype: of the logits.
@@ -106,24 +117,42 @@ class Mixing:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.members = [member for member in members if member.blend is not None]
         self.heads, self.table_of, self.classes, self.epochs = len(tables), list(tables), classes, epochs
-        self.dtype, self.device, self.empty = dtype, device, not self.members
-        self.sums = torch.zeros(self.heads, dtype=torch.bool)
-        self.shares = torch.zeros(self.heads, 4, 3, dtype=torch.float64)
-        for group, part, blend in self.members:
-            assert blend is not None
-            self.shares[part] = blend.shares.expand(len(group.plans), 4, 3)
-            self.sums[part] = getattr(group.objective, "reduction", "mean") == "sum"
-        blends = [(member, member.blend) for member in self.members if member.blend is not None]
-        marking = [member for member, blend in blends if blend.marks]
+        self.dtype, self.device = dtype, device
+        self.members = [(member, member.blend) for member in members if member.blend is not None]
+        self.empty = not self.members
+        self.taught: list[_Taught] = []
+        for member, blend in self.members:
+            if blend.companion is not None:
+                part = slice(len(self.table_of), len(self.table_of) + len(member.places))
+                self.taught.append(_Taught(member, blend.companion, part))
+                self.table_of += self.table_of[member.part]
+        self._lay_out()
+        self.undecided = _runs(self._parts([member for member, blend in self.members if blend.undecided]))
+        self.wanting = _runs(self._parts([member for member, blend in self.members if blend.expected is not None]))
+        marking = [member for member, blend in self.members if blend.marks]
         self.limited = [member for member in marking if member.group.objective.quota(self._blank(1)) is not None]
         self.markers = [member for member in marking if member not in self.limited]
-        self.undecided = _runs([member for member, blend in blends if blend.undecided])
-        self.wanting = _runs([member for member, blend in blends if blend.expected is not None])
-        self.quotas = _runs(self.limited)
-        self.sized = cache(self._sized)
+        self.quotas = _runs([member.part for member in self.limited])
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
+        self.sized = cache(self._sized)
+
+    def _parts(self, members: Sequence[Member]) -> list[slice]:
+        """Return where members lie, and their companions."""
+        chosen = [taught.part for taught in self.taught if taught.member in members]
+        return [*(member.part for member in members), *chosen]
+
+    def _lay_out(self) -> None:
+        """Write down the shares of all heads and companions."""
+        count = len(self.table_of)
+        self.shares, self.sums = torch.zeros(count, 4, 3).double(), torch.zeros(count).bool()
+        self.expected, self.gap = torch.zeros(count).double(), torch.zeros(count).double()
+        for member, blend in self.members:
+            for part in self._parts([member]):
+                self.shares[part] = blend.shares.expand(len(member.places), 4, 3)
+                self.sums[part] = getattr(member.group.objective, "reduction", "mean") == "sum"
+                if blend.expected is not None:
+                    self.expected[part], self.gap[part] = -blend.expected / self.classes, blend.expected_share
 
     def _blank(self, rows: int) -> Tensor:
         return torch.full((rows, self.classes), UNKNOWN, dtype=torch.int8, device=self.device)
@@ -132,22 +161,19 @@ class Mixing:
         size = rows * self.classes
         scale = torch.where(self.sums, float(size), 1.0).double()
         present, absent, undecided = (self.shares * (scale / size)[:, None, None]).unbind(-1)
-        closed = torch.tensor([0.0, CLOSED, CLOSED, 0.0]).double().expand(self.heads, 4)
+        closed = torch.tensor([0.0, CLOSED, CLOSED, 0.0]).double().expand_as(present)
         kinds = [present + absent, -present, *(undecided[part] for part, _ in self.undecided)]
         kinds += [closed[part] for part, _ in self.quotas]
-        places = [range(self.heads), range(self.heads)]
-        places += [range(part.start, part.stop) for part, _ in (*self.undecided, *self.quotas)]
-        tables = torch.tensor([self.table_of[place] for some in places for place in some])
-        spread = torch.zeros(len(tables), max(self.table_of) + 1, 3, dtype=torch.float64)
+        tables = torch.tensor(self.table_of)
+        parts = [part for part, _ in (*self.undecided, *self.quotas)]
+        tables = torch.cat([tables, tables, *(tables[part] for part in parts)])
+        spread = torch.zeros(len(tables), int(tables.max()) + 1, 3, dtype=torch.float64)
         spread[torch.arange(len(tables)), tables] = torch.cat(kinds)[:, :3]
-        expected = torch.zeros(self.heads, dtype=torch.float64)
-        for member in self.members:
-            if member.blend is not None and member.blend.expected is not None:
-                expected[member.part] = -member.blend.expected / self.classes
         modified = torch.stack(kinds[:2])[:, :, 3, None, None]
-        parts = [spread.flatten(1), modified, expected[:, None, None], scale[:, None, None]]
-        shares, modified, expected, scale = (part.to(self.device, self.dtype) for part in parts)
-        return _Sized(shares, modified, expected, scale, self._most(rows))
+        made = [spread.flatten(1), modified, self.expected[:, None, None], (self.gap * scale)[:, None, None]]
+        shares, modified, expected, gap = (values.to(self.device, self.dtype) for values in made)
+        weights = [taught.companion.share * float(scale[taught.part.start]) / size for taught in self.taught]
+        return _Sized(shares, modified, expected, gap, weights, self._most(rows))
 
     def _most(self, rows: int) -> int:
         """Return the most entries that any epoch lets a head modify, where nothing is known."""
@@ -186,37 +212,60 @@ class Mixing:
     def evaluate(self, logits: Tensor, batch: Labelled, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of every head, ``(M,)``, and its derivative in the logits, ``(M, K, B)``.
 
+        Companions' derivatives are left in the ``grad`` of their estimates, until ``forget``.
+
         Args:
             logits: ``(M, K, B)``
             batch: its weights are used up.
             index: ``(B,)`` rows of the tables.
         """
-        sized = self.sized(logits.shape[-1])
-        both, minus_present = batch.weights[: self.heads], batch.weights[self.heads : 2 * self.heads]
+        sized, count = self.sized(logits.shape[-1]), len(self.table_of)
+        both, minus_present = batch.weights[:count], batch.weights[count : 2 * count]
         for part, marked in self._marked(logits, batch, index, sized.most):
-            for weights, modified in ((both, sized.modified[0]), (minus_present, sized.modified[1])):
+            for weights, modified in zip((both, minus_present), sized.modified, strict=True):
                 torch.where(marked, modified[part], weights[part], out=weights[part])
-        cost, slope, chance, away = mixed(logits, both, minus_present)
+        if self.taught:
+            logits = torch.cat([logits, *(_rows_of(taught, index) for taught in self.taught)])
+        chance = torch.sigmoid(logits)
+        for (member, _, part), weight in zip(self.taught, sized.taught, strict=True):
+            minus_present[member.part].sub_(chance[part], alpha=weight)
+            minus_present[part].sub_(chance[member.part], alpha=weight)
+        cost, slope, away = mixed(logits, chance, both, minus_present)
         loss = cost.sum(dim=(1, 2))
         for part, place in self.undecided:
-            weight = batch.weights[2 * self.heads + place.start : 2 * self.heads + place.stop]
-            extra, bend = mixed_entropy(logits[part], weight, chance[part], away[part])
+            extra, bend = mixed_entropy(logits[part], batch.weights[2 * count :][place], chance[part], away[part])
             loss[part].add_(extra.sum(dim=(1, 2)))
             slope[part].add_(bend)
         for part, _ in self.wanting:
-            _expect(chance[part], loss[part], slope[part], sized.expected[part], sized.scale[part])
-        return loss, slope
+            _expect(chance[part], loss[part], slope[part], sized.expected[part], sized.gap[part])
+        for taught in self.taught:
+            self._remember(taught, loss, slope, index)
+        return loss[: self.heads], slope[: self.heads]
+
+    def _remember(self, taught: _Taught, loss: Tensor, slope: Tensor, index: Tensor) -> None:
+        """Add a companion's loss to its head's, and keep its derivatives: of the rows of the batch, else 0."""
+        member, (estimate, _), part = taught
+        loss[member.part].add_(loss[part])
+        if estimate.grad is None:
+            estimate.grad = torch.zeros_like(estimate)
+        own = member.group.without_axis(slope[part]).mT
+        estimate.grad.index_copy_(-2, index, own.to(estimate.dtype))
+
+    def forget(self, index: Tensor) -> None:
+        """Set companions' derivatives to 0 again, once the step has been taken."""
+        for _, (estimate, _), _ in self.taught:
+            assert estimate.grad is not None
+            estimate.grad.index_fill_(-2, index, 0.0)
 
     def _marked(self, logits: Tensor, batch: Labelled, index: Tensor, most: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield where heads lie that modify entries, and which."""
-        first = 2 * self.heads + sum(place.stop - place.start for _, place in self.undecided)
+        first = 2 * len(self.table_of) + sum(place.stop - place.start for _, place in self.undecided)
         for part, place in self.quotas:
             value = logits[part] + batch.weights[first + place.start : first + place.stop]
             top = value.flatten(1).topk(most, dim=1).values
             yield part, value >= torch.maximum(top.gather(1, batch.place[place]), batch.least[place])[:, :, None]
         for member in self.markers:
-            labels = self.labels(member, batch)
-            mask = member.group.objective.modified(member.here(logits), labels, index)
+            mask = member.group.objective.modified(member.here(logits), self.labels(member, batch), index)
             yield member.part, member.group.with_axis(mask).mT
 
     def labels(self, member: Member, batch: Labelled) -> Tensor:
@@ -227,16 +276,22 @@ class Mixing:
         return torch.stack([batch.codes[table] for table in tables]).mT
 
 
-def _runs(members: Sequence[Member]) -> list[tuple[slice, slice]]:
-    """Return where members lie in the stack, neighbours as one, and where in an array of them alone."""
-    found: list[tuple[slice, slice]] = []
-    for member in members:
-        if found and found[-1][0].stop == member.part.start:
-            part, place = found.pop()
-            found.append((slice(part.start, member.part.stop), slice(place.start, place.stop + len(member.places))))
-        else:
-            first = found[-1][1].stop if found else 0
-            found.append((member.part, slice(first, first + len(member.places))))
+def _rows_of(taught: _Taught, index: Tensor) -> Tensor:
+    """Return a companion's logits of some rows, ``(n, K, B)``."""
+    return taught.member.group.with_axis(taught.companion.estimate.detach().index_select(-2, index)).mT
+
+
+def _runs(parts: Sequence[slice]) -> list[tuple[slice, slice]]:
+    """Return parts in their order, neighbours as one, and where each lies in an array of them alone."""
+    joined: list[slice] = []
+    for part in sorted(parts, key=lambda part: part.start):
+        if joined and joined[-1].stop == part.start:
+            part = slice(joined.pop().start, part.stop)
+        joined.append(part)
+    found, first = [], 0
+    for part in joined:
+        found.append((part, slice(first, first + part.stop - part.start)))
+        first = found[-1][1].stop
     return found
 
 

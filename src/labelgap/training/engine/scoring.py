@@ -40,7 +40,7 @@ class Judge:
         present, absent = (np.count_nonzero(self.codes == state, axis=1) for state in (PRESENT, ABSENT))
         self.counted = (present > 0) & (absent > 0)
         self.stack, self.features = stack, features.detach().to(stack.device, stack.dtype)
-        self.on_device = None if stack.device.type == "cpu" else torch.from_numpy(self.codes).to(stack.device)
+        self.on_device = torch.from_numpy(self.codes).to(stack.device) if stack.device.type == "cuda" else None
 
     @torch.no_grad()
     def scores(self) -> NDArray[np.float64]:
@@ -64,7 +64,7 @@ class Judge:
             ranked: NDArray[np.float64] = rank_on_device(logits, self.on_device).cpu().numpy()
             return ranked
         codes = np.broadcast_to(self.codes, logits.shape).reshape(-1, logits.shape[-1])
-        return precision_of_rankings(logits.flatten(0, 1).numpy(), codes).reshape(logits.shape[:2])
+        return precision_of_rankings(logits.flatten(0, 1).cpu().numpy(), codes).reshape(logits.shape[:2])
 
 
 def rank_on_device(scores: Tensor, codes: Tensor) -> Tensor:

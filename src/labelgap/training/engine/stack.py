@@ -60,6 +60,9 @@ class HeadStack:
         bias: ``(M · K,)``, by row.
         alive: ``(M,)`` bool by place, which heads still learn.
         failed_in: ``(M,)`` by place, in which epoch a loss was no number; 0 where that did not happen.
+        failed_step: ``(M,)`` by place, in which step of that epoch, counted from 1.
+        taken: how many steps of the epoch were taken.
+        host_looks: whether the host looks at losses; where it would have to wait for them it does not.
     """
 
     def __init__(
@@ -91,6 +94,9 @@ class HeadStack:
         self.bias = torch.empty(len(plans) * self.classes, dtype=dtype, device=device)
         self.alive = torch.ones(len(plans), dtype=torch.bool, device=device)
         self.failed_in = torch.zeros(len(plans), dtype=torch.int64, device=device)
+        self.failed_step = torch.zeros_like(self.failed_in)
+        self.host_looks = device.type == "cpu"
+        self.taken = torch.zeros((), dtype=torch.int64, device=device)
         first = [first_head(self.width, self.classes, plan.seed) for plan in plans]
         self.set_heads(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
 
@@ -131,7 +137,7 @@ class HeadStack:
     @property
     def all_in(self) -> bool:
         """Whether every head still learns, as far as the host can know without waiting."""
-        return self.device.type == "cpu" and bool(self.alive.all())
+        return self.host_looks and bool(self.alive.all())
 
     @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
@@ -175,18 +181,21 @@ class HeadStack:
 
 
 def _members(groups: Sequence[Group], classes: int) -> Iterator[Member]:
-    """Yield groups with their parts of the stack, those side by side whose mixtures need the same."""
+    """Yield groups with their places, those side by side whose mixtures need the same."""
 
     blends = [group.objective.blend(classes) for group in groups]
     first = 0
-    for number in sorted(range(len(groups)), key=lambda number: (blends[number] is None, _kind(blends[number]))):
+    for number in sorted(range(len(groups)), key=lambda number: _kind(blends[number])):
         last = first + len(groups[number].plans)
         yield Member(groups[number], slice(first, last), blends[number])
         first = last
 
 
 def _kind(blend: Blend | None) -> tuple[bool, ...]:
-    return () if blend is None else (blend.marks, blend.expected is not None, blend.undecided)
+    """Return what heads have in common that lie side by side; companions lie behind those that expect positives."""
+    if blend is None:
+        return ()
+    return (True, blend.expected is not None, blend.companion is not None, blend.undecided, blend.marks)
 
 
 def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: torch.dtype) -> None:

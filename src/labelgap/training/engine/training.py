@@ -65,21 +65,13 @@ def train_heads(
     """
     if epochs < 1:
         raise InputError(f"epochs={epochs}: at least one is needed.")
-    engine = Engine(
-        features,
-        plans,
-        epochs=epochs,
-        batch_size=batch_size,
-        order_seed=order_seed,
-        device=device,
-        dtype=dtype,
-        **optimiser,
-    )
+    settings = {"order_seed": order_seed, "device": device, "dtype": dtype, **optimiser}
+    engine = Engine(features, plans, epochs=epochs, batch_size=batch_size, **settings)
     judge = _judge(engine, val_features, val_labels, select)
     best = Best(engine, stop_below)
     for epoch in range(1, epochs + 1):
         losses = engine.train_epoch(epoch)
-        engine.end_epoch()
+        engine.end_epoch(tell=False)
         best.take(epoch, losses, None if judge is None else judge.scores())
         if progress is not None:
             progress(epoch, epochs)

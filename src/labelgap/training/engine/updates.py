@@ -19,10 +19,20 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
 
-__all__ = ["Adam", "Momentum", "Stack", "Updates", "updates"]
+__all__ = ["Adam", "Momentum", "Stack", "Updates", "updates", "wide"]
 
 BETAS = 0.9, 0.999
 EPS = 1e-8
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """Return the widest float type of a device.
+
+    Example:
+        >>> wide(torch.device("mps"))
+        torch.float32
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +127,7 @@ class Adam(Updates):
         self.means = [torch.zeros_like(stack.values) for stack in stacks]
         self.squares = [torch.zeros_like(stack.values) for stack in stacks]
         self.fused = fused and hasattr(torch, "_fused_adam_")
-        self.time = torch.zeros((), dtype=torch.float32 if self.fused else torch.float64, device=alive.device)
+        self.time = torch.zeros((), dtype=torch.float32 if self.fused else wide(alive.device), device=alive.device)
         self.heads_changed()
 
     def state(self) -> dict[str, Tensor]:
