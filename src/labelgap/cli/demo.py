@@ -54,6 +54,8 @@ def demo(
     console.print()
     console.print(terminal_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)
+    best = [run.path for member, run in study.runs if not member.ceiling][-1]
+    console.print(f"missing   labelgap audit {best} && labelgap review {best}", markup=False)
     console.print("your own  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
 
 

@@ -1,0 +1,73 @@
+"""What the page sends, checked: nothing but these fields, of these types, within these bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from labelgap.labels.codes import PRESENT, UNKNOWN
+
+__all__ = ["Changes", "Identity", "MOST_ACTIONS", "Reviewer", "Said", "TakenBack", "Token"]
+
+MOST_ACTIONS: Final = 500
+
+
+def _printable(text: str) -> str:
+    text = " ".join(text.split())
+    if not text or not text.isprintable():
+        raise ValueError("a name has letters that can be shown")
+    return text
+
+
+Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+Token = Annotated[str, Field(pattern=r"^[0-9a-zA-Z-]{8,64}$")]
+Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Said(_Strict):
+    """A decision: 1 there, 0 not there, -1 can't tell.
+
+    Attributes:
+        request: its own name.
+        id: of the candidate.
+        value: what was said.
+        saw: the event that stood for it when it was made.
+    """
+
+    request: Token
+    id: Identity
+    value: int = Field(ge=UNKNOWN, le=PRESENT)
+    saw: int = Field(ge=0, le=2**53)
+
+
+class TakenBack(_Strict):
+    """A decision taken back.
+
+    Attributes:
+        request: its own name.
+        undoes: the request of the decision.
+    """
+
+    request: Token
+    undoes: Token
+
+
+class Changes(_Strict):
+    """Decisions in the order in which they were made.
+
+    Attributes:
+        store: of which review; another one may be served at the same address by now.
+        client: from which window.
+        reviewer: by whom.
+        actions: what was done.
+    """
+
+    store: Token
+    client: Token
+    reviewer: Reviewer
+    actions: list[Said | TakenBack] = Field(min_length=1, max_length=MOST_ACTIONS)

@@ -1,0 +1,41 @@
+"""A trained run with candidates, made once; every test gets a copy of its folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.review.making import make_run
+from tests.review.speaking import Served, serving
+
+from labelgap.review import Review, open_folder
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    make_run(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with candidates and no decisions; pictures are kept in a folder of the test's own."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    return shutil.copytree(digits_run, tmp_path / "run")
+
+
+@pytest.fixture
+def review(folder: Path) -> Iterator[Review]:
+    opened = Review(open_folder(folder))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def served(review: Review) -> Iterator[Served]:
+    """The page of the review, served by a thread of this process."""
+    with serving(review) as made:
+        yield made

@@ -1,0 +1,96 @@
+"""A review of random images, without a run: every class of each is asked, so that a small set is known in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.review.photos import make_photos
+
+import labelgap as lg
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Dataset
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.review import Review, draw, is_folder, open_folder
+from labelgap.review.applying import apply_decisions
+from labelgap.review.events import Decision
+
+
+@pytest.fixture
+def data() -> Dataset:
+    return lg.load("digits", train=60, val=20, test=20).observe(positives=1, negatives=0, splits=["val"])
+
+
+def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_path: Path) -> None:
+    review = Review(draw(data, "val", 8, 0, tmp_path / "a"))
+    columns = review.candidates.columns
+    assert len(columns.places) == 8 and len(review.candidates) == 8 * 9
+    assert np.isnan(columns.score).all() and (columns.observed == UNKNOWN).all()
+    assert {split for split, _ in columns.places} == {"val"}
+    for image in range(8):
+        assert len(review.candidates.of_image(image)) == 9
+    review.close()
+
+
+def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: Path) -> None:
+    folder = draw(data, "val", 8, 0, tmp_path / "a")
+    review = Review(folder)
+    assert data.val is not None and data.val.truth is not None
+    truth = data.val.truth.to_dense()
+    rows = {name: row for row, name in enumerate(data.val.labels.images)}
+    made = []
+    for number in range(len(review.candidates)):
+        entry = review.candidates.entry(number)
+        value = int(truth[rows[entry.image], data.val.labels.class_number(entry.class_name)])
+        made.append(Decision(entry, value, f"request-{number:05d}", kind="random"))
+    review.store.append(made, reviewer="anna", client="window-1")
+    estimate = review.estimate()
+    assert estimate is not None and estimate.looked == 72 and estimate.classes == 10
+    chosen = sorted(rows[name] for _, name in review.candidates.columns.places)
+    review.close()
+    val = apply_decisions(folder, tmp_path / "better.csv").data.val
+    assert val is not None
+    known = val.labels.to_dense()
+    assert np.array_equal(known[chosen], truth[chosen])
+    others = np.setdiff1d(np.arange(20), chosen)
+    assert np.array_equal(known[others], data.val.labels.to_dense()[others])
+    assert (known[chosen] == PRESENT).any()
+
+
+def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_path: Path) -> None:
+    first = draw(data, "val", 8, 0, tmp_path / "a")
+    places = Review(first).candidates.columns.places
+    again = draw(data, "val", 8, 0, tmp_path / "a")
+    assert again.path == first.path and Review(again).candidates.columns.places == places
+    assert is_folder(tmp_path / "a") and open_folder(tmp_path / "a").images == 8
+    with pytest.raises(RunError, match="another review already"):
+        draw(data, "val", 9, 0, tmp_path / "a")
+    assert Review(draw(data, "val", 8, 1, tmp_path / "b")).candidates.columns.places != places
+
+
+def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is known"):
+        draw(data, "test", 5, 0, tmp_path / "a")
+    with pytest.raises(InputError, match="no split 'dev'"):
+        draw(data, "dev", 5, 0, tmp_path / "a")
+    with pytest.raises(InputError, match="one image at least"):
+        draw(data, "val", 0, 0, tmp_path / "a")
+    by_hand = Dataset("mine", data.train, data.val)
+    with pytest.raises(InputError, match="made by hand"):
+        draw(by_hand, "val", 5, 0, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(RunError, match="is not a run"):
+        open_folder(tmp_path)
+
+
+def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    folder = draw(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
+    table = (tmp_path / "tags.csv").read_text().replace("owl", "bat")
+    (tmp_path / "tags.csv").write_text(table)
+    with pytest.raises(RunError, match="other classes"):
+        _ = open_folder(folder.path).data
+    (folder.path / "review.json").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        open_folder(folder.path)

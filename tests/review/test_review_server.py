@@ -1,0 +1,363 @@
+"""The page over a real socket: what a browser gets, two people at once, and what a hostile client does not get."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import sqlite3
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.review.making import write_candidates
+from tests.review.photos import make_photos
+from tests.review.speaking import Served, serving
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review, decisions, draw, open_folder
+from labelgap.review.door import LARGEST_BODY
+
+
+def ids(page: str) -> list[str]:
+    return re.findall(r'id="e([0-9a-f]{16})"', page)
+
+
+def test_the_pages_are_there_and_name_what_they_show(served: Served, review: Review) -> None:
+    overview = served.ask("/").text
+    assert "Which labels are missing?" in overview and "Known labels that look wrong" in overview
+    grid = served.ask("/class/3?size=60")
+    assert grid.status == 200 and "Which of these show <em>3</em>?" in grid.text
+    assert len(ids(grid.text)) == min(60, len(review.candidates.listed(3)))
+    image = re.findall(r'data-image="([0-9a-f]{16})"', grid.text)[0]
+    one = served.ask(f"/image/{image}").text
+    assert "What does it show?" in one and ids(one)
+    detail = served.ask(f"/detail/{ids(grid.text)[0]}").text
+    assert "Known so far" in detail and 'class="chip present"' in detail
+    wrong = next(row.number for row in review.classes() if row.wrong)
+    assert "labelled yes" in served.ask(f"/class/{wrong}?kind=wrong").text
+    assert served.ask("/class/3?page=99999").status == 200
+    assert "nothing of this kind" in served.ask("/class/3?kind=wrong").text or review.classes()[3].wrong
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(served: Served) -> None:
+    page = served.ask("/class/1").text
+    paths = [
+        "/",
+        "/class/1",
+        "/api/session",
+        "/nowhere",
+        *re.findall(r'(?:src|href)="(/(?:static|thumbnail)[^"]+)"', page),
+    ]
+    for path in paths[:12]:
+        headers = served.ask(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert "cache-control" in headers and "server" not in headers
+    assert not re.search(r"<script>|<style|style=|\son\w+=|https?://", page)
+
+
+def test_a_thumbnail_is_a_small_webp_and_kept_on_disk(served: Served, tmp_path: Path) -> None:
+    image = re.findall(r"/thumbnail/([0-9a-f]{16})", served.ask("/class/1").text)[0]
+    first = served.ask(f"/thumbnail/{image}")
+    assert first.headers["content-type"] == "image/webp" and "max-age" in first.headers["cache-control"]
+    (kept,) = (tmp_path / "cache").rglob("*.webp")
+    assert kept.read_bytes() == first.body
+    kept.write_bytes(first.body[:50])
+    assert served.ask(f"/thumbnail/{image}").body == first.body, "half a file is made again"
+
+
+def test_a_heat_map_lies_over_the_picture(served: Served) -> None:
+    identity = ids(served.ask("/class/1").text)[0]
+    answer = served.ask(f"/heat/{identity}")
+    assert answer.headers["content-type"] == "image/png"
+    with Image.open(io.BytesIO(answer.body)) as picture:
+        assert picture.mode == "RGBA" and picture.width == picture.height
+        opaque = np.asarray(picture)[..., 3]
+        assert opaque.min() == 0 and opaque.max() > 100
+
+
+def test_photos_lose_their_metadata_and_keep_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    review = Review(draw(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
+    with serving(review) as served:
+        page = served.ask("/class/0").text
+        image = re.findall(r"/thumbnail/([0-9a-f]{16})", page)[0]
+        for path, longest in ((f"/thumbnail/{image}", 240), (f"/picture/{image}", 360)):
+            body = served.ask(path).body
+            assert b"SECRET" not in body and b"EXIF" not in body and b"Exif" not in body
+            with Image.open(io.BytesIO(body)) as picture:
+                assert picture.size == (longest, longest * 3 // 4)
+        assert served.ask(f"/heat/{ids(page)[0]}").status == 404, "no run, no network, no heat map"
+        name = review.candidates.columns.places[review.candidates.image_index(image) or 0][1]
+        (tmp_path / "photos" / name).unlink()
+        assert served.ask(f"/picture/{image}").status == 404
+    review.close()
+
+
+def test_a_decision_is_on_disk_before_it_is_answered(served: Served, folder: Path) -> None:
+    identity = ids(served.ask("/class/3").text)[0]
+    answer = served.say(identity, PRESENT)
+    (result,) = answer.json["results"]
+    assert answer.status == 200 and (result["status"], result["value"], result["version"]) == ("kept", "1", 1)
+    assert [(made.class_name, made.value, made.author) for made in decisions(folder)] == [("3", PRESENT, "anna")]
+    assert "<b>1</b> found" in answer.json["figures"] and "polyline" in answer.json["panel"]
+    page = served.ask("/class/3").text
+    assert re.search(rf'id="e{identity}"[^>]*data-value="1" data-version="1" data-who="anna"', page)
+    assert identity not in ids(served.ask("/class/3?show=undecided").text)
+
+
+def test_two_people_see_each_other_and_nobody_is_overwritten(served: Served, folder: Path) -> None:
+    ben = served.another("ben")
+    identity = ids(served.ask("/class/3").text)[0]
+    served.say(identity, PRESENT)
+    clash = ben.say(identity, ABSENT, saw=0)
+    (result,) = clash.json["results"]
+    assert clash.status == 409 and (result["status"], result["value"], result["who"]) == ("conflict", "1", "anna")
+    assert [made.value for made in decisions(folder)] == [PRESENT]
+    meant = ben.say(identity, ABSENT, saw=result["version"])
+    assert meant.status == 200 and [made.author for made in decisions(folder)] == ["ben"]
+    (change,) = served.ask("/api/changes?since=1").json["changes"]
+    assert (change["id"], change["value"], change["who"]) == (identity, "0", "ben")
+    assert served.ask(f"/api/changes?since={change['version']}").json["changes"] == []
+
+
+def test_an_undo_is_heard_by_the_others(served: Served) -> None:
+    identity = ids(served.ask("/class/3").text)[0]
+    request = uuid.uuid4().hex
+    served.send([{"request": request, "id": identity, "value": UNKNOWN, "saw": 0}])
+    answer = served.send([{"request": uuid.uuid4().hex, "undoes": request}])
+    (result,) = answer.json["results"]
+    assert (result["id"], result["value"], result["version"]) == (identity, "", 0)
+    (change,) = served.ask("/api/changes?since=1").json["changes"]
+    assert change == {"id": identity, "value": "", "version": 0, "who": ""}
+
+
+def test_what_another_process_writes_is_seen(served: Served, review: Review, folder: Path) -> None:
+    from labelgap.review.events import Decision
+    from labelgap.review.store import FILE, Store
+
+    other = Store(folder / FILE)
+    entry = review.candidates.entry(0)
+    other.append([Decision(entry, PRESENT, "from-elsewhere")], reviewer="carl", client="other-window")
+    other.close()
+    (change,) = served.ask("/api/changes?since=0").json["changes"]
+    assert change["who"] == "carl"
+    many = [
+        Decision(review.candidates.entry(n % len(review.candidates)), PRESENT, f"many-{n:05d}") for n in range(2100)
+    ]
+    review.store.append(many, reviewer="dora", client="third-window")
+    assert served.ask("/api/changes?since=1").json["reload"] is True
+
+
+def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    evil = "<img src=x onerror=alert(1)>"
+    data = make_photos(tmp_path)
+    table = (tmp_path / "tags.csv").read_text().replace("owl", evil)
+    (tmp_path / "tags.csv").write_text(table)
+    import labelgap as lg
+
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
+    review = Review(draw(data, "train", 5, 0, tmp_path / "review"))
+    with serving(review, reviewer="</title><script>alert(2)</script>") as served:
+        identity = ids(served.ask("/class/2").text)[0]
+        image = re.findall(r'data-image="([0-9a-f]{16})"', served.ask("/class/2").text)[0]
+        for path in ("/", "/class/2", f"/detail/{identity}", f"/image/{image}"):
+            page = served.ask(path).text
+            assert evil not in page and "<script>alert" not in page and "&lt;img src=x" in page
+    review.close()
+
+
+Attack = Callable[[Served, str], tuple[str, str, bytes | None, dict[str, str]]]
+
+
+def post(body: Any, **headers: str | None) -> Attack:
+    def attack(served: Served, identity: str) -> tuple[str, str, bytes | None, dict[str, str]]:
+        good = {"store": served.store, "client": served.client, "reviewer": "eve"}
+        good["actions"] = [{"request": uuid.uuid4().hex, "id": identity, "value": 1, "saw": 0}]  # type: ignore[assignment]
+        sent = body(good) if callable(body) else body
+        data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+        base: dict[str, str | None] = {"Content-Type": "application/json", "X-Labelgap-Stamp": served.stamp}
+        base |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return "/api/decisions", "POST", data, {name: value for name, value in base.items() if value is not None}
+
+    return attack
+
+
+def changed(**fields: Any) -> Attack:
+    return post(lambda good: {**good, **fields})
+
+
+def action(**fields: Any) -> Attack:
+    return post(lambda good: {**good, "actions": [{**good["actions"][0], **fields}]})
+
+
+def get(path: str, **headers: str) -> Attack:
+    return lambda served, identity: (path, "GET", None, {n.replace("_", "-"): v for n, v in headers.items()})
+
+
+ATTACKS: dict[str, Attack] = {
+    "no stamp": post(lambda good: good, X_Labelgap_Stamp=None),
+    "wrong stamp": post(lambda good: good, X_Labelgap_Stamp="guess"),
+    "foreign origin": post(lambda good: good, Origin="https://evil.example"),
+    "opaque origin": post(lambda good: good, Origin="null"),
+    "cross-site fetch": post(lambda good: good, Sec_Fetch_Site="cross-site"),
+    "same site, other port": post(lambda good: good, Sec_Fetch_Site="same-site"),
+    "foreign host": post(lambda good: good, Host="evil.example"),
+    "host that only begins like ours": post(lambda good: good, Host="127.0.0.1.evil.example"),
+    "host with a user": post(lambda good: good, Host="127.0.0.1@evil.example"),
+    "a form": post(lambda good: good, Content_Type="application/x-www-form-urlencoded"),
+    "plain text": post(lambda good: good, Content_Type="text/plain"),
+    "no json": post(b"value=1"),
+    "half a json": post(b'{"store": "'),
+    "bytes": post(b"\xff\xfe\x00\x01"),
+    "deeply nested": post(b"[" * 100_000),
+    "huge": post(b"x" * (LARGEST_BODY + 1)),
+    "huge name": changed(reviewer="e" * 100_000),
+    "empty name": changed(reviewer="  "),
+    "name with a control character": changed(reviewer="e\u0000ve\u001b[2J"),
+    "name that is half a character": changed(reviewer="\ud800"),
+    "another store": changed(store="0" * 32),
+    "client with a path": changed(client="../../etc/passwd"),
+    "unknown field": changed(admin=True),
+    "no actions": changed(actions=[]),
+    "too many actions": post(lambda good: {**good, "actions": good["actions"] * 501}),
+    "actions of another kind": changed(actions="all"),
+    "value out of range": action(value=2),
+    "value as text": action(value="1"),
+    "value as a fraction": action(value=0.5),
+    "value as true": action(value=True),
+    "no value": action(value=None),
+    "negative version": action(saw=-1),
+    "version as text": action(saw="0"),
+    "id of nobody": action(id="0" * 16),
+    "id that is a path": action(id="../../../../etc"),
+    "id in capitals": action(id="ABCDEF0123456789"),
+    "request with quotes": action(request="'; DROP TABLE events; --"),
+    "not a number": post(b'{"store": NaN, "client": Infinity}'),
+    "traversal": get("/static/x/../../../../etc/passwd"),
+    "traversal, encoded": get("/static/x/%2e%2e%2f%2e%2e%2fstore.py"),
+    "traversal, backslash": get("/static/x/..%5c..%5cstore.py"),
+    "picture by path": get("/thumbnail/..%2f..%2f..%2fetc%2fpasswd"),
+    "picture by a long id": get("/thumbnail/" + "a" * 4000),
+    "picture of nobody": get("/picture/" + "0" * 16),
+    "python files": get("/static/x/web.py"),
+    "the database": get("/review.sqlite"),
+    "docs of the interface": get("/openapi.json"),
+    "class that is not there": get("/class/10"),
+    "class that is no number": get("/class/1e3"),
+    "a page of millions": get("/class/1?size=5000000"),
+    "page before the first": get("/class/1?page=0"),
+    "foreign host for a picture": get("/class/1", Host="evil.example"),
+    "no host": get("/", Host=""),
+}
+
+
+@pytest.fixture(scope="module")
+def fortress(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One server for all attacks, with one decision that must survive them."""
+    import shutil
+
+    folder = shutil.copytree(digits_run, tmp_path_factory.mktemp("fortress") / "run")
+    review = Review(open_folder(folder))
+    with serving(review) as served:
+        identity = ids(served.ask("/class/3").text)[0]
+        assert served.say(identity, ABSENT).status == 200
+        yield served, identity, folder
+    review.close()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str) -> None:
+    served, identity, folder = fortress
+    path, method, body, headers = ATTACKS[name](served, identity)
+    answer = served.ask(path, method, body, headers)
+    assert 400 <= answer.status < 500, (answer.status, answer.body[:200])
+    assert b"root:" not in answer.body and b"import" not in answer.body and len(answer.body) < 5000
+    with closing(sqlite3.connect(folder / "review.sqlite")) as connection:
+        assert connection.execute("SELECT reviewer, value FROM events").fetchall() == [("anna", ABSENT)]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_other_methods_are_refused(fortress: Any, method: str) -> None:
+    served, _, _ = fortress
+    assert 400 <= served.ask("/api/decisions", method).status < 500
+
+
+def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress: Any) -> None:
+    served, _, folder = fortress
+    head = (
+        f"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"X-Labelgap-Stamp: {served.stamp}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        connection.sendall(head.encode())
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        try:
+            for _ in range(16):
+                connection.sendall(chunk)
+            connection.sendall(b"0\r\n\r\n")
+        except OSError:
+            pass  # it hung up
+        answer = connection.recv(4000)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert len(decisions(folder)) == 1
+
+
+def test_beyond_this_machine_a_token_is_needed(review: Review) -> None:
+    with serving(review, host="0.0.0.0") as served:
+        assert "token=" in served.address
+        path = served.address[served.address.index("/", 8) :]
+        for outside in ("/", "/class/1", "/api/session", "/static/x/review.js", "/?token=guess", "/?token="):
+            answer = served.ask(outside)
+            assert answer.status == 401 and answer.json["problem"] == "token"
+        inside = served.ask(path)
+        assert inside.status == 303 and inside.headers["location"] == "/"
+        cookie = inside.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite" in cookie
+        served.cookie = cookie.partition(";")[0]
+        assert served.ask("/").status == 200
+        identity = ids(served.ask("/class/3").text)[0]
+        assert served.say(identity, PRESENT).status == 200
+        assert served.ask("/", headers={"Host": "evil.example"}).status == 400
+        assert served.ask("/", headers={"Host": f"192.168.7.7:{served.port}"}).status == 200
+        token = path.partition("=")[2]
+        assert served.ask(f"//evil.example/?token={token}").headers["location"] == "/evil.example/"
+        served.cookie = ""
+        assert served.say(identity, ABSENT).status == 401
+
+
+def test_on_this_machine_other_addresses_are_not_listened_on(served: Served) -> None:
+    assert served.address.startswith("http://127.0.0.1:") and "token" not in served.address
+
+
+def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
+    with serving(review, budget=900) as served:
+        page = served.ask("/class/1").text
+        left = int(re.findall(r'data-left="(-?\d+)"', page)[0])
+        assert 890 <= left <= 900 and served.ask("/api/changes?since=0").json["left"] <= left
+
+
+def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    data = make_photos(tmp_path)
+    review = Review(draw(data, "train", 5, 0, tmp_path / "review"))
+    with serving(review) as served:
+        page = served.ask("/class/0").text
+        assert "data-score" not in page and "expected" not in served.ask("/").text
+    review.close()
+    write_candidates(
+        tmp_path / "review" / "candidates.parquet", [("0.jpg", "train", "dog", 0.5, "missing", -1, 1, 1)], data
+    )
+    review = Review(open_folder(tmp_path / "review"))
+    with serving(review) as served:
+        assert 'data-score="50 %"' in served.ask("/class/1").text
+    review.close()

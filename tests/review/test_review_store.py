@@ -1,0 +1,208 @@
+"""Decisions on disk: only appended, on the disk at once, and never overwritten by somebody who had not seen them."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from labelgap.core.errors import RunError
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review.events import Decision, Outcome, Undo
+from labelgap.review.identity import Entry
+from labelgap.review.store import FILE, Store, decisions
+
+DOG = Entry("train", "a.jpg", "dog")
+CAT = Entry("train", "a.jpg", "cat")
+OWL = Entry("val", "b.jpg", "owl")
+
+
+def said(entry: Entry, value: int, saw: int = 0, request: str = "") -> Decision:
+    return Decision(entry, value, request or uuid.uuid4().hex, saw, "missing", 0.5)
+
+
+def tell(store: Store, *actions: Decision | Undo, by: str = "anna") -> list[Outcome]:
+    return store.append(actions, reviewer=by, client=f"{by}-window")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / FILE)
+
+
+def values(store: Store) -> dict[Entry, int | None]:
+    return {event.entry: event.value for event in store.standing()}
+
+
+def test_the_last_decision_stands_and_all_are_kept(store: Store) -> None:
+    tell(store, said(DOG, PRESENT), said(CAT, ABSENT), said(OWL, UNKNOWN))
+    tell(store, said(DOG, ABSENT))
+    assert values(store) == {DOG: ABSENT, CAT: ABSENT, OWL: UNKNOWN}
+    assert [event.value for event in store.events()] == [PRESENT, ABSENT, UNKNOWN, ABSENT]
+    store.close()
+
+
+def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: Store) -> None:
+    first, second = said(DOG, PRESENT), said(DOG, ABSENT)
+    tell(store, first, second)
+    (outcome,) = tell(store, Undo(second.request, "undo-0001"))
+    assert outcome.standing is not None and outcome.standing.value == PRESENT
+    assert values(store) == {DOG: PRESENT}
+    tell(store, Undo(first.request, "undo-0002"))
+    assert values(store) == {} and len(store.events()) == 4
+    (again,) = tell(store, Undo(first.request, "undo-0003"))
+    assert again.status == "kept" and len(store.events()) == 4
+    (nothing,) = tell(store, Undo("nobody-said", "undo-0004"))
+    (undo_of_undo,) = tell(store, Undo(3, "undo-0005"))
+    assert nothing.status == undo_of_undo.status == "nothing" and len(store.events()) == 4
+    store.close()
+
+
+def test_a_decision_sent_twice_is_one(store: Store) -> None:
+    decision = said(DOG, PRESENT)
+    tell(store, decision)
+    tell(store, said(DOG, ABSENT, saw=1), by="ben")
+    (outcome,) = tell(store, decision)
+    assert outcome.status == "kept" and outcome.standing is not None and outcome.standing.value == ABSENT
+    assert len(store.events()) == 2
+    store.close()
+
+
+def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Store) -> None:
+    tell(store, said(DOG, PRESENT))
+    (outcome,) = tell(store, said(DOG, ABSENT, saw=0), by="ben")
+    assert outcome.status == "conflict"
+    assert outcome.standing is not None and (outcome.standing.reviewer, outcome.standing.value) == ("anna", PRESENT)
+    assert values(store) == {DOG: PRESENT} and [event.counts for event in store.events()] == [True, False]
+
+    (meant,) = tell(store, said(DOG, ABSENT, saw=outcome.standing.id), by="ben")
+    assert meant.status == "kept" and values(store) == {DOG: ABSENT} and len(store.events()) == 3
+    (stale,) = tell(store, said(DOG, UNKNOWN, saw=1))
+    assert stale.status == "conflict" and values(store) == {DOG: ABSENT}
+    store.close()
+
+
+def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Store) -> None:
+    tell(store, said(DOG, PRESENT))
+    (agrees,) = tell(store, said(DOG, PRESENT), by="ben")
+    (changes,) = tell(store, said(CAT, PRESENT), by="ben")
+    (mind,) = tell(store, said(CAT, ABSENT, saw=0), by="ben")
+    assert agrees.status == changes.status == mind.status == "kept"
+    store.close()
+
+
+def test_what_somebody_took_back_is_no_conflict(store: Store) -> None:
+    first = said(DOG, PRESENT)
+    tell(store, first, Undo(first.request, "undo-0001"))
+    (outcome,) = tell(store, said(DOG, ABSENT), by="ben")
+    assert outcome.status == "kept" and values(store) == {DOG: ABSENT}
+    store.close()
+
+
+def test_events_cannot_be_changed_or_deleted(store: Store) -> None:
+    tell(store, said(DOG, PRESENT))
+    connection = sqlite3.connect(store.path)
+    for statement in ("UPDATE events SET value = 0", "DELETE FROM events"):
+        with pytest.raises(sqlite3.IntegrityError, match="never"):
+            connection.execute(statement)
+    connection.close()
+    assert values(store) == {DOG: PRESENT}
+    store.close()
+
+
+def test_the_file_is_in_wal_mode_and_every_commit_reaches_the_disk(store: Store) -> None:
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    store.close()
+
+
+def test_a_batch_is_written_whole_or_not_at_all(store: Store) -> None:
+    with pytest.raises(RunError, match="cannot be used"):
+        tell(store, said(DOG, PRESENT), said(CAT, 7))
+    assert store.events() == [] and store.last() == 0
+    store.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from labelgap.review.events import Decision
+from labelgap.review.identity import Entry
+from labelgap.review.store import Store
+store = Store(Path(sys.argv[1]))
+for number in range(20):
+    made = Decision(Entry("train", f"{number}.jpg", "dog"), 1, f"request-{number:04d}")
+    store.append([made], reviewer="a", client="b")
+    print(number, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / FILE)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL and done.stdout.split()[-1] == "19"
+    assert len(decisions(tmp_path)) == 20
+    store = Store(tmp_path / FILE)
+    assert store.last() == 20
+    store.close()
+
+
+def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    stores = [Store(tmp_path / FILE) for _ in range(3)]
+
+    def write(store: Store, name: str) -> None:
+        for number in range(20):
+            tell(store, said(Entry("train", f"{name}-{number}.jpg", "dog"), PRESENT), by=name)
+
+    threads = [threading.Thread(target=write, args=(store, f"w{at}")) for at, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(decisions(tmp_path)) == 60
+    assert [event.id for event in stores[0].events()] == list(range(1, 61))
+    for store in stores:
+        store.close()
+
+
+def test_decisions_are_revisions_of_a_person(store: Store) -> None:
+    wrong = said(CAT, PRESENT)
+    tell(store, said(DOG, PRESENT), wrong, said(OWL, UNKNOWN))
+    tell(store, said(DOG, ABSENT, saw=0), by="ben")
+    tell(store, Undo(wrong.request, "undo-0001"))
+    made = decisions(store.path.parent)
+    assert [(r.image, r.class_name, r.value, r.source, r.author) for r in made] == [
+        ("a.jpg", "dog", PRESENT, "review", "anna"),
+        ("b.jpg", "owl", UNKNOWN, "review", "anna"),
+    ]
+    assert made[0].time is not None and made[0].time.tzinfo is not None
+    assert len(decisions(store.path, "val")) == 1 and len(decisions(store.path.parent / "nowhere")) == 0
+    store.close()
+
+
+def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").write_bytes(b"this is no database, it is a text" * 40)
+    with pytest.raises(RunError, match=r"a\.sqlite"):
+        Store(tmp_path / "a.sqlite")
+    with pytest.raises(RunError, match=r"a\.sqlite"):
+        decisions(tmp_path / "a.sqlite")
+    connection = sqlite3.connect(tmp_path / "b.sqlite")
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    with pytest.raises(RunError, match="format 9"):
+        Store(tmp_path / "b.sqlite")
+    with pytest.raises(RunError, match="format 9"):
+        decisions(tmp_path / "b.sqlite")
+
+
+def test_a_store_keeps_its_id_and_another_has_another(tmp_path: Path) -> None:
+    first, again, other = Store(tmp_path / "a"), Store(tmp_path / "a"), Store(tmp_path / "b")
+    assert first.id == again.id != other.id
+    for store in (first, again, other):
+        store.close()
