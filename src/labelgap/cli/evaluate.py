@@ -39,6 +39,8 @@ def evaluate(
         print(json.dumps(measured, ensure_ascii=False))
     else:
         print_evaluation(split, measured)
+        if split in ("train", "all") and opened.recipe.get("path") == opened_run.config.data.get("path"):
+            print("beware    the run learned from images among these, and knows them better than it will know others")
 
 
 def report(

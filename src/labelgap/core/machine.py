@@ -10,7 +10,7 @@ from typing import Final
 
 from labelgap.core.errors import InputError
 
-__all__ = ["available_memory", "free_space", "in_words", "parse_bytes"]
+__all__ = ["available_memory", "free_space", "in_words", "parse_bytes", "used_memory"]
 
 _UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -60,6 +60,20 @@ def parse_bytes(text: str) -> int:
         raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
     unit = 1024.0 ** "kmgt".index(found[2]) * 1024 if found[3] else _UNITS[found[2]]
     return round(float(found[1]) * unit)
+
+
+def used_memory() -> int:
+    """Return how many bytes of main memory this process has at the moment; 0 where the system does not say.
+
+    Example:
+        >>> used_memory() >= 0
+        True
+    """
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 def in_words(count: float) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import LabelGapError
-from labelgap.core.machine import in_words
+from labelgap.core.machine import in_words, used_memory
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import FileImages
 from labelgap.models import Classifier, parameter_count
@@ -38,7 +38,8 @@ class Cost:
 
     Attributes:
         seconds: from beginning to end.
-        memory: bytes: on a GPU what a step took at most, else what is kept for pictures, features and the method.
+        memory: bytes: on a GPU what a step took at most; else what the program has now, with the network and a few
+            batches in it, and what will be kept for pictures, features and the method.
         disk: bytes of the run's folder and of the feature cache.
         device: "cpu", "cuda" or "mps".
         protocol: of the run.
@@ -83,7 +84,8 @@ def measure(
         memory += 4 * weights + total * network.backbone.input.size**2 * network.backbone.input.channels
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated(device)
-    return Cost(seconds, memory, disk, device.type, config.protocol)
+    own = used_memory() if device.type != "cuda" else 0
+    return Cost(seconds, memory + own, disk, device.type, config.protocol)
 
 
 def announce(
