@@ -159,9 +159,7 @@ def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
 ) -> None:
     assert estimate_training(load("digits", train=20, val=5, test=5)) is None
     table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
-    assert (
-        estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
-    )
+    assert estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
     fit = import_module("labelgap.training.fit")
     monkeypatch.setattr(fit, "measure", lambda *_: Cost(1260.0, 0, 0, "cpu", "linear"))
     said = estimate_training(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))

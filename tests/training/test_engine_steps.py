@@ -37,7 +37,7 @@ def quiet() -> Iterator[None]:
 def as_on_a_device(plans: list[HeadPlan]) -> Engine:
     """An engine that does on the CPU what it would do on a GPU, but for the capture itself."""
     engine = Engine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
-    engine.host_looks, engine.replay = False, Replay(engine)
+    engine.host_looks, engine.all_in, engine.replay = False, False, Replay(engine)
     engine.updates = Adam(engine.updates.stacks, engine.alive)
     return engine
 

@@ -294,7 +294,7 @@ def test_a_cache_that_cannot_be_written_is_said_once_and_done_without(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user's rights")
 def test_a_cache_that_may_only_be_read_is_read(cache: Path, tmp_path: Path) -> None:
     first = features(pictures(8), Tiny())
-    for folder in (cache, cache.parent, *[place for place in tmp_path.parents if "pytest" in place.name], tmp_path):
+    for folder in (cache, cache.parent, *[place for place in tmp_path.parents if "pytest-" in str(place)], tmp_path):
         folder.chmod(0o755)
     said: list[str] = []
     os.seteuid(65534)

@@ -107,7 +107,7 @@ class ProblemsError(InputError):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, whatever its case, or None when none is close.
 
-    Of several that are equally close it is the first in alphabetical order.
+    Of several that are equally close it is one of the same letters, else the first in alphabetical order.
 
     Example:
         >>> nearest("ll-tc", ["an", "ll-ct", "role"])
@@ -120,7 +120,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         spelled.setdefault(candidate.lower(), candidate)
     asked = difflib.SequenceMatcher(b=name.lower())
     matches = difflib.get_close_matches(name.lower(), spelled, n=5, cutoff=0.5)
-    return spelled[min(matches, key=lambda match: (-_likeness(asked, match), match))] if matches else None
+    letters = sorted(name.lower())
+    order = sorted(matches, key=lambda match: (-_likeness(asked, match), sorted(match) != letters, match))
+    return spelled[order[0]] if order else None
 
 
 def _likeness(asked: difflib.SequenceMatcher[str], candidate: str) -> float:

@@ -74,7 +74,9 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         'whole'
     """
     target = Path(path).resolve()
-    if not target.parent.is_dir():
+    with _telling(path):
+        found = target.parent.is_dir()
+    if not found:
         raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(8)}.partial{target.suffix}")
     with _telling(path):

@@ -176,5 +176,5 @@ def mixed_entropy(logits: Tensor, weight: Tensor, chance: Tensor, away: Tensor) 
         >>> mixed_entropy(zero, torch.ones(1), half, -half.log())[0]
         tensor([0.6931])
     """
-    bent = logits * chance
-    return weight * (away - bent), weight * bent * (chance - 1.0)
+    fall = -weight * logits * chance
+    return torch.addcmul(fall, weight, away), torch.addcmul(fall, fall, chance, value=-1.0)

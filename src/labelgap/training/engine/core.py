@@ -143,9 +143,9 @@ class Engine(HeadStack):
         if self.replay is not None and hook is None:
             total = self.replay.epoch(order)
         else:
-            total = torch.zeros(len(self.plans), dtype=wide(self.device), device=self.device)
-            for rows, batch in self._batches(order):
-                total += self.step(rows, batch, hook).to(total.dtype) * len(rows)
+            losses = [(len(rows), self.step(rows, batch, hook)) for rows, batch in self._batches(order)]
+            sizes = torch.tensor([size for size, _ in losses], dtype=wide(self.device), device=self.device)
+            total = (torch.stack([loss for _, loss in losses], dim=1).to(sizes.dtype) * sizes).sum(dim=1)
         mean: NDArray[np.float64] = (total / len(order)).index_select(0, self.place_of_plan).cpu().numpy()
         return mean
 
@@ -213,7 +213,7 @@ class Engine(HeadStack):
             self._leave_out(good)
         elif bool((~good & self.alive).any()):
             self._leave_out(good)
-            self.updates.heads_changed()
+            self._heads_changed()
         slope.masked_fill_(~self.alive[:, None, None], 0.0)
 
     def _leave_out(self, good: Tensor) -> None:
@@ -261,6 +261,11 @@ class Engine(HeadStack):
     def stop(self, heads: Sequence[int]) -> None:
         """Let some heads, by their numbers, stay as they are from now on."""
         self.alive.index_fill_(0, self.place_of_plan.index_select(0, self.index(heads)), False)
+        self._heads_changed()
+
+    def _heads_changed(self) -> None:
+        """Look which heads are still in, where the host may."""
+        self.all_in = self.host_looks and bool(self.alive.all())
         self.updates.heads_changed()
 
     def end_epoch(self, *, tell: bool = True) -> list[Revisions]:
@@ -299,4 +304,4 @@ class Engine(HeadStack):
         for member, stored in zip(self.members, state["objectives"], strict=True):
             member.group.objective.load_state_dict(stored)
         torch.set_rng_state(state["random"].cpu())
-        self.updates.heads_changed()
+        self._heads_changed()

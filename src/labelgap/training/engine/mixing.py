@@ -47,14 +47,19 @@ class Labelled(NamedTuple):
 
     Attributes:
         codes: ``(T, K, B)`` of every label table.
-        weights: ``(R, K, B)``: of H heads the weight of −ln p and −ln(1 − p) together, divided as the reduction says;
-            of H heads −1 times the weight of −ln p; of some the weight of H(p); of some what closes an entry.
-        place: ``(Q, 1)``, how many entries the last ones modify, less one.
-        least: ``(Q, 1)``, ∞ where they modify none, else −∞.
+        both: ``(H, K, B)``, the weight of −ln p and −ln(1 − p) together, divided as the reduction says.
+        minus_present: ``(H, K, B)``, −1 times the weight of −ln p.
+        undecided: ``(U, K, B)``, the weight of H(p), of the heads that have one.
+        closed: ``(Q, K, B)``, what closes an entry to heads that modify a number of them.
+        place: ``(Q, 1)``, that number, less one.
+        least: ``(Q, 1)``, ∞ where it is 0, else −∞.
     """
 
     codes: Tensor
-    weights: Tensor
+    both: Tensor
+    minus_present: Tensor
+    undecided: Tensor
+    closed: Tensor
     place: Tensor
     least: Tensor
 
@@ -135,6 +140,7 @@ class Mixing:
         self.markers = [member for member in marking if member not in self.limited]
         self.quotas = _runs([member.part for member in self.limited])
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
+        self.kinds = [len(self.table_of)] * 2 + [_length(self.undecided), _length(self.quotas)]
         self.sized = cache(self._sized)
 
     def _parts(self, members: Sequence[Member]) -> list[slice]:
@@ -198,10 +204,11 @@ class Mixing:
         said = (codes[:, :, None] == self.states).to(self.dtype).view(batches, 3 * tables, -1)
         shares = self.sized(rows).shares
         weights = torch.bmm(shares.expand(batches, *shares.shape), said).view(batches, -1, classes, rows)
+        both, minus_present, undecided, closed = torch.split(weights, self.kinds, dim=1)
         counts = [self._quota(member, codes) for member in self.limited]
         count = torch.cat([codes.new_zeros((batches, 0), dtype=torch.int64), *counts], dim=1)[:, :, None]
         least = torch.where(count > 0, -torch.inf, torch.inf).to(self.dtype)
-        return Labelled(codes, weights, (count - 1).clamp(min=0), least)
+        return Labelled(codes, both, minus_present, undecided, closed, (count - 1).clamp(min=0), least)
 
     def _quota(self, member: Member, codes: Tensor) -> Tensor:
         labels = torch.stack([codes[:, table] for table in self.table_of[member.part]], dim=1)
@@ -219,23 +226,23 @@ class Mixing:
             batch: its weights are used up.
             index: ``(B,)`` rows of the tables.
         """
-        sized, count = self.sized(logits.shape[-1]), len(self.table_of)
-        both, minus_present = batch.weights[:count], batch.weights[count : 2 * count]
+        sized, minus_present = self.sized(logits.shape[-1]), batch.minus_present
         for part, marked in self._marked(logits, batch, index, sized.most):
-            for weights, modified in zip((both, minus_present), sized.modified, strict=True):
-                torch.where(marked, modified[part], weights[part], out=weights[part])
+            for weights, modified in zip((batch.both, minus_present), sized.modified, strict=True):
+                here = weights[part]
+                torch.where(marked, modified[part], here, out=here)
         if self.taught:
             logits = torch.cat([logits, *(_rows_of(taught, index) for taught in self.taught)])
         chance = torch.sigmoid(logits)
         for (member, _, part), weight in zip(self.taught, sized.taught, strict=True):
             minus_present[member.part].sub_(chance[part], alpha=weight)
             minus_present[part].sub_(chance[member.part], alpha=weight)
-        cost, slope, away = mixed(logits, chance, both, minus_present)
-        loss = cost.sum(dim=(1, 2))
+        cost, slope, away = mixed(logits, chance, batch.both, minus_present)
         for part, place in self.undecided:
-            extra, bend = mixed_entropy(logits[part], batch.weights[2 * count :][place], chance[part], away[part])
-            loss[part].add_(extra.sum(dim=(1, 2)))
+            extra, bend = mixed_entropy(logits[part], batch.undecided[place], chance[part], away[part])
+            cost[part].add_(extra)
             slope[part].add_(bend)
+        loss = cost.sum(dim=(1, 2))
         for part, _ in self.wanting:
             _expect(chance[part], loss[part], slope[part], sized.expected[part], sized.gap[part])
         for taught in self.taught:
@@ -259,9 +266,8 @@ class Mixing:
 
     def _marked(self, logits: Tensor, batch: Labelled, index: Tensor, most: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield where heads lie that modify entries, and which."""
-        first = 2 * len(self.table_of) + sum(place.stop - place.start for _, place in self.undecided)
         for part, place in self.quotas:
-            value = logits[part] + batch.weights[first + place.start : first + place.stop]
+            value = logits[part] + batch.closed[place]
             top = value.flatten(1).topk(most, dim=1).values
             yield part, value >= torch.maximum(top.gather(1, batch.place[place]), batch.least[place])[:, :, None]
         for member in self.markers:
@@ -293,6 +299,11 @@ def _runs(parts: Sequence[slice]) -> list[tuple[slice, slice]]:
         found.append((part, slice(first, first + part.stop - part.start)))
         first = found[-1][1].stop
     return found
+
+
+def _length(found: Sequence[tuple[slice, slice]]) -> int:
+    """Return how many heads lie in runs."""
+    return found[-1][1].stop if found else 0
 
 
 def _expect(chance: Tensor, loss: Tensor, slope: Tensor, expected: Tensor, scale: Tensor) -> None:

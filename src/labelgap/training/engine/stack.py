@@ -63,6 +63,7 @@ class HeadStack:
         failed_step: ``(M,)`` by place, in which step of that epoch, counted from 1.
         taken: how many steps of the epoch were taken.
         host_looks: whether the host looks at losses; where it would have to wait for them it does not.
+        all_in: whether every head still learns, as far as the host knows.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class HeadStack:
         self.alive = torch.ones(len(plans), dtype=torch.bool, device=device)
         self.failed_in = torch.zeros(len(plans), dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_in)
-        self.host_looks = device.type == "cpu"
+        self.host_looks = self.all_in = device.type == "cpu"
         self.taken = torch.zeros((), dtype=torch.int64, device=device)
         first = [first_head(self.width, self.classes, plan.seed) for plan in plans]
         self.set_heads(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
@@ -133,11 +134,6 @@ class HeadStack:
     def failed(self) -> list[int | None]:
         """For every plan the epoch in which its head's loss was no number; None where that did not happen."""
         return [epoch or None for epoch in self.failed_in.index_select(0, self.place_of_plan).tolist()]
-
-    @property
-    def all_in(self) -> bool:
-        """Whether every head still learns, as far as the host can know without waiting."""
-        return self.host_looks and bool(self.alive.all())
 
     @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
