@@ -283,7 +283,7 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
     monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
     data = load_csv(photos / "tags.csv", photos / "photos")
     run = lg.fit(data, out=photos / "one", epochs=3, device="cpu", quiet=True)
-    assert (run.config.method, run.config.protocol) == ("em", "linear")
+    assert (run.config.method, run.config.protocol) == ("gr", "linear")
     assert run.metrics["test"]["map"] == 1.0
     kept = {path: path.stat().st_mtime_ns for path in (photos / "cache" / "features").glob("*.npy")}
     assert len(kept) == 3

@@ -1,4 +1,4 @@
-"""``write_report``: the page of a run or of a study, in its folder."""
+"""``write_report``: the page of a run, of a study or of a comparison, in its folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
+from labelgap.reporting.compare_page import compare_page
 from labelgap.reporting.page import render
 from labelgap.reporting.run_page import run_page
 from labelgap.reporting.study_page import REPORT, study_page
-from labelgap.studies import Study, open_study
+from labelgap.studies import Comparison, Study, open_study
+from labelgap.studies.comparison import is_comparison
 from labelgap.studies.study import FILE as STUDY
 from labelgap.training import Run, open_run
 from labelgap.training.config import FILE as CONFIG
@@ -21,15 +23,15 @@ __all__ = ["package_version", "write_report"]
 
 
 def write_report(
-    what: Run | Study | str | os.PathLike[str], *, data: Dataset | None = None, images: bool = True
+    what: Run | Study | Comparison | str | os.PathLike[str], *, data: Dataset | None = None, images: bool = True
 ) -> Path:
-    """Write ``report.html`` into the folder of a run or a study, whole or not at all.
+    """Write ``report.html`` into the folder of a run, a study or a comparison, whole or not at all.
 
     The page is one file that loads nothing from anywhere. A study's links lead to the reports of its runs, as far as
     they are written: write those first.
 
     Args:
-        what: a run, a study, or the folder of one.
+        what: a run, a study, a comparison, or the folder of one.
         data: what the run was trained on, if there is more to be shown than the run's folder holds: the states of the
             labels, and example images.
         images: whether pictures of the data may be in it.
@@ -38,7 +40,9 @@ def write_report(
         The path of the page.
     """
     opened = _open(what)
-    if isinstance(opened, Study):
+    if isinstance(opened, Comparison):
+        page, template, pictures = compare_page(opened), "compare.html", False
+    elif isinstance(opened, Study):
         for _, run in opened.runs:
             _check(run, data)
         page, template = study_page(opened, data, images=images), "study.html"
@@ -52,10 +56,12 @@ def write_report(
     return path
 
 
-def _open(what: Run | Study | str | os.PathLike[str]) -> Run | Study:
-    if isinstance(what, Run | Study):
+def _open(what: Run | Study | Comparison | str | os.PathLike[str]) -> Run | Study | Comparison:
+    if isinstance(what, Run | Study | Comparison):
         return what
     folder = Path(what)
+    if is_comparison(folder):
+        return Comparison.open(folder)
     if (folder / STUDY).exists():
         return open_study(folder)
     if (folder / CONFIG).exists():

@@ -1,0 +1,91 @@
+"""``labelgap compare`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.studies.small_features import write
+
+from labelgap.cli.main import main
+
+
+def call(*arguments: str) -> int:
+    """Run a command in this process and return its exit code."""
+    before, sys.argv = sys.argv, ["labelgap", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    write(tmp_path / "vectors.npz")
+    return tmp_path
+
+
+QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
+
+
+def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
+    vectors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("compare", "vectors.npz", "--methods", "an,em,bce,iu", *QUICK) == 0
+    said = capsys.readouterr()
+    assert "test mAP" in said.out and "behind best" in said.out and "bce saw every label" in said.out
+    assert "next      labelgap train" in said.out and "2 seeds" in said.err
+    folder = vectors / "runs" / "compare"
+    assert (folder / "report.html").exists() and (folder / "compare.csv").exists()
+    stored = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
+    assert {row["method"] for row in stored["methods"]} == {"an", "em", "bce", "iu"}
+    assert call("report", "runs/compare") == 0
+
+
+def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--observe", "positives=1,negatives=1", "--label-seed", "3", "--lr", "1e-2", "--batch-size", "8,32")
+    assert (
+        call(
+            "compare", "vectors.npz", "--methods", "iu,role", "--option", "role.expected_positives=1.5", *asked, *QUICK
+        )
+        == 0
+    )
+    stored = json.loads((vectors / "runs" / "compare" / "compare.json").read_text(encoding="utf-8"))
+    assert [seed["label_seed"] for seed in stored["methods"][0]["seeds"]] == [3, 4]
+    assert {row["lr"] for row in stored["methods"]} == {0.01} and {row["tried"] for row in stored["methods"]} == {2}
+    assert {row["method"]: row["options"] for row in stored["methods"]}["role"] == {"expected_positives": 1.5}
+    assert "--observe positives=1,negatives=1 --label-seed 3" in capsys.readouterr().out
+
+
+def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
+    assert "not run   epr: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "ll-tr"], "Did you mean 'll-r'"),
+        (["--methods", ","], "--methods"),
+        (["--protocol", "end-to-end"], "labelgap train --protocol end-to-end"),
+        (["--option", "expected_positives=2"], "say whose it is"),
+        (["--lr", "fast"], "--lr fast"),
+        (["--grid", "small2"], "Did you mean 'small'"),
+        (["--backbone", "small-cnn"], "no pixels"),
+        (["--observe", "positive=1"], "Did you mean 'positives'"),
+    ],
+)
+def test_a_mistake_is_one_message_and_nothing_is_trained(
+    vectors: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert call("compare", "vectors.npz", "--methods", "an", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+    assert not (vectors / "runs" / "compare" / "compare.json").exists()
