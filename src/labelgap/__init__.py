@@ -13,18 +13,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labelgap.audit import find_missing
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.metrics import average_precision, f1, precision, recall, thresholds
     from labelgap.objectives import Objective, defaults, methods, objective
     from labelgap.reporting import write_report
+    from labelgap.studies import compare
     from labelgap.training import Run, fit, open_run
+    from labelgap.training.estimator import LabelGapClassifier
+    from labelgap.training.estimator_scores import average_precision_scorer, observed_scorer
 
 __all__ = [
     "ABSENT",
     "Dataset",
     "InputError",
+    "LabelGapClassifier",
     "LabelGapError",
     "LabelTable",
     "Objective",
@@ -36,12 +41,16 @@ __all__ = [
     "Split",
     "UNKNOWN",
     "average_precision",
+    "average_precision_scorer",
+    "compare",
     "defaults",
     "f1",
+    "find_missing",
     "fit",
     "load",
     "methods",
     "objective",
+    "observed_scorer",
     "open_run",
     "precision",
     "recall",
@@ -50,13 +59,17 @@ __all__ = [
 ]
 
 _HOMES = {
+    "audit": ("find_missing",),
     "core.errors": ("InputError", "LabelGapError", "RunError"),
     "data": ("Dataset", "Split", "load"),
     "labels": ("ABSENT", "PRESENT", "UNKNOWN", "LabelTable", "Revision", "Revisions"),
     "metrics": ("average_precision", "f1", "precision", "recall", "thresholds"),
     "objectives": ("Objective", "defaults", "methods", "objective"),
     "reporting": ("write_report",),
+    "studies": ("compare",),
     "training": ("Run", "fit", "open_run"),
+    "training.estimator": ("LabelGapClassifier",),
+    "training.estimator_scores": ("average_precision_scorer", "observed_scorer"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import call as call_any
 
-from labelgap.cli.main import main
 from labelgap.core.entries import describe
 
 
 def call(*arguments: str) -> int:
-    """Run a command in this process and return its exit code."""
-    before, sys.argv = sys.argv, ["labelgap", "cache", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+    return call_any("cache", *arguments)
 
 
 def put(folder: Path, name: str, days: float, *, suffix: str = ".npy", rows: int = 20_132) -> None:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import call
 from tests.studies.small_features import write
-
-from labelgap.cli.main import main
-
-
-def call(*arguments: str) -> int:
-    """Run a command in this process and return its exit code."""
-    before, sys.argv = sys.argv, ["labelgap", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import call
 from tests.review.photos import TAGS, make_photos
 
-from labelgap.cli.main import main
 from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -19,17 +19,6 @@ from labelgap.review.events import Decision
 from labelgap.review.identity import Entry
 from labelgap.review.store import FILE, Store
 from labelgap.training.config import RunConfig, write_config
-
-
-def call(*arguments: str) -> int:
-    before, sys.argv = sys.argv, ["labelgap", *arguments]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.fixture
@@ -166,6 +155,7 @@ def test_candidates_go_to_label_studio_and_decisions_come_back(
         (["review", "tags.csv"], "labelgap review tags.csv --split val --random 300"),
         (["review", "nowhere", "--random", "5"], "no data set 'nowhere'"),
         (["review", "tags-review", "--random", "5"], "is a run, or a review already"),
+        (["review", "tags-review", "--zeros", "unknown"], "--zeros says how DATA are read"),
         (["review", "photos", "--summary"], "is not a run"),
         ([*DRAW[:-1], "6"], "another review already"),
         (["review", "tags-review", "--budget", "soon"], "15m, 1h30m or 90s"),

@@ -30,8 +30,8 @@ def test_measures_are_what_counting_says(hits: list[bool], count: int) -> None:
 def test_a_weight_counts_a_candidate_so_often(hits: list[bool], seed: int, count: int) -> None:
     times = np.random.default_rng(seed).integers(0, 4, size=len(hits))
     repeated = np.repeat(hits, times)
-    for measure in (lambda h, w=None: precision_at(h, count, w), lambda h, w=None: share_found(h, count, w)):
-        expected, got = measure(repeated), measure(hits, times)
+    for measure in (precision_at, share_found):
+        expected, got = measure(repeated, count), measure(hits, count, times)
         assert math.isnan(expected) == math.isnan(got) and (math.isnan(got) or got == pytest.approx(expected))
 
 

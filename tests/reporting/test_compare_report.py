@@ -21,7 +21,12 @@ from labelgap.studies.comparison import Comparison, Measure, MethodResult, NotRu
 
 ABOUT = {
     "data": "tags.csv",
-    "recipe": {"name": "csv", "path": "somewhere/private/tags.csv"},
+    "recipe": {
+        "name": "csv",
+        "path": "/a/private/tags.csv",
+        "options": {"images": "/a/photos"},
+        "steps": [],
+    },
     "images": {"train": 90, "val": 20, "test": 30},
     "classes": ["cat", "dog"],
     "backbone": "efficientnet-lite0",
@@ -116,8 +121,8 @@ def test_the_page_is_written_from_the_folder_too_and_tells_no_path(tmp_path: Pat
 def test_the_command_trains_the_method_as_it_was_compared(tmp_path: Path) -> None:
     made = comparison(tmp_path, BEST)
     assert command(made, BEST) == (
-        "labelgap train csv=somewhere/private/tags.csv --method em --option alpha=0.2 --lr 1e-3 --batch-size 16 "
-        "--protocol linear --backbone efficientnet-lite0 --out runs/em"
+        "labelgap train csv=/a/private/tags.csv --images /a/photos --method em --option alpha=0.2 --lr 1e-3 "
+        "--batch-size 16 --protocol linear --backbone efficientnet-lite0 --out runs/em"
     )
     hidden = replace(made, about={**ABOUT, "observe": {"positives": 1, "negatives": 0}, "label_seed": 1200})
     assert "--observe positives=1,negatives=0 --label-seed 1200" in command(hidden, BEST)

@@ -147,6 +147,11 @@ def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(r
     assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
 
 
+def test_peoples_decisions_may_be_named_as_a_source(drawn: Folder, tmp_path: Path) -> None:
+    plain, named = (apply_decisions(drawn, tmp_path / f"{len(s)}.csv", s) for s in ([], ["review"]))
+    assert plain.path.read_text() == named.path.read_text()
+
+
 def test_a_source_that_revised_nothing_is_named(run: Folder, drawn: Folder, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'll-cp'"):
         apply_decisions(run, tmp_path / "a.csv", ["ll-ct"])

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import TypeAdapter, ValidationError
 from tests.review.making import write_candidates
 from tests.review.photos import make_photos
 from tests.review.speaking import Served, serving
@@ -23,6 +24,7 @@ from tests.review.speaking import Served, serving
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, decisions, draw, open_folder
 from labelgap.review.door import LARGEST_BODY
+from labelgap.review.messages import Reviewer
 
 
 def ids(page: str) -> list[str]:
@@ -176,6 +178,13 @@ def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytes
     review.close()
 
 
+def test_a_name_that_needs_a_joiner_is_a_name() -> None:
+    name = "علی\u200cرضا"
+    assert TypeAdapter(Reviewer).validate_python(f" {name} ") == name
+    with pytest.raises(ValidationError):
+        TypeAdapter(Reviewer).validate_python("\u200d")
+
+
 Attack = Callable[[Served, str], tuple[str, str, bytes | None, dict[str, str]]]
 
 
@@ -208,6 +217,7 @@ ATTACKS: dict[str, Attack] = {
     "no stamp": post(lambda good: good, X_Labelgap_Stamp=None),
     "wrong stamp": post(lambda good: good, X_Labelgap_Stamp="guess"),
     "foreign origin": post(lambda good: good, Origin="https://evil.example"),
+    "broken origin": post(lambda good: good, Origin="http://["),
     "opaque origin": post(lambda good: good, Origin="null"),
     "cross-site fetch": post(lambda good: good, Sec_Fetch_Site="cross-site"),
     "same site, other port": post(lambda good: good, Sec_Fetch_Site="same-site"),

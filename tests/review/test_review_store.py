@@ -88,6 +88,15 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Stor
     store.close()
 
 
+def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: Store) -> None:
+    tell(store, said(DOG, PRESENT))
+    decision = said(DOG, ABSENT, saw=0)
+    (first,) = tell(store, decision, by="ben")
+    (again,) = tell(store, decision, by="ben")
+    assert first.status == again.status == "conflict" and len(store.events()) == 2
+    store.close()
+
+
 def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Store) -> None:
     tell(store, said(DOG, PRESENT))
     (agrees,) = tell(store, said(DOG, PRESENT), by="ben")

@@ -36,6 +36,7 @@ def test_it_follows_decisions_and_undos_as_they_come(review: Review) -> None:
     again = Review(review.folder)
     assert np.array_equal(again.standing.decided, standing.decided)
     assert np.array_equal(again.standing.version, standing.version)
+    assert np.array_equal(again.standing.touched, standing.touched)
     again.close()
 
 

@@ -73,3 +73,13 @@ def test_a_network_that_starts_from_nothing_is_refused_and_never_the_usual_one()
     assert usual_backbone(features()) == "features"
     with pytest.raises(InputError, match="starts from nothing"):
         features_of(digits, "small-cnn", None, CPU, 0, Reporter(quiet=True))
+
+
+def test_other_weights_in_the_same_file_are_another_network(photos: Dataset, tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    found = []
+    for content in (b"one", b"two", b"one"):
+        file.write_bytes(content)
+        made = features_of(photos, "resnet50", str(file), CPU, 0, Reporter(quiet=True))
+        found.append(made.fingerprint)
+    assert found[0] == found[2] != found[1]

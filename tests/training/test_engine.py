@@ -181,7 +181,7 @@ def test_a_single_head_tells_its_revisions_too() -> None:
         {"optimiser": "sgd", "momentum": 0.9, "nesterov": True},
     ],
 )
-def test_optimisers_are_torchs(settings: dict[str, Any]) -> None:
+def test_optimisers_are_torchs_and_what_methods_learn_does_not_decay(settings: dict[str, Any]) -> None:
     options = {"expected_positives": 2.0}
     plans = [HeadPlan(name, options, lr, TABLE) for name in ("epr", "role") for lr in (1e-1, 1e-2)]
     weights = train_together(plans, FEATURES, **settings).heads[0]
@@ -189,8 +189,8 @@ def test_optimisers_are_torchs(settings: dict[str, Any]) -> None:
     rest = {name: value for name, value in settings.items() if name != "optimiser"}
     for plan, weight in zip(plans, weights, strict=True):
         single = Alone(plan, FEATURES)
-        groups = [{"params": list(single.head.parameters())}, *single.made.parameter_groups(plan.lr)]
-        single.optimiser = kind(groups, lr=plan.lr, **rest)
+        learned = [{**group, "weight_decay": 0.0} for group in single.made.parameter_groups(plan.lr)]
+        single.optimiser = kind([{"params": list(single.head.parameters())}, *learned], lr=plan.lr, **rest)
         for epoch in range(1, EPOCHS + 1):
             single.train_epoch(epoch)
         torch.testing.assert_close(weight, single.head.weight.detach(), rtol=0, atol=1e-9)

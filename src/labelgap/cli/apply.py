@@ -24,10 +24,14 @@ def apply(
 ) -> None:
     """Write the labels with people's decisions laid over them; the data themselves are never touched."""
     from labelgap.cli.parsing import parse_names
-    from labelgap.review import open_folder
+    from labelgap.core.errors import InputError
+    from labelgap.review import decisions, open_folder
     from labelgap.review.applying import apply_decisions
 
-    written = apply_decisions(open_folder(run), out, parse_names(source, "--source") or (), force=force)
+    folder = open_folder(run)
+    if not source and not len(decisions(folder.path)):
+        raise InputError(f"nobody has decided anything yet: labelgap review {run}. Nothing was written.")
+    written = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force)
     present, absent, unknown = (
         sum(counts) for counts in zip(*(split.labels.counts().total for split in written.data.splits), strict=True)
     )
@@ -44,11 +48,12 @@ def apply(
 
 def _next(written: Applied) -> str:
     """Return the command that trains on the new table, where its images are files."""
+    from labelgap.core.files import short_path
     from labelgap.data.images import FileImages
 
     data = written.data
     if not isinstance(data.train.images, FileImages):
         return ""
     leaks = " --allow-leaks" if data.recipe.get("options", {}).get("allow_leaks") else ""
-    folder = shlex.quote(str(data.recipe.get("options", {}).get("images") or data.train.images.root))
+    folder = shlex.quote(short_path(data.recipe.get("options", {}).get("images") or data.train.images.root))
     return f"labelgap train {shlex.quote(str(written.path))} --images {folder}{leaks} --out runs/better"

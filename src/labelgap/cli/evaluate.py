@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labelgap.cli.shared import Data, DataOptions, Device, open_dataset, with_data_options
+from labelgap.core.errors import LabelGapError
+
+if TYPE_CHECKING:
+    from labelgap.data import Dataset
+    from labelgap.training import Run
 
 __all__ = ["RunFolder", "evaluate", "report"]
 
@@ -20,7 +25,10 @@ def evaluate(
     run: RunFolder,
     data: Data,
     data_options: DataOptions,
-    split: Annotated[str, typer.Option(help="train, val, test, or all.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(help="train, val, test or all. [default: test, or all where DATA has no splits]"),
+    ] = None,
     device: Device = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes that decode images. [default: what the device can use]")
@@ -30,17 +38,35 @@ def evaluate(
 ) -> None:
     """Measure a run on data, as far as the known labels support: with 95 % intervals, and a row per class."""
     from labelgap.cli.printing import print_evaluation
+    from labelgap.data.dividing import divided_here
     from labelgap.training import open_run
 
     opened_run = open_run(run)
     opened = open_dataset(data, data_options)
-    measured = opened_run.evaluate(opened, split, device=device, workers=workers, resamples=resamples)
+    own = opened.recipe.get("path") == opened_run.config.data.get("path")
+    chosen = split or ("all" if not own and divided_here(opened) else "test")
+    measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples)
     if as_json:
         print(json.dumps(measured, ensure_ascii=False))
-    else:
-        print_evaluation(split, measured)
-        if split in ("train", "all") and opened.recipe.get("path") == opened_run.config.data.get("path"):
-            print("beware    the run learned from images among these, and knows them better than it will know others")
+        return
+    print_evaluation(chosen, measured)
+    if warning := _learned_from(opened_run, opened, chosen, own):
+        print(f"beware    {warning}")
+
+
+def _learned_from(run: Run, data: Dataset, split: str, own: bool) -> str:
+    """Say so where images that the run learned from are among those it was measured on; by name, as far as known."""
+    from labelgap.data import reopen
+
+    if own:
+        return "" if split in ("val", "test") else "the run learned from images among these, and knows them too well"
+    try:
+        known = set(reopen(run.config.data).train.labels.images)
+    except (LabelGapError, OSError):
+        return ""
+    splits = data.splits if split == "all" else [data.split(split)]
+    shared = sum(image in known for part in splits for image in part.labels.images)
+    return f"{shared:,} of these images, by name, are among those the run learned from" if shared else ""
 
 
 def report(

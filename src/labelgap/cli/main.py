@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from labelgap import __version__
+from labelgap.cli.apply import apply
+from labelgap.cli.audit import audit
+from labelgap.cli.cache import cache
+from labelgap.cli.compare import compare
 from labelgap.cli.convert import convert
 from labelgap.cli.demo import demo
 from labelgap.cli.evaluate import evaluate, report
+from labelgap.cli.export import export
 from labelgap.cli.inspect import inspect
 from labelgap.cli.lists import backbones, datasets, methods
+from labelgap.cli.predict import predict
+from labelgap.cli.review import review
+from labelgap.cli.revisions import revisions
 from labelgap.cli.train import train
 from labelgap.core.errors import LabelGapError
 
@@ -27,7 +36,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, inspect, train, evaluate, report, convert, methods, datasets, backbones):
+command: Callable[..., None]
+for command in (
+    demo,
+    inspect,
+    train,
+    compare,
+    evaluate,
+    predict,
+    export,
+    report,
+    convert,
+    methods,
+    datasets,
+    backbones,
+):
+    app.command()(command)
+app.add_typer(cache, name="cache")
+for command in (audit, review, apply, revisions):
     app.command()(command)
 
 

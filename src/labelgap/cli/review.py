@@ -114,6 +114,8 @@ def _folder(
     if is_folder(Path(what)) or (random is None and Path(what).is_dir() and not any(Path(what).glob("*.csv"))):
         if random is not None:
             raise InputError(f"--random draws images of DATA; {what} is a run, or a review already.")
+        for name in options.given():
+            raise InputError(f"--{name.replace('_', '-')} says how DATA are read; {what} knows that: leave it out.")
         return open_folder(what)
     if random is None:
         raise InputError(

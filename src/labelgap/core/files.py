@@ -15,7 +15,16 @@ from typing import Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 
-__all__ = ["DiskError", "atomic_path", "make_folder", "remove_partials", "write_bytes", "write_json", "write_text"]
+__all__ = [
+    "DiskError",
+    "atomic_path",
+    "make_folder",
+    "remove_partials",
+    "short_path",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -81,8 +90,10 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(8)}.partial{target.suffix}")
     with _telling(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = temporary.stat().st_mode
     try:
         yield temporary
+        temporary.chmod(mode)  # a writer that replaces the file may have made it for itself alone
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())
         if previous is not None and target.exists():
@@ -173,3 +184,16 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write indented JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def short_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as it would be typed here: from the current folder, where it lies below it.
+
+    Example:
+        >>> short_path(Path.cwd() / "photos")
+        'photos'
+    """
+    try:
+        return os.fspath(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return os.fspath(path)

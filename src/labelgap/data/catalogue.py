@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry
@@ -28,6 +28,8 @@ from labelgap.data.voc import find_voc, load_voc2007, load_voc2012
 __all__ = ["Description", "dataset_names", "describe_datasets", "load", "open_data", "reopen"]
 
 _NAME = re.compile(r"[A-Za-z][\w-]*")
+_PATHS: Final = ("images", "aliases", "parents")
+"""Options that lead to files or folders."""
 _LESS_SPECIAL = ("parquet", "folder")
 
 
@@ -173,14 +175,19 @@ def reopen(recipe: Mapping[str, Any]) -> Dataset:
 
 
 def _with_recipe(data: Dataset, name: str, path: str | os.PathLike[str] | None, options: dict[str, Any]) -> Dataset:
-    plain = {key: _plain(value) for key, value in options.items()}
+    """Note how data were loaded, with whole paths: a run is opened from other folders than it was trained in."""
+    plain = {key: _plain(_whole(value) if key in _PATHS else value) for key, value in options.items()}
     recipe: dict[str, Any] = {
         "name": name,
-        "path": None if path is None else os.fspath(path),
+        "path": None if path is None else _whole(path),
         "options": plain,
         "steps": [],
     }
     return replace(data, recipe=recipe)
+
+
+def _whole(path: str | os.PathLike[str]) -> str:
+    return os.fspath(Path(os.path.normpath(Path(path).expanduser().absolute())))
 
 
 def _plain(value: Any) -> Any:

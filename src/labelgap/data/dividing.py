@@ -13,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.data.dataset import Dataset
 from labelgap.data.duplicates import Pairs, clusters
 from labelgap.data.splitting import share_sizes, stratified_split
 from labelgap.labels import LabelTable
 from labelgap.labels.tablefile import SPLITS
 
-__all__ = ["Division", "divide"]
+__all__ = ["Division", "divide", "divided_here"]
 
 Rows = dict[str, NDArray[np.int64]]
+NOT_GIVEN = "no split given"
+"""How the rule begins that says that labelgap has divided the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,11 @@ class Division:
     allow_leaks: bool = False
 
 
+def divided_here(data: Dataset) -> bool:
+    """Return whether labelgap has divided the data, which came without splits of their own."""
+    return any(rule.startswith(NOT_GIVEN) for rule in data.rules)
+
+
 def divide(division: Division) -> tuple[Rows, list[str]]:
     """Return the rows of every split, and in words where they come from."""
     together = _together(division)
@@ -58,7 +66,7 @@ def divide(division: Division) -> tuple[Rows, list[str]]:
         kept = None if division.allow_leaks else together
         parts = stratified_split(table, share_sizes(len(table), 1, 1), seed, kept)
         rows = dict(zip(SPLITS, parts, strict=True))
-        rule = f"no split given: 80/10/10, stratified by known positives, seed {seed}: {_sizes(rows)}"
+        rule = f"{NOT_GIVEN}: 80/10/10, stratified by known positives, seed {seed}: {_sizes(rows)}"
         return rows, [rule, *_kept_together(division, rows)]
     given = np.array(division.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}

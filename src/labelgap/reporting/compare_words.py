@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from labelgap.reporting.words import listed, percent
 from labelgap.studies.comparison import Comparison, MethodResult
+from labelgap.training.again import cut_folders, data_words
 
 __all__ = ["RULE", "command", "cost", "options_in_words", "rate", "verdict"]
 
@@ -94,10 +94,10 @@ def _ahead(second: MethodResult) -> str:
 
 
 def _data(about: Mapping[str, Any], whole_path: bool) -> str:
+    """Return the data and how they were read, as they are typed."""
     recipe = about.get("recipe") or {}
-    name, path = recipe.get("name", ""), recipe.get("path")
-    path = Path(path).name if path and not whole_path else path
-    return shlex.quote(f"{name}={path}" if path else name or "DATA")
+    words = data_words(recipe if whole_path else cut_folders(recipe))
+    return shlex.join(words) if words else "DATA"
 
 
 def rate(lr: float) -> str:

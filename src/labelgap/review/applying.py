@@ -106,7 +106,7 @@ def _revisions(folder: Folder, sources: Sequence[str]) -> dict[str, Revisions]:
     run = folder.run
     known = sorted(set(run.revisions.to_table()["source"].to_pylist())) if run is not None else []
     for name in sources:
-        if name not in known:
+        if name != SOURCE and name not in known:
             hint = "`labelgap revisions RUN list` shows what there is." if known else "No method revised labels here."
             raise UnknownNameError("source", name, [*known, SOURCE], hint)
     if run is not None:

@@ -18,7 +18,6 @@ import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -188,7 +187,7 @@ def _wrong_host(headers: dict[str, list[str]], door: Door) -> _Answer | None:
 def _wrong_change(headers: dict[str, list[str]], door: Door) -> _Answer | None:
     """Say what is wrong with a request that would change something."""
     origins, site = headers.get("origin", []), headers.get("sec-fetch-site", ["same-origin"])
-    foreign = [origin for origin in origins if urlsplit(origin).netloc != headers["host"][0]]
+    foreign = [origin for origin in origins if _place_of(origin) != headers["host"][0]]
     if foreign or site != ["same-origin"]:
         return _Answer(403, "changes are made from the review page alone.", problem="origin")
     if not _same((headers.get(STAMP) or [""])[-1], door.stamp):
@@ -230,6 +229,19 @@ def _name_of(host: str) -> str | None:
     return parts.hostname if plain else None
 
 
+def _place_of(origin: str) -> str | None:
+    """Return the host and port of an ``Origin`` header; None where it is none.
+
+    Example:
+        >>> _place_of("http://localhost:8765"), _place_of("http://[")
+        ('localhost:8765', None)
+    """
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
@@ -239,14 +251,14 @@ def _is_address(name: str) -> bool:
 
 
 def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
-    values = []
-    for text in headers.get("cookie", ()):
-        try:
-            cookies = SimpleCookie(text)
-        except CookieError:
-            continue
-        values += [cookies[name].value] if name in cookies else []
-    return values
+    """Return the values of a cookie. Others, of whatever else is served by this machine, may look like anything.
+
+    Example:
+        >>> _cookies({"cookie": ['j{s}="[1,2]"; labelgap=abc']}, "labelgap")
+        ['abc']
+    """
+    pairs = (part.strip().partition("=") for text in headers.get("cookie", ()) for part in text.split(";"))
+    return [value for key, _, value in pairs if key == name]
 
 
 def _same(given: str, wanted: str) -> bool:

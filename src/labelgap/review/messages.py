@@ -11,11 +11,14 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 __all__ = ["Changes", "Identity", "MOST_ACTIONS", "Reviewer", "Said", "TakenBack", "Token"]
 
 MOST_ACTIONS: Final = 500
+_JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
+"""They show nothing themselves, but names in Persian and in many scripts of India are not spelled without them."""
 
 
 def _printable(text: str) -> str:
     text = " ".join(text.split())
-    if not text or not text.isprintable():
+    shown = text.translate(_JOINERS)
+    if not shown.strip() or not shown.isprintable():
         raise ValueError("a name has letters that can be shown")
     return text
 

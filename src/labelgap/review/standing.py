@@ -65,7 +65,10 @@ class Standing:
             number = self.candidates.number_of(event.entry)
             if number is not None:
                 self._set(number, event)
-        self.touched[:] = self.version
+        for entry, last in self.store.touched():
+            number = self.candidates.number_of(entry)
+            if number is not None:
+                self.touched[number] = last
 
     def refresh(self) -> None:
         """Take into account what was written since, by this process or by another."""

@@ -151,10 +151,18 @@ class Store:
         """Return all decisions that count and were not undone; an older one stands again when the newer is undone."""
         return self._rows(f"SELECT {_FIELDS} FROM events AS d WHERE {_COUNTING} ORDER BY id", ())
 
+    def touched(self) -> list[tuple[Entry, int]]:
+        """Return the number of the last event about each label, undos among them."""
+        query = "SELECT split, image, class, max(id) FROM events GROUP BY split, image, class"
+        with self._lock, _told(self.path):
+            return [(Entry(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
+
     def _decide(self, decision: Decision, reviewer: str, client: str) -> Outcome:
         entry, standing = decision.entry, self._stands(decision.entry)
-        if self._by_request(decision.request) is not None:
-            return Outcome(decision.request, "kept", entry, standing)
+        there = self._by_request(decision.request)
+        if there is not None:  # sent again, because the first answer did not arrive
+            lost = not there.counts and standing is not None and standing.value != there.value
+            return Outcome(decision.request, "conflict" if lost else "kept", entry, standing)
         unaware = (
             standing is not None
             and standing.id > decision.saw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -90,7 +91,7 @@ _ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
 @_routes.get("/", response_class=HTMLResponse)
 def overview(desk: _Desk) -> str:
     """Show the classes."""
-    return _page(desk, "overview.html", None, page=overview_page(desk.review))
+    return _page(desk, "overview.html", None, lambda: overview_page(desk.review))
 
 
 @_routes.get("/class/{number}", response_class=HTMLResponse)
@@ -104,14 +105,15 @@ def grid(
 ) -> str:
     """Show the candidates of one class."""
     _check_class(desk, number)
-    made = grid_page(desk.review, number, wrong=kind == "wrong", undecided=show == "undecided", page=page, size=size)
-    return _page(desk, "grid.html", number, page=made)
+    asked: dict[str, Any] = {"wrong": kind == "wrong", "undecided": show == "undecided", "page": page, "size": size}
+    return _page(desk, "grid.html", number, lambda: grid_page(desk.review, number, **asked))
 
 
 @_routes.get("/image/{identity}", response_class=HTMLResponse)
 def image(desk: _Desk, identity: Identity) -> str:
     """Show one image with all its candidates."""
-    return _page(desk, "image.html", None, page=image_page(desk.review, _image(desk, identity)))
+    place = _image(desk, identity)
+    return _page(desk, "image.html", None, lambda: image_page(desk.review, place))
 
 
 @_routes.get("/detail/{identity}", response_class=HTMLResponse)
@@ -239,16 +241,17 @@ def _status(desk: Desk, number: int | None, reviewer: str | None) -> dict[str, A
     return {**parts, "left": desk.left()}
 
 
-def _page(desk: Desk, template: str, number: int | None, **words: Any) -> str:
+def _page(desk: Desk, template: str, number: int | None, make: Callable[[], dict[str, Any]]) -> str:
     left = desk.left()
     desk.review.standing.refresh()
+    last = desk.review.standing.last  # before the page is made: what comes meanwhile is told by the next poll
     return (
         templates()
         .get_template(template)
         .render(
-            **words,
+            page=make(),
             review=desk.review,
-            last=desk.review.standing.last,
+            last=last,
             number="" if number is None else number,
             stamp=desk.door.stamp,
             reviewer=desk.reviewer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -62,6 +63,9 @@ def features_of(
     """
     check_vectors(data, backbone, "linear")
     digest = hashlib.blake2b(f"{backbone} {weights}".encode(), digest_size=12)
+    if weights is not None and Path(weights).is_file():
+        with Path(weights).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     for split in data.splits[:2]:
         digest.update(split.images.fingerprint().encode())
     if backbone == FEATURES:

@@ -76,10 +76,16 @@ def differences(
         half = None
         if len(gap) > 1:
             seeds = float(stats.t.ppf(0.975, len(gap) - 1)) * float(gap.std(ddof=1)) / np.sqrt(len(gap))
-            images = 0.0 if samples is None else 1.96 * float(np.std(samples[order[0]] - samples[name], ddof=1))
+            images = 0.0 if samples is None else 1.96 * _deviation(samples[order[0]] - samples[name])
             half = float(np.hypot(seeds, images))
         found[name] = Difference(float(gap.mean()), half)
     return found
+
+
+def _deviation(values: NDArray[Any]) -> float:
+    """Return the standard deviation of what could be measured: a sample without any present label could not."""
+    found = values[np.isfinite(values)]
+    return float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
 
 
 def resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:

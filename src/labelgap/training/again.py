@@ -8,10 +8,20 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from labelgap.core.files import short_path
 from labelgap.training.config import RunConfig
 from labelgap.training.defaults import TrainingSettings
 
-__all__ = ["AGAIN", "DATA_OPTIONS", "command_of", "python_of", "settings_again", "without_folders"]
+__all__ = [
+    "AGAIN",
+    "DATA_OPTIONS",
+    "command_of",
+    "cut_folders",
+    "data_words",
+    "python_of",
+    "settings_again",
+    "without_folders",
+]
 
 AGAIN: Final = "runs/again"
 """Where the second run goes: a folder that holds a run is not overwritten."""
@@ -64,7 +74,7 @@ def command_of(config: RunConfig, out: str = AGAIN) -> str | None:
         --precision float32
         --out runs/again
     """
-    data = _data_words(config.data)
+    data = data_words(config.data)
     if data is None:
         return None
     words = ["labelgap", "train", *data]
@@ -125,27 +135,28 @@ def settings_again(config: RunConfig) -> dict[str, Any]:
 
 def without_folders(config: RunConfig) -> RunConfig:
     """Return a configuration in which whole paths are cut down to their last part, to be passed on."""
-    return config.model_copy(update={"data": _cut(config.data), "weights": _cut(config.weights)})
+    return config.model_copy(update={"data": cut_folders(config.data), "weights": cut_folders(config.weights)})
 
 
-def _cut(value: Any) -> Any:
+def cut_folders(value: Any) -> Any:
+    """Return a value in which whole paths, however deep, are cut down to their last part."""
     if isinstance(value, Mapping):
-        return {key: _cut(each) for key, each in value.items()}
+        return {key: cut_folders(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_cut(each) for each in value]
+        return [cut_folders(each) for each in value]
     path = PurePath(value) if isinstance(value, str) else None
     return path.name if path is not None and path.is_absolute() and path.name else value
 
 
-def _data_words(recipe: Mapping[str, Any]) -> list[str] | None:
+def data_words(recipe: Mapping[str, Any]) -> list[str] | None:
     """Return DATA and its options as the commands take them, or None."""
     if not recipe:
         return None
-    words = [recipe["name"] if recipe["path"] is None else f"{recipe['name']}={recipe['path']}"]
+    words = [recipe["name"] if recipe["path"] is None else f"{recipe['name']}={short_path(recipe['path'])}"]
     for name, value in recipe["options"].items():
         if value is None or (name == "allow_leaks" and not value):
             continue
-        said = _data_option(name, value)
+        said = _data_option(name, short_path(value) if name in ("aliases", "images", "parents") else value)
         if said is None or name not in DATA_OPTIONS:
             return None
         words += said

@@ -31,8 +31,9 @@ absent of each, `ll-r` 93.3, `iu` 90.8, `gr` 87.4, `an` 84.4; a tenth of all lab
 
 After linear-init the whole network learns from a head that the linear phase has made, and there `ll-r` is not ahead: on
 1,280 VOC photos, efficientnet-lite0, one seed, val / test mAP are `role` 79.5 / 80.9, `em` 78.4 / 81.3, `ll-ct` 78.2 /
-79.7, `an` 78.1 / 80.3 and `ll-r` 77.2 / 78.7 (docs/training.md). So it takes what the linear protocol takes; `gr` itself
-was not tried there. (Kim et al., CVPR 2022, Table 2, find `ll-r` ahead of `an` and `role` on the whole of VOC and COCO.)
+79.7, `an` 78.1 / 80.3 and `ll-r` 77.2 / 78.7 (docs/training.md). So it takes what the linear protocol takes; `gr`
+itself was not tried there. (Kim et al., CVPR 2022, Table 2, find `ll-r` ahead of `an` and `role` on the whole of VOC
+and COCO.)
 """
 
 from __future__ import annotations

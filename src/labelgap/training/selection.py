@@ -21,6 +21,8 @@ from labelgap.metrics import average_precision
 __all__ = ["RULES", "Score", "Selection", "choose_selection"]
 
 RULES = ("clean", "known", "observed", "last")
+FEW = 20
+"""Fewer known presents than this in val, and the choice of an epoch is left to chance."""
 
 
 @dataclass(frozen=True)
@@ -112,4 +114,6 @@ def _why(rule: str, both: int, observed: LabelTable) -> str:
         "observed positives; for a true estimate have a few hundred random val images fully labelled",
         "last": "the last epoch is kept",
     }
-    return reasons[rule]
+    known = observed.counts().total[0]
+    few = f"; with {known} known presents in val that is close to chance" if known < FEW and rule != "last" else ""
+    return reasons[rule] + few

@@ -22,7 +22,7 @@ const called = `labelgap-reviewer/${page.store}/${page.reviewer}`;
 page.reviewer = browser.get(called) ?? page.reviewer;
 element("reviewer").value = page.reviewer;
 element("reviewer").addEventListener("change", (event) => {
-  const typed = event.target.value.trim().replace(/\s+/g, " ");
+  const typed = event.target.value.replace(/(?![\u200c\u200d\s])\p{C}/gu, "").trim().replace(/\s+/g, " ");
   if (typed) {
     page.reviewer = typed;
     browser.set(called, typed);

@@ -57,7 +57,7 @@ class Engine(HeadStack):
         optimiser: "adam" or "sgd".
         momentum: of "sgd".
         nesterov: of "sgd".
-        weight_decay: times the weights, added to their gradient.
+        weight_decay: times the weights, added to their gradient; not of what methods learn themselves.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
 
     Attributes:
@@ -117,9 +117,7 @@ class Engine(HeadStack):
                 for parameter in settings["params"]:
                     parameter.data = parameter.data.contiguous()  # fused kernels run over memory as it lies
                     self.own.append((member, parameter))
-                    stacks.append(
-                        Stack(group.with_axis(parameter.detach()), rates, range(*member.part.indices(len(self.plans))))
-                    )
+                    stacks.append(Stack(group.with_axis(parameter.detach()), rates, member.places, decays=False))
         return stacks
 
     @torch.no_grad()

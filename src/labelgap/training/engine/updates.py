@@ -43,11 +43,13 @@ class Stack:
         values: ``(n, …)``, changed in place.
         rates: for every head.
         heads: their places in ``alive``.
+        decays: whether weight decay is for them; what a method learns itself (ROLE's estimate) is no weight.
     """
 
     values: Tensor
     rates: Sequence[float]
     heads: Sequence[int]
+    decays: bool = True
 
 
 class Updates(ABC):
@@ -56,7 +58,7 @@ class Updates(ABC):
     Args:
         stacks: what they change.
         alive: ``(M,)`` bool, of all heads; those that are not stay as they are. It is looked at in every step.
-        weight_decay: times the weights, added to their gradient.
+        weight_decay: times the weights, added to their gradient; for stacks that decay.
     """
 
     def __init__(self, stacks: Sequence[Stack], alive: Tensor, weight_decay: float = 0.0) -> None:
@@ -85,12 +87,17 @@ class Updates(ABC):
 
     def decayed(self, number: int, gradient: Tensor) -> Tensor:
         """Return the gradient of a stack with its weights added."""
-        return gradient.add(self.stacks[number].values, alpha=self.weight_decay) if self.weight_decay else gradient
+        decay = self.decay_of(number)
+        return gradient.add(self.stacks[number].values, alpha=decay) if decay else gradient
+
+    def decay_of(self, number: int) -> float:
+        """Return the weight decay of a stack."""
+        return self.weight_decay if self.stacks[number].decays else 0.0
 
 
 @dataclass(eq=False)
 class _Kernel:
-    """What the fused kernel of one rate runs over; the gradients' parts are cut anew only where those are new."""
+    """What the fused kernel of one rate and decay runs over; gradients are cut into parts anew where they are new."""
 
     parts: list[tuple[int, slice]] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
@@ -137,7 +144,7 @@ class Adam(Updates):
 
     def heads_changed(self) -> None:
         """Find the runs of neighbouring heads with the same rate that are still in, and lay out kernels' arguments."""
-        self.kernels: dict[float, _Kernel] = {}
+        self.kernels: dict[tuple[float, float], _Kernel] = {}
         if not self.fused:
             return
         alive = self.alive.tolist()
@@ -146,7 +153,7 @@ class Adam(Updates):
             for rate, neighbours in groupby(range(len(rates)), key=rates.__getitem__):
                 places = list(neighbours)
                 if rate:
-                    kernel = self.kernels.setdefault(rate, _Kernel())
+                    kernel = self.kernels.setdefault((rate, self.decay_of(number)), _Kernel())
                     part = slice(places[0], places[-1] + 1)
                     kernel.parts.append((number, part))
                     kernel.values.append(stack.values[part])
@@ -160,7 +167,7 @@ class Adam(Updates):
             for number, gradient in enumerate(gradients):
                 self._step(number, self.decayed(number, gradient))
             return
-        for rate, kernel in self.kernels.items():
+        for (rate, decay), kernel in self.kernels.items():
             torch._fused_adam_(
                 kernel.values,
                 kernel.slopes(gradients),
@@ -171,7 +178,7 @@ class Adam(Updates):
                 lr=rate,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
-                weight_decay=self.weight_decay,
+                weight_decay=decay,
                 eps=EPS,
                 amsgrad=False,
                 maximize=False,

@@ -1,0 +1,73 @@
+"""Unknown labels drawn at random, each as likely as any other: what a review learns the number of missing ones from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.seeds import generator
+from labelgap.labels import LabelTable
+
+__all__ = ["draw_unknown", "unknown_at"]
+
+
+def draw_unknown(
+    tables: Sequence[LabelTable], count: int, seed: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw unknown labels of several tables, all equally likely, none twice, in random order.
+
+    Args:
+        tables: of the same classes; their rows are counted on from one to the next.
+        count: how many; all of them where there are fewer.
+        seed: of the draw.
+
+    Returns:
+        ``(count,)`` rows and ``(count,)`` class numbers. Nothing of the size of the tables is laid out.
+
+    Example:
+        >>> rows, columns = draw_unknown([LabelTable.from_dense([[1, -1], [0, 1], [-1, 0]])], 5)
+        >>> sorted(zip(rows.tolist(), columns.tolist()))
+        [(0, 1), (2, 0)]
+    """
+    table = tables[0] if len(tables) == 1 else _one_below_the_other(tables)
+    ends = np.cumsum(len(table.classes) - np.diff(table.starts))
+    total = int(ends[-1]) if len(ends) else 0
+    random = generator(seed, "random candidates")
+    if 4 * count >= total:
+        numbers = random.permutation(total)[:count]
+    else:
+        numbers = np.empty(0, dtype=np.int64)
+        while len(numbers) < count:
+            drawn = np.concatenate([numbers, random.integers(total, size=count + 16)])
+            numbers = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        numbers = numbers[:count]
+    rows = np.searchsorted(ends, numbers, side="right")
+    before = np.concatenate([[0], ends])[rows]
+    return rows, unknown_at(table, rows, numbers - before)
+
+
+def unknown_at(table: LabelTable, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class number of the unknown label number ``places`` (from 0) of each row.
+
+    The known classes c₀ < c₁ < … of a row leave its j-th unknown label at j + #{i : cᵢ − i ≤ j}.
+
+    Example:
+        >>> table = LabelTable.from_dense([[-1, 1, 0, -1, 1, -1]])
+        >>> unknown_at(table, np.array([0, 0, 0]), np.array([0, 1, 2]))
+        array([0, 3, 5])
+    """
+    width = len(table.classes) + 1
+    order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))
+    gaps = table.rows * width + table.columns - order
+    skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + places, side="right") - table.starts[rows]
+    return places + skipped
+
+
+def _one_below_the_other(tables: Sequence[LabelTable]) -> LabelTable:
+    """Put tables together without looking at their images' names, which may be the same in two of them."""
+    starts = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(table.starts) for table in tables]))])
+    columns = np.concatenate([table.columns for table in tables])
+    values = np.concatenate([table.values for table in tables])
+    return LabelTable(starts, columns, values, tables[0].classes)

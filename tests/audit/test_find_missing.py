@@ -1,0 +1,221 @@
+"""``find_missing`` from runs to a file: what is in it, that it finds what is missing, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.audit.made import CLASSES, arrays, train, write
+
+import labelgap as lg
+from labelgap.audit import budget_curve, find_missing, open_audit
+from labelgap.audit.budget import truth_of
+from labelgap.audit.networks import FOLDER
+from labelgap.core.errors import InputError, RunError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
+    folder = tmp_path_factory.mktemp("audited")
+    return train(folder, lg.load("features", write(folder)))
+
+
+def labels_of(run: lg.Run) -> lg.Split:
+    return lg.load("features", run.config.data["path"]).train
+
+
+def test_the_file_has_the_columns_and_the_words_that_a_review_reads(run: lg.Run) -> None:
+    audit = find_missing(run, quiet=True)
+    assert audit.path == run.path / "candidates.parquet"
+    schema = pq.read_schema(audit.path)
+    assert {name: schema.field(name).type for name in schema.names} == {
+        "image": pa.string(),
+        "split": pa.string(),
+        "class": pa.string(),
+        "score": pa.float32(),
+        "kind": pa.string(),
+        "observed": pa.int8(),
+        "rank": pa.int32(),
+        "class_rank": pa.int32(),
+    }
+    about = json.loads(schema.metadata[b"labelgap"])
+    unknown = labels_of(run).labels.counts().unknown
+    assert about["format"] == 1 and about["runs"] == [str(run.path)] and about["method"] == "em"
+    assert about["data"] == run.config.data and about["folds"] == 5
+    assert about["unknown_total"] == int(unknown.sum())
+    assert about["unknown_per_class"] == dict(zip(CLASSES, unknown.tolist(), strict=True))
+    assert about["estimate"]["missing"] > 0 and "at random" in about["estimate"]["assumption"]
+    assert about["estimate"]["interval"] is None
+
+
+def test_ranks_go_from_one_within_their_kind_and_class(run: lg.Run) -> None:
+    audit = find_missing(run, quiet=True)
+    labels = labels_of(run).labels
+    place = {name: row for row, name in enumerate(labels.images)}
+    for kind in ("missing", "wrong", "random"):
+        rows = audit.of_kind(kind).to_pylist()
+        assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
+        for name in CLASSES:
+            mine = [row["class_rank"] for row in rows if row["class"] == name]
+            assert mine == list(range(1, len(mine) + 1))
+        codes = labels.codes_at([place[row["image"]] for row in rows], [CLASSES.index(row["class"]) for row in rows])
+        assert codes.tolist() == [row["observed"] for row in rows]
+        assert all((row["observed"] == lg.UNKNOWN) == (kind != "wrong") for row in rows)
+    scores = audit.of_kind("missing")["score"].to_numpy()
+    assert (np.diff(scores) <= 0).all() and scores.min() >= 0 and scores.max() <= 1
+
+
+def test_missing_labels_come_first(run: lg.Run) -> None:
+    split = labels_of(run)
+    assert split.truth is not None
+    audit = find_missing(run, quiet=True)
+    answers = truth_of(audit, split.truth)
+    unknown = split.labels.counts().total[2]
+    missing = split.truth.counts().total[0] - split.labels.counts().total[0]
+    assert len(answers) == unknown and int((answers == lg.PRESENT).sum()) == missing
+    curve = budget_curve(answers, missing, unknown)
+    assert curve.share_at(missing) > 2.5 * curve.random_share_at(missing)
+    random = truth_of(audit, split.truth, kind="random")
+    assert len(random) == round(0.1 * unknown)
+
+
+def test_the_same_seed_gives_the_same_file_and_another_one_does_not(run: lg.Run, tmp_path: Path) -> None:
+    first, again, other = (
+        find_missing(run, seed=seed, out=tmp_path / f"{number}.parquet", quiet=True)
+        for number, seed in enumerate((3, 3, 4))
+    )
+    assert first.path.read_bytes() == again.path.read_bytes()
+    assert not first.table.equals(other.table)
+
+
+def test_several_runs_are_put_together_and_val_can_be_looked_at_too(run: lg.Run, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    data = lg.load("features", path).observe(positives=1, splits=("val",))
+    runs = [train(tmp_path, data, name) for name in ("em", "an")]
+    runs.append(train(tmp_path, data, "wan", epochs=3, batch_size=32))
+    audit = find_missing([runs[0].path, str(runs[1].path), runs[2]], splits=("train", "val"), quiet=True)
+    assert audit.about["method"] == "em, an, wan" and audit.about["splits"] == ["train", "val"]
+    table = audit.of_kind("missing")
+    assert set(table["split"].to_pylist()) == {"train", "val"}
+    assert data.val is not None and data.val.truth is not None
+    answers = truth_of(audit, data.val.truth, "val")
+    missing = int((answers == lg.PRESENT).sum())
+    assert (answers[:missing] == lg.PRESENT).mean() > 2 * missing / len(answers)
+
+
+def test_a_label_given_by_mistake_looks_wrong(tmp_path: Path) -> None:
+    made = arrays(600)
+    observed, truth = made["train_observed"].copy(), made["train_truth"]
+    random = np.random.default_rng(5)
+    swapped = random.permutation(len(observed))[:12]
+    for row in swapped.tolist():
+        observed[row] = lg.UNKNOWN
+        observed[row, random.choice(np.flatnonzero(truth[row] != lg.PRESENT))] = lg.PRESENT
+    del made["train_truth"], made["train_observed"]
+    path = tmp_path / "mistakes.npz"
+    np.savez(path, **made, train_labels=observed)  # type: ignore[arg-type]
+    audit = find_missing(train(tmp_path, lg.load("features", path)), quiet=True)
+    first = audit.of_kind("wrong").slice(0, 24)["image"].to_pylist()
+    assert len({f"train-{row}" for row in swapped.tolist()} & set(first)) >= 6
+
+
+def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> None:
+    audit = find_missing(run, per_class=30, limit=40, out=tmp_path, quiet=True)
+    assert audit.path == tmp_path / "candidates.parquet"
+    names = audit.of_kind("missing")["class"].to_pylist()
+    assert len(names) == 40 and min(names.count(name) for name in CLASSES) >= 5
+    assert audit.about["random"] == 4
+
+
+def test_complete_labels_leave_only_what_looks_wrong(tmp_path: Path) -> None:
+    data = lg.load("features", write(tmp_path)).reveal()
+    audit = find_missing(train(tmp_path, data, "bce"), quiet=True)
+    assert audit.about["unknown_total"] == 0 and len(audit.of_kind("missing")) == 0
+    assert 0 < audit.about["wrong"] == len(audit)
+
+
+def test_data_made_by_hand_are_given_by_hand(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    data = replace(lg.load("features", write(tmp_path)), recipe={})
+    made = train(tmp_path, data)
+    with pytest.raises(InputError, match="made by hand"):
+        find_missing(made, quiet=True)
+    assert len(find_missing(made, data=data, quiet=True)) > 0
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"splits": "test"}, "test is for measuring"),
+        ({"splits": ()}, "look at train, val"),
+        ({"folds": 1}, "two at least"),
+        ({"limit": 0}, "at least one"),
+        ({"device": "tpu"}, "device 'tpu'"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: lg.Run, wishes: dict[str, Any], message: str) -> None:
+    before = (run.path / "candidates.parquet").exists()
+    with pytest.raises(InputError, match=message):
+        find_missing(run, quiet=True, **wishes)
+    assert (run.path / "candidates.parquet").exists() == before
+
+
+def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path) -> None:
+    other = train(tmp_path, lg.load("features", write(tmp_path)).observe(positives=1, seed=7), "an")
+    with pytest.raises(InputError, match="audit them apart"):
+        find_missing([run, other], quiet=True)
+    renamed = lg.load("features", write(tmp_path, classes=np.array(list("abcd"))))
+    with pytest.raises(InputError, match="other classes"):
+        find_missing(run, data=renamed, quiet=True)
+    with pytest.raises(InputError, match="a run at least"):
+        find_missing([], quiet=True)
+    with pytest.raises(RunError, match="is not a run"):
+        find_missing(tmp_path / "nowhere", quiet=True)
+
+
+def test_a_backbone_without_weights_is_trained_anew_for_each_fold_and_goes_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labelgap.audit import networks
+
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    data = lg.load("digits", train=60, val=20, test=10)
+    made = lg.fit(data, "an", out=tmp_path / "run", epochs=1, device="cpu", quiet=True, trace="off")
+    trained: list[str] = []
+    real = lg.fit
+
+    def killed(*arguments: Any, **named: Any) -> lg.Run:
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(Path(named["out"]).name)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(networks, "fit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        find_missing(made, folds=2, quiet=True)
+    assert not (made.path / "candidates.parquet").exists() and trained == ["fold-1"]
+    monkeypatch.setattr(networks, "fit", real)
+    audit = find_missing(made, folds=2, splits=("train", "val"), quiet=True)
+    assert len(audit) > 0 and not (made.path / FOLDER).exists()
+    monkeypatch.undo()
+    again = find_missing(made, folds=2, splits=("train", "val"), out=tmp_path / "again.parquet", quiet=True)
+    assert again.table.equals(audit.table)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="does not exist"):
+        open_audit(tmp_path)
+    (tmp_path / "candidates.parquet").write_bytes(b"nothing")
+    with pytest.raises(RunError, match="no file of candidates"):
+        open_audit(tmp_path)
+    pq.write_table(
+        pa.table({"a": [1]}).replace_schema_metadata({b"labelgap": b'{"format": 9}'}), tmp_path / "b.parquet"
+    )
+    with pytest.raises(RunError, match="format 9"):
+        open_audit(tmp_path / "b.parquet")
