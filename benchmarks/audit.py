@@ -22,15 +22,21 @@ import torch
 from numpy.typing import NDArray
 
 import labelgap as lg
-from labelgap.audit.calibration import calibrate, platt, sigmoid
-from labelgap.audit.estimate import estimate_missing
-from labelgap.audit.evidence import Evidence, gather
-from labelgap.audit.folds import deal, equal_rows
-from labelgap.audit.heads import HeadSettings, Learning, train_folds
-from labelgap.audit.ranking import Amounts, rank
+from labelgap.audit.calibration import fit_calibration, platt_line, sigmoid
+from labelgap.audit.estimate import estimate_missing_from_scores
+from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, train_folds
+from labelgap.audit.folds import assign_folds, equal_row_groups
+from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.metrics.reviewing import Measure, ordered_precision, paired_bootstrap, precision_at, share_found
+from labelgap.metrics.ranking import (
+    RankingMeasure,
+    paired_bootstrap,
+    precision_at_k,
+    ranked_average_precision,
+    recall_at_k,
+)
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -73,7 +79,7 @@ class Unknown:
 
     def precision(self, scores: Matrix) -> float:
         """Return the average precision over all unknown labels."""
-        return ordered_precision(self.hits[self.order(scores)])
+        return ranked_average_precision(self.hits[self.order(scores)])
 
 
 def open_data(path: Path) -> lg.Dataset:
@@ -85,18 +91,18 @@ def vectors(split: lg.Split | None) -> NDArray[Any]:
     return found
 
 
-def learning_of(data: lg.Dataset, labels: lg.LabelTable) -> Learning:
+def learning_of(data: lg.Dataset, labels: lg.LabelTable) -> FoldTrainingSetup:
     assert data.val is not None
     features = {"train": vectors(data.train), "val": vectors(data.val)}
-    fold = deal(labels, 5, groups=equal_rows(features["train"]))
-    return Learning(
+    fold = assign_folds(labels, 5, groups=equal_row_groups(features["train"]))
+    return FoldTrainingSetup(
         features, labels, fold, choose_selection(data.val.labels, data.val.truth, "clean"), torch.device("cpu")
     )
 
 
-def settings_of(method: str) -> HeadSettings:
+def settings_of(method: str) -> HeadConfig:
     options, rate = METHODS[method]
-    return HeadSettings(method, options, rate, epochs=25, batch_size=16)
+    return HeadConfig(method, options, rate, epochs=25, batch_size=16)
 
 
 def whole(scorer: HeadScorer, split: lg.Split) -> NDArray[np.float32]:
@@ -105,7 +111,7 @@ def whole(scorer: HeadScorer, split: lg.Split) -> NDArray[np.float32]:
 
 def audited(data: lg.Dataset, scorers: list[HeadScorer]) -> tuple[Matrix, str]:
     """Return the log-odds of all labels of train, and how many are estimated to be missing: at random, at most."""
-    calibration, estimate = calibrate(gather({"train": data.train.labels}, scorers))
+    calibration, estimate = fit_calibration(sample_scores({"train": data.train.labels}, scorers))
     assert estimate is not None
     told = f"{estimate.missing:,.0f} to {estimate.most:,.0f}"
     return calibration.log_odds(np.stack([whole(scorer, data.train) for scorer in scorers])), told
@@ -137,13 +143,13 @@ def cleanlab_orders(scores: Matrix, labels: lg.LabelTable) -> dict[str, Matrix]:
     return found
 
 
-def measures(unknown: Unknown) -> dict[str, Measure]:
+def measures(unknown: Unknown) -> dict[str, RankingMeasure]:
     return {
-        "AP": lambda hits, times: ordered_precision(hits, times),
-        "P@100": lambda hits, times: precision_at(hits, 100, times),
-        "P@1000": lambda hits, times: precision_at(hits, 1000, times),
-        "found 1x": lambda hits, times: share_found(hits, float(times[hits].sum()), times),
-        "found 2x": lambda hits, times: share_found(hits, 2 * float(times[hits].sum()), times),
+        "AP": lambda hits, times: ranked_average_precision(hits, times),
+        "P@100": lambda hits, times: precision_at_k(hits, 100, times),
+        "P@1000": lambda hits, times: precision_at_k(hits, 1000, times),
+        "found 1x": lambda hits, times: recall_at_k(hits, float(times[hits].sum()), times),
+        "found 2x": lambda hits, times: recall_at_k(hits, 2 * float(times[hits].sum()), times),
     }
 
 
@@ -173,7 +179,7 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
     unknown, table = Unknown(data.val), data.train.labels
     rows: dict[str, list[float]] = {}
     for scorer in scorers.values():
-        evidence = gather({"train": table}, [scorer]).mapped(lambda logits: logits[0])
+        evidence = sample_scores({"train": table}, [scorer]).mapped(lambda logits: logits[0])
         logits = whole(scorer, data.val)
         for name, scores in ways(evidence, logits).items():
             rows.setdefault(name, []).append(100 * unknown.precision(scores))
@@ -183,14 +189,14 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
     return [*head, *(f"| {name} | {text} |" for name, text in cells.items()), "", *(f"| {line} |" for line in pooled)]
 
 
-def ways(evidence: Evidence, logits: Matrix) -> dict[str, Matrix]:
+def ways(evidence: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     """Return scores by name: one line for all classes or one for each, and offsets of several kinds."""
     classes = evidence.classes
-    one = np.array(platt(evidence))
+    one = np.array(platt_line(evidence))
     odds = one[0] * logits + one[1]
-    each = np.array([platt(of_class(evidence, k)) for k in range(classes)])
+    each = np.array([platt_line(of_class(evidence, k)) for k in range(classes)])
     own = each[:, 0] * logits + each[:, 1]
-    estimate = estimate_missing(evidence)
+    estimate = estimate_missing_from_scores(evidence)
     assert estimate is not None
     known = np.bincount(evidence.present_class, minlength=classes)
     missing = np.log(np.maximum(estimate.obvious_first, 0.5) / known)
@@ -211,11 +217,11 @@ def ways(evidence: Evidence, logits: Matrix) -> dict[str, Matrix]:
     }
 
 
-def of_class(evidence: Evidence, number: int) -> Evidence:
+def of_class(evidence: ScoreSample, number: int) -> ScoreSample:
     mine = evidence.present_class == number
     nothing = np.empty(0), np.empty(0, dtype=np.int64)
     column = evidence.unknown[:, number : number + 1]
-    return Evidence(evidence.present[mine], np.zeros(int(mine.sum()), dtype=np.int64), *nothing, column)
+    return ScoreSample(evidence.present[mine], np.zeros(int(mine.sum()), dtype=np.int64), *nothing, column)
 
 
 def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matrix]:
@@ -223,7 +229,9 @@ def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matr
     assert data.val is not None
     odds = []
     for scorer in (scorers[name] for name in TOGETHER):
-        slope, shift = platt(gather({"train": data.train.labels}, [scorer]).mapped(lambda logits: logits[0]))
+        slope, shift = platt_line(
+            sample_scores({"train": data.train.labels}, [scorer]).mapped(lambda logits: logits[0])
+        )
         odds.append(slope * whole(scorer, data.val) + shift)
     ranks = [np.argsort(np.argsort(each, axis=None), kind="stable").reshape(each.shape) for each in odds]
     return {
@@ -244,7 +252,7 @@ def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
         codes[place, random.choice(np.flatnonzero(truth[place] != PRESENT))] = PRESENT
     labels = lg.LabelTable.from_dense(codes, data.classes)
     scorers = train_folds(learning_of(data, labels), [settings_of(OURS)])
-    found = rank({"train": labels}, scorers, Amounts(random=0)).wrong
+    found = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).wrong
     wrong = np.isin(found.rows, rows)
     first, listed, swapped = int(wrong[: len(rows)].sum()), int(wrong.sum()), len(rows)
     return (
@@ -262,7 +270,7 @@ def estimates_at_random(data: lg.Dataset) -> list[str]:
         shown = (truth == PRESENT) & (np.random.default_rng(0).random(truth.shape) < share)
         labels = lg.LabelTable.from_dense(np.where(shown, PRESENT, UNKNOWN), data.classes)
         scorers = train_folds(learning_of(data, labels), [settings_of(OURS)])
-        estimate = calibrate(gather({"train": labels}, scorers))[1]
+        estimate = fit_calibration(sample_scores({"train": labels}, scorers))[1]
         assert estimate is not None
         missing = int(((truth == PRESENT) & ~shown).sum())
         lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} | {estimate.most:,.0f} |")
@@ -316,7 +324,7 @@ def main() -> None:
     print("\n" + "\n".join(compared(unknown, orders, pairs, given.draws)))
     print("\n" + wrong_labels(data))
     print(f"\n{time.perf_counter() - started:.0f} s")
-    found = {name: share_found(unknown.hits[orders[name]], unknown.missing) for name in orders}
+    found = {name: recall_at_k(unknown.hits[orders[name]], unknown.missing) for name in orders}
     for label, other in (("random", "random"), ("plain_an", "plain AN scores"), ("cleanlab_on_an", best["plain AN"])):
         print(f"ratio audit_{OURS}_found_1x_vs_{label} {found[OURS] / found[other]:.2f}")
 

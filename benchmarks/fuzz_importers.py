@@ -27,11 +27,11 @@ from PIL import Image
 
 from labelgap.core.errors import LabelGapError, ProblemsError
 from labelgap.data import load
-from labelgap.labels.csvfile import read_csv
-from labelgap.labels.header import is_header
-from labelgap.labels.parquet import read_parquet
-from labelgap.labels.tablefile import TableFile, TableOptions
-from labelgap.labels.textfile import understand
+from labelgap.labels.io.csv import read_csv
+from labelgap.labels.io.dialect import detect_dialect
+from labelgap.labels.io.header import is_header
+from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io.table_file import TableFile, TableOptions
 
 REAL: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "VOCdevkit"
 TAGS: Final = ("cat", "dog", "Dog", "big owl", "café")
@@ -201,7 +201,7 @@ def values_of_any_type() -> list[list[Any]]:
 
 def records(path: Path, options: TableOptions) -> int | None:
     """Count the rows of a CSV without a CSV reader; None where quotes make a line something else than a row."""
-    dialect = understand(path, None, None, lambda header: is_header(header, options))
+    dialect = detect_dialect(path, None, None, lambda header: is_header(header, options))
     text = path.read_bytes().decode(dialect.encoding)
     if '"' in text:
         return None

@@ -32,12 +32,12 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 from torch.nn.functional import logsigmoid
 
-from labelgap.core.seeds import generator
+from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics import average_precision
-from labelgap.training.engine import Engine, HeadPlan, HeadResult, train_heads
-from labelgap.training.engine.scoring import Judge
-from labelgap.training.engine.training import Best
+from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine, train_heads
+from labelgap.training.heads.scoring import ValScorer
+from labelgap.training.heads.train import BestEpochs
 from labelgap.training.selection import choose_selection
 
 FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -193,18 +193,18 @@ class Plain:
             self.estimate = nn.Parameter(start)
             groups.append({"params": [self.estimate], "lr": 10 * lr})
         self.loss = plain_loss(method, codes, self.estimate)
-        self.optimiser = torch.optim.Adam(groups, lr=lr, fused=fused)
+        self.optimizer = torch.optim.Adam(groups, lr=lr, fused=fused)
         self.best, self.weights = -1.0, self.head.state_dict()
 
     def train_epoch(self, epoch: int, images: int | None = None) -> None:
         """Show every image once, or so many of them."""
-        order = torch.from_numpy(generator(0, "order", epoch).permutation(len(self.features))[:images])
+        order = torch.from_numpy(numpy_generator(0, "order", epoch).permutation(len(self.features))[:images])
         order = order.to(self.features.device)
         for rows in torch.split(order, self.batch_size):
             loss = self.loss(self.head(self.features[rows]), rows, epoch)
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             torch.autograd.backward(loss)
-            self.optimiser.step()
+            self.optimizer.step()
 
     def rank_val(self) -> None:
         """Rank val, and keep the weights if they are the best so far."""
@@ -265,7 +265,7 @@ def threads_of_both(data: Data) -> tuple[int, int]:
     plain = quicker_threads(plain_loops)
     few = {name: labels.select(np.arange(640)) for name, labels in data.tables.items()}
     plans = plans_of(list(METHODS), RATES, replace(data, tables=few))
-    engine = Engine(data.features["train"][:640], plans, epochs=2, batch_size=16)
+    engine = LinearEngine(data.features["train"][:640], plans, epochs=2, batch_size=16)
     return plain, quicker_threads(lambda: engine.train_epoch(2))
 
 
@@ -299,9 +299,12 @@ def race(data: Data, epochs: int) -> tuple[Race, list[HeadResult], list[Plain]]:
     quicker = [Plain(name, lr, data, 16, fused=True) for name in METHODS for lr in RATES]
     with times.engine:
         plans = plans_of(list(METHODS), RATES, data)
-        engine = Engine(data.features["train"], plans, epochs=epochs, batch_size=16)
+        engine = LinearEngine(data.features["train"], plans, epochs=epochs, batch_size=16)
         val = LabelTable.from_dense(data.truth["val"], classes=plans[0].labels.classes)
-        judge, best = Judge(data.features["val"], choose_selection(val, None, "clean"), engine), Best(engine, None)
+        judge, best = (
+            ValScorer(data.features["val"], choose_selection(val, None, "clean"), engine),
+            BestEpochs(engine, None),
+        )
     for epoch in range(1, epochs + 1):
         torch.set_num_threads(times.threads[1])
         with Clock() if ended else times.engine, times.engine_then if epoch <= FUSED_EPOCHS else Clock():

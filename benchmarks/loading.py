@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelgap.data import FileImages, decoding
-from labelgap.data.loading import loader
+from labelgap.data.loader import make_loader
 
 COUNT: Final = 64
 ROUNDS: Final = 15
@@ -62,10 +62,10 @@ def photo(random: np.random.Generator) -> NDArray[np.uint8]:
     """Make a picture with the spectrum of photos: amplitude falls with frequency, colours go mostly together."""
     frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
     fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
-    grey, *colours = (
+    gray, *colors = (
         np.fft.irfft2(fall * np.fft.rfft2(random.normal(size=(HEIGHT, WIDTH))), s=(HEIGHT, WIDTH)) for _ in range(4)
     )
-    planes = [grey / grey.std() + 0.3 * colour / colour.std() for colour in colours]
+    planes = [gray / gray.std() + 0.3 * color / color.std() for color in colors]
     pixels: NDArray[np.uint8] = np.clip(np.rint(120 + 50 * np.stack(planes, axis=-1)), 0, 255).astype(np.uint8)
     return pixels
 
@@ -84,7 +84,7 @@ def plain_pass(paths: list[Path], size: int) -> None:
 
 
 def our_pass(images: FileImages, size: int, *, floats: bool = False) -> None:
-    for _, pixels in loader(images, size=size, batch_size=BATCH):
+    for _, pixels in make_loader(images, size=size, batch_size=BATCH):
         if floats:
             pixels.float().div_(255).sub_(MEAN).div_(STD)
 
@@ -128,7 +128,7 @@ def ratio(taken: dict[str, list[float]], name: str) -> float:
 def difference(images: FileImages, size: int) -> tuple[int, float, float]:
     """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
     largest, differ, total = 0, 0.0, 0.0
-    for index, pixels in loader(images, size=size, batch_size=1):
+    for index, pixels in make_loader(images, size=size, batch_size=1):
         with Image.open(images.path(int(index))) as picture:
             expected = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
         apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)

@@ -28,32 +28,32 @@ class PartialLabels(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.network = network
-        self.objective = lg.objective(method, **options)
-        if self.objective.needs & {"features", "scores"}:
+        self.loss_fn = lg.loss(method, **options)
+        if self.loss_fn.needs & {"features", "scores"}:
             raise lg.InputError(f"'{method}' needs a pass over all images: use lg.fit.")
-        self.objective.prepare(table, epochs=epochs)
+        self.loss_fn.prepare(table, epochs=epochs)
         self.lr = lr
         self.revisions = lg.Revisions()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Give the objective's own parameters, if any, their own rate."""
-        groups = [{"params": list(self.network.parameters())}, *self.objective.parameter_groups(self.lr)]
+        groups = [{"params": list(self.network.parameters())}, *self.loss_fn.parameter_groups(self.lr)]
         return torch.optim.Adam(groups, lr=self.lr)
 
     def on_train_epoch_start(self) -> None:
         """Tell the epoch, counted from 1."""
-        self.objective.set_epoch(self.current_epoch + 1)
+        self.loss_fn.set_epoch(self.current_epoch + 1)
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
         """Return the loss of a batch."""
         index, inputs, labels = batch
-        loss: Tensor = self.objective(self.network(inputs), labels, index=index)
-        return loss + self.objective.penalty(self.network.parameters())
+        loss: Tensor = self.loss_fn(self.network(inputs), labels, index=index)
+        return loss + self.loss_fn.penalty(self.network.parameters())
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         """Commit what the step decided about labels."""
-        self.objective.after_step()
+        self.loss_fn.after_step()
 
     def on_train_epoch_end(self) -> None:
         """Collect what the epoch decided about labels."""
-        self.revisions = self.revisions + self.objective.end_epoch()
+        self.revisions = self.revisions + self.loss_fn.end_epoch()

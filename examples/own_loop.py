@@ -14,36 +14,36 @@ import labelgap as lg
 def stateless(features: torch.Tensor, labels: torch.Tensor) -> float:
     """A loss that needs only logits and labels: use it like any other."""
     network = nn.Linear(features.shape[1], labels.shape[1])
-    objective = lg.objective("ll-ct", delta_rel=2)
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
+    loss_fn = lg.loss("ll-ct", delta_rel=2)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     loss = torch.zeros(())
     for epoch in range(1, 11):
-        objective.set_epoch(epoch)  # some methods have a schedule; the others do not mind
+        loss_fn.set_epoch(epoch)  # some methods have a schedule; the others do not mind
         for rows in torch.randperm(len(features)).split(32):
-            loss = objective(network(features[rows]), labels[rows])
-            optimiser.zero_grad()
+            loss = loss_fn(network(features[rows]), labels[rows])
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     return loss.item()
 
 
 def with_memory(features: torch.Tensor, labels: torch.Tensor) -> lg.Revisions:
     """A loss that remembers something per image: tell it the rows, and call the hooks."""
     network = nn.Linear(features.shape[1], labels.shape[1])
-    objective = lg.objective("ll-cp", delta_rel=2)
-    objective.prepare(lg.LabelTable.from_dense(labels), epochs=10)
-    groups = [{"params": list(network.parameters())}, *objective.parameter_groups(lr=1e-2)]
-    optimiser = torch.optim.Adam(groups, lr=1e-2)
+    loss_fn = lg.loss("ll-cp", delta_rel=2)
+    loss_fn.prepare(lg.LabelTable.from_dense(labels), epochs=10)
+    groups = [{"params": list(network.parameters())}, *loss_fn.parameter_groups(lr=1e-2)]
+    optimizer = torch.optim.Adam(groups, lr=1e-2)
     revisions = lg.Revisions()
     for epoch in range(1, 11):
-        objective.set_epoch(epoch)
+        loss_fn.set_epoch(epoch)
         for rows in torch.randperm(len(features)).split(32):
-            loss = objective(network(features[rows]), labels[rows], index=rows)
-            optimiser.zero_grad()
+            loss = loss_fn(network(features[rows]), labels[rows], index=rows)
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
-            objective.after_step()
-        revisions = revisions + objective.end_epoch()
+            optimizer.step()
+            loss_fn.after_step()
+        revisions = revisions + loss_fn.end_epoch()
     return revisions
 
 

@@ -22,7 +22,7 @@ if not given:
     toy = lg.load("digits", train=160, val=0, test=0).train
     for row, name in enumerate(toy.images.names):
         Image.fromarray(toy.images[row][:, :, 0]).save(tags.parent / f"{name}.png")
-    toy.best_labels.drop(0.5).to_csv(tags, splits=["train"] * 96 + ["val"] * 32 + ["test"] * 32)
+    toy.evaluation_labels.drop(0.5).to_csv(tags, splits=["train"] * 96 + ["val"] * 32 + ["test"] * 32)
 
 # A label is present, absent or unknown, and unknown stays unknown. Look at what was understood before you train: how
 # the table was read, which photos are to learn from, to choose by (val) and to measure on (test), how much is known.

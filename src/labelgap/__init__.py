@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+    from labelgap.losses import Loss, defaults, loss, methods
     from labelgap.metrics import average_precision, f1, precision, recall, thresholds
-    from labelgap.objectives import Objective, defaults, methods, objective
     from labelgap.reporting import write_report
     from labelgap.studies import compare
     from labelgap.training import Run, fit, open_run
-    from labelgap.training.estimator import LabelGapClassifier
-    from labelgap.training.estimator_scores import average_precision_scorer, observed_scorer
+    from labelgap.training.estimator.classifier import LabelGapClassifier
+    from labelgap.training.estimator.scorers import average_precision_scorer, observed_scorer
 
 __all__ = [
     "ABSENT",
@@ -32,7 +32,7 @@ __all__ = [
     "LabelGapClassifier",
     "LabelGapError",
     "LabelTable",
-    "Objective",
+    "Loss",
     "PRESENT",
     "Revision",
     "Revisions",
@@ -48,8 +48,8 @@ __all__ = [
     "find_missing",
     "fit",
     "load",
+    "loss",
     "methods",
-    "objective",
     "observed_scorer",
     "open_run",
     "precision",
@@ -60,16 +60,49 @@ __all__ = [
 
 _HOMES = {
     "audit": ("find_missing",),
-    "core.errors": ("InputError", "LabelGapError", "RunError"),
-    "data": ("Dataset", "Split", "load"),
-    "labels": ("ABSENT", "PRESENT", "UNKNOWN", "LabelTable", "Revision", "Revisions"),
-    "metrics": ("average_precision", "f1", "precision", "recall", "thresholds"),
-    "objectives": ("Objective", "defaults", "methods", "objective"),
+    "core.errors": (
+        "InputError",
+        "LabelGapError",
+        "RunError",
+    ),
+    "data": (
+        "Dataset",
+        "Split",
+        "load",
+    ),
+    "labels": (
+        "ABSENT",
+        "LabelTable",
+        "PRESENT",
+        "Revision",
+        "Revisions",
+        "UNKNOWN",
+    ),
+    "losses": (
+        "Loss",
+        "defaults",
+        "loss",
+        "methods",
+    ),
+    "metrics": (
+        "average_precision",
+        "f1",
+        "precision",
+        "recall",
+        "thresholds",
+    ),
     "reporting": ("write_report",),
     "studies": ("compare",),
-    "training": ("Run", "fit", "open_run"),
-    "training.estimator": ("LabelGapClassifier",),
-    "training.estimator_scores": ("average_precision_scorer", "observed_scorer"),
+    "training": (
+        "Run",
+        "fit",
+        "open_run",
+    ),
+    "training.estimator.classifier": ("LabelGapClassifier",),
+    "training.estimator.scorers": (
+        "average_precision_scorer",
+        "observed_scorer",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

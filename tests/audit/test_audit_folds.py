@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import labelgap as lg
-from labelgap.audit.folds import deal, equal_rows, together
+from labelgap.audit.folds import assign_folds, duplicate_groups, equal_row_groups
 from labelgap.core.errors import InputError
-from labelgap.data.features import FeatureVectors
+from labelgap.data.readers.features import FeatureVectors
 
 
 def single(columns: list[int], classes: int) -> lg.LabelTable:
@@ -24,7 +24,7 @@ def single(columns: list[int], classes: int) -> lg.LabelTable:
 def test_every_class_is_shared_out_as_evenly_as_its_number_allows() -> None:
     random = np.random.default_rng(0)
     columns = random.choice(5, size=503, p=[0.6, 0.2, 0.1, 0.07, 0.03])
-    fold = deal(single(columns.tolist(), 5), folds=4)
+    fold = assign_folds(single(columns.tolist(), 5), folds=4)
     assert set(fold.tolist()) == {0, 1, 2, 3}
     for number in range(5):
         sizes = np.bincount(fold[columns == number], minlength=4)
@@ -34,7 +34,7 @@ def test_every_class_is_shared_out_as_evenly_as_its_number_allows() -> None:
 def test_images_of_a_group_are_in_one_fold() -> None:
     random = np.random.default_rng(1)
     groups = random.integers(40, size=200)
-    fold = deal(single(random.integers(3, size=200).tolist(), 3), folds=5, groups=groups)
+    fold = assign_folds(single(random.integers(3, size=200).tolist(), 3), folds=5, groups=groups)
     for group in range(40):
         assert len(set(fold[groups == group].tolist())) <= 1
     assert np.bincount(fold).min() > 20
@@ -42,31 +42,31 @@ def test_images_of_a_group_are_in_one_fold() -> None:
 
 def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
     table = single([0, 1] * 50, 2)
-    assert np.array_equal(deal(table, 5, seed=3), deal(table, 5, seed=3))
-    assert not np.array_equal(deal(table, 5, seed=3), deal(table, 5, seed=4))
+    assert np.array_equal(assign_folds(table, 5, seed=3), assign_folds(table, 5, seed=3))
+    assert not np.array_equal(assign_folds(table, 5, seed=3), assign_folds(table, 5, seed=4))
 
 
 def test_an_image_without_a_known_positive_has_a_fold_too() -> None:
-    fold = deal(lg.LabelTable.from_dense([[0, -1], [-1, -1], [1, 0], [-1, -1]]), folds=2)
+    fold = assign_folds(lg.LabelTable.from_dense([[0, -1], [-1, -1], [1, 0], [-1, -1]]), folds=2)
     assert np.bincount(fold).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(("folds", "message"), [(1, "two at least"), (9, "cannot be dealt to 9 folds")])
 def test_too_few_or_too_many_folds_are_refused(folds: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        deal(single([0, 1] * 4, 2), folds)
+        assign_folds(single([0, 1] * 4, 2), folds)
 
 
 def test_copies_that_leave_fewer_groups_than_folds_are_refused() -> None:
     with pytest.raises(InputError, match="2 images that are no copies"):
-        deal(single([0] * 10, 1), folds=3, groups=np.array([0] * 5 + [1] * 5))
+        assign_folds(single([0] * 10, 1), folds=3, groups=np.array([0] * 5 + [1] * 5))
 
 
 def test_rows_that_are_equal_to_the_last_bit_are_copies() -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float16)
     vectors[4] = vectors[1]
     vectors[5] = np.nextafter(vectors[1], np.float16(9))
-    assert equal_rows(vectors).tolist() == [0, 1, 2, 3, 1, 4]
+    assert equal_row_groups(vectors).tolist() == [0, 1, 2, 3, 1, 4]
 
 
 def test_photos_with_the_same_looks_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,18 +81,18 @@ def test_photos_with_the_same_looks_stay_together(tmp_path: Path, monkeypatch: p
     table = "\n".join(["image,split,a,b", *rows, "5.png,train,1,0", ""])
     (tmp_path / "tags.csv").write_text(table)
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
-    found = together(data, data.train.name)
+    found = duplicate_groups(data, data.train.name)
     where = {name: int(found[row]) for row, name in enumerate(data.train.labels.images)}
     if {"2.png", "5.png"} <= set(where):  # they are: copies are never on two sides
         assert where["2.png"] == where["5.png"]
     assert len(set(where.values())) == len(where) - int("5.png" in where)
     off = dataclasses.replace(data, recipe={**data.recipe, "options": {"duplicates": "off"}})
-    assert len(set(together(off, "train").tolist())) == len(data.train)
+    assert len(set(duplicate_groups(off, "train").tolist())) == len(data.train)
 
 
 def test_vectors_are_compared_as_they_are() -> None:
     vectors = np.eye(4, dtype=np.float32)[[0, 1, 0, 2]]
     table = lg.LabelTable.from_dense([[1], [1], [1], [1]])
     data = lg.Dataset("made", lg.Split("train", FeatureVectors(vectors), table))
-    assert together(data, "train", vectors).tolist() == [0, 1, 0, 2]
-    assert together(data, "train").tolist() == [0, 1, 2, 3]
+    assert duplicate_groups(data, "train", vectors).tolist() == [0, 1, 0, 2]
+    assert duplicate_groups(data, "train").tolist() == [0, 1, 2, 3]

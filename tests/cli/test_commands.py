@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import call
 
-from labelgap.objectives import methods
+from labelgap.losses import methods
 
 
 def test_train_evaluate_and_report_on_ones_own_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

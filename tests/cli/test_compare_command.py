@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import call
-from tests.studies.small_features import write
+from tests.studies.compare.small_features import write
 
 
 @pytest.fixture

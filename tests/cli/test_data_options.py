@@ -14,8 +14,8 @@ from PIL import Image
 from tests.cli.conftest import call
 
 from labelgap.cli.evaluate import evaluate
+from labelgap.cli.options import DataOptions, open_dataset
 from labelgap.cli.predict import predict
-from labelgap.cli.shared import DataOptions, open_dataset
 from labelgap.cli.train import train
 from labelgap.data import describe_datasets
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import call
-from tests.training.made_run import make_run
+from tests.training.untrained_run import make_run
 
-from labelgap.training import export as room
+from labelgap.inference import export as room
 
 
 def test_what_was_written_and_checked_is_said(

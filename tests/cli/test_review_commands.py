@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import call
-from tests.review.photos import TAGS, make_photos
+from tests.review.sample_photos import TAGS, make_photos
 
 from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import decisions
 from labelgap.review.events import Decision
-from labelgap.review.identity import Entry
-from labelgap.review.store import FILE, Store
-from labelgap.training.config import RunConfig, write_config
+from labelgap.review.label_key import LabelKey
+from labelgap.review.store import FILE, DecisionStore
+from labelgap.training.config.schema import RunConfig, write_config
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ DRAW = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--sp
 
 
 def decide(folder: str, *said: tuple[str, str, int], by: str = "anna") -> None:
-    store = Store(Path(folder) / FILE)
-    made = [Decision(Entry("train", image, name), value, uuid.uuid4().hex) for image, name, value in said]
+    store = DecisionStore(Path(folder) / FILE)
+    made = [Decision(LabelKey("train", image, name), value, uuid.uuid4().hex) for image, name, value in said]
     store.append(made, reviewer=by, client=f"{by}-window")
     store.close()
 
@@ -188,7 +188,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     reviewed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in list(sys.modules):
-        if name in ("labelgap.review.web", "labelgap.review.door"):
+        if name in ("labelgap.review.app", "labelgap.review.security"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     assert call("review", "tags-review", "--no-browser") == 2

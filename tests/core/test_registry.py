@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.core.registry import Entry, Registry
+from labelgap.core.registry import Registry, RegistryEntry
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def methods() -> Registry[str]:
 
 
 def test_what_was_added_is_found_with_what_is_said_of_it(methods: Registry[str]) -> None:
-    assert methods.get("role") == Entry("role", "R", "online estimation", "Cole 2021")
+    assert methods.get("role") == RegistryEntry("role", "R", "online estimation", "Cole 2021")
     assert methods.get("an").reference == ""
 
 
@@ -61,4 +61,4 @@ def test_the_decorator_registers_and_returns_what_it_decorates() -> None:
         return 7
 
     assert seven() == 7
-    assert functions.get("seven") == Entry("seven", seven, "a number", "arithmetic")
+    assert functions.get("seven") == RegistryEntry("seven", seven, "a number", "arithmetic")

@@ -8,36 +8,38 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelgap.core.seeds import derive, generator, seed_everything
+from labelgap.core.seeds import derive_seed, numpy_generator, seed_everything
 
 
 def test_a_derived_seed_is_the_same_number_for_ever() -> None:
-    assert derive(0, "order", 3) == 2243224229351528686
-    assert derive(1200) == 760191875035802739
+    assert derive_seed(0, "order", 3) == 2243224229351528686
+    assert derive_seed(1200) == 760191875035802739
 
 
 @given(st.integers(-(2**70), 2**70), st.lists(st.one_of(st.text("ab", max_size=4), st.integers(0, 9)), max_size=3))
 def test_a_derived_seed_has_63_bits(seed: int, purpose: list[str | int]) -> None:
-    assert 0 <= derive(seed, *purpose) < 2**63
+    assert 0 <= derive_seed(seed, *purpose) < 2**63
 
 
 def test_seed_purpose_and_epoch_each_give_another_stream() -> None:
-    seeds = {derive(seed, purpose, epoch) for seed in range(5) for purpose in ("order", "drop") for epoch in range(5)}
+    seeds = {
+        derive_seed(seed, purpose, epoch) for seed in range(5) for purpose in ("order", "drop") for epoch in range(5)
+    }
     assert len(seeds) == 50
-    assert derive(1, "order", 11) != derive(11, "order", 1)
-    assert derive(0, "a", "b") != derive(0, "ab")
+    assert derive_seed(1, "order", 11) != derive_seed(11, "order", 1)
+    assert derive_seed(0, "a", "b") != derive_seed(0, "ab")
 
 
 def test_a_numpy_integer_is_a_seed_like_any_other() -> None:
-    assert derive(np.int64(7), "order") == derive(7, "order")  # type: ignore[arg-type]
+    assert derive_seed(np.int64(7), "order") == derive_seed(7, "order")  # type: ignore[arg-type]
 
 
 def test_a_generator_does_not_depend_on_what_was_drawn_before() -> None:
-    first = generator(3, "drop").random(4)
+    first = numpy_generator(3, "drop").random(4)
     np.random.default_rng().random(100)
-    generator(3, "order").random(100)
-    assert (generator(3, "drop").random(4) == first).all()
-    assert not (generator(4, "drop").random(4) == first).any()
+    numpy_generator(3, "order").random(100)
+    assert (numpy_generator(3, "drop").random(4) == first).all()
+    assert not (numpy_generator(4, "drop").random(4) == first).any()
 
 
 def draws() -> tuple[float, float, float]:
@@ -51,7 +53,7 @@ def test_seeding_everything_repeats_python_numpy_and_torch() -> None:
         first = draws()
         seed_everything(5)
         assert draws() == first
-        seed_everything(derive(5, "worker", 1))
+        seed_everything(derive_seed(5, "worker", 1))
         assert all(a != b for a, b in zip(draws(), first, strict=True))
     finally:
         random.setstate(states[0])
@@ -61,4 +63,4 @@ def test_seeding_everything_repeats_python_numpy_and_torch() -> None:
 
 def test_a_derived_seed_comes_from_sha_256_of_seed_and_purpose() -> None:
     digest = hashlib.sha256(b"0\x1forder\x1f3").digest()
-    assert derive(0, "order", 3) == int.from_bytes(digest[:8], "big") // 2
+    assert derive_seed(0, "order", 3) == int.from_bytes(digest[:8], "big") // 2

@@ -90,7 +90,7 @@ def test_a_test_split_with_an_origin_is_a_set_of_its_own() -> None:
 def test_what_was_known_is_kept_as_truth_and_the_other_splits_stay() -> None:
     data, _, _ = official()
     drawn = data.observe()
-    assert drawn.train.truth is data.train.labels and drawn.train.best_labels is data.train.labels
+    assert drawn.train.truth is data.train.labels and drawn.train.evaluation_labels is data.train.labels
     assert drawn.val is data.val and drawn.test is data.test
     assert data.train.truth is None
 

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.data import scanning
+from labelgap.data import image_scan as scanning
 from labelgap.data.decoding import decode
-from labelgap.data.duplicates import NEAREST, clusters, copies, exact_pairs, near_pairs
+from labelgap.data.duplicates import MAX_HASH_DISTANCE, cluster_ids, exact_pairs, find_duplicates, near_pairs
+from labelgap.data.image_scan import ImageScan, perceptual_hash, scan_images
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import Scan, look_at, scan
 
 
 def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
@@ -29,7 +29,7 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
 
 
 def distance(first: Image.Image, second: Image.Image) -> int:
-    bits = [look_at(np.asarray(picture.convert("RGB"))).bits for picture in (first, second)]
+    bits = [perceptual_hash(np.asarray(picture.convert("RGB"))).bits for picture in (first, second)]
     return (bits[0] ^ bits[1]).bit_count()
 
 
@@ -39,20 +39,20 @@ def saved(picture: Image.Image, quality: int) -> Image.Image:
     return Image.open(buffer)
 
 
-def seen(bits: NDArray[np.uint64], colour: NDArray[np.float32] | None = None) -> Scan:
+def seen(bits: NDArray[np.uint64], color: NDArray[np.float32] | None = None) -> ImageScan:
     count = len(bits)
-    return Scan(
-        ("",) * count, bits, np.ones(count, dtype=bool), np.zeros((count, 2), np.float32) if colour is None else colour
+    return ImageScan(
+        ("",) * count, bits, np.ones(count, dtype=bool), np.zeros((count, 2), np.float32) if color is None else color
     )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_copy_of_another_size_or_quality_has_nearly_the_same_bits_and_another_picture_has_not(seed: int) -> None:
     picture = scene(seed)
-    assert distance(picture, saved(picture, 50)) <= NEAREST
-    assert distance(picture, picture.resize((320, 240), Image.Resampling.BICUBIC)) <= NEAREST
-    assert distance(picture, picture.resize((80, 60), Image.Resampling.LANCZOS)) <= NEAREST
-    assert distance(picture, scene(seed + 100)) > 2 * NEAREST
+    assert distance(picture, saved(picture, 50)) <= MAX_HASH_DISTANCE
+    assert distance(picture, picture.resize((320, 240), Image.Resampling.BICUBIC)) <= MAX_HASH_DISTANCE
+    assert distance(picture, picture.resize((80, 60), Image.Resampling.LANCZOS)) <= MAX_HASH_DISTANCE
+    assert distance(picture, scene(seed + 100)) > 2 * MAX_HASH_DISTANCE
 
 
 def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> None:
@@ -68,7 +68,7 @@ def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> Non
         (first, second)
         for first in range(400)
         for second in range(first + 1, 400)
-        if (int(bits[first]) ^ int(bits[second])).bit_count() <= NEAREST
+        if (int(bits[first]) ^ int(bits[second])).bit_count() <= MAX_HASH_DISTANCE
     }
     found = near_pairs(seen(bits))
     assert set(zip(found.first.tolist(), found.second.tolist(), strict=True)) == expected
@@ -77,14 +77,14 @@ def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> Non
 
 def test_pictures_with_one_hash_are_connected_however_many_they_are() -> None:
     found = near_pairs(seen(np.full(5000, 7, dtype=np.uint64)))
-    assert len(found) == 4999 and len(np.unique(clusters(found, 5000))) == 1
+    assert len(found) == 4999 and len(np.unique(cluster_ids(found, 5000))) == 1
 
 
 def test_other_colours_are_other_pictures_and_plain_sheets_are_never_alike() -> None:
     bits = np.full(3, 7, dtype=np.uint64)
     red = seen(bits, np.array([[90, 0], [0, 0], [3, 0]], dtype=np.float32))
     assert set(zip(near_pairs(red).first, near_pairs(red).second, strict=True)) == {(1, 2)}
-    plain = Scan(("",) * 3, bits, np.array([True, False, False]), np.zeros((3, 2), np.float32))
+    plain = ImageScan(("",) * 3, bits, np.array([True, False, False]), np.zeros((3, 2), np.float32))
     assert len(near_pairs(plain)) == 0
 
 
@@ -115,8 +115,8 @@ def test_copies_are_found_by_looks_by_bytes_or_not_at_all(tmp_path: Path) -> Non
     picture.resize((100, 75)).save(tmp_path / "small.jpg")
     scene(2).save(tmp_path / "other.png")
     images = FileImages(tmp_path, ["a.png", "other.png", "same.png", "small.jpg"])
-    looks = scan(images)
-    found = {which: copies(images, looks, which) for which in ("near", "exact", "off")}
+    looks = scan_images(images)
+    found = {which: find_duplicates(images, looks, which) for which in ("near", "exact", "off")}
     pairs = {which: set(zip(each.first.tolist(), each.second.tolist(), strict=True)) for which, each in found.items()}
     assert pairs == {"near": {(0, 2), (0, 3)}, "exact": {(0, 2)}, "off": set()}
 
@@ -126,7 +126,7 @@ def test_a_scan_notes_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("hello")
     scene(2).save(tmp_path / "cut.jpg", quality=95)
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:-400])
-    found = scan(FileImages(tmp_path, ["a.png", "text.jpg", "cut.jpg", "gone.png"]))
+    found = scan_images(FileImages(tmp_path, ["a.png", "text.jpg", "cut.jpg", "gone.png"]))
     assert sorted(found.unreadable) == [1, 2, 3]
     assert "is not a picture" in found.wrong[1] and "cut short" in found.wrong[2] and "does not exist" in found.wrong[3]
 
@@ -137,22 +137,22 @@ def test_a_scan_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: 
     scene(1).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_text("no picture")
     images = FileImages(tmp_path, ["a.png", "b.png"])
-    first = scan(images)
+    first = scan_images(images)
     monkeypatch.setattr(scanning, "decode", lambda *arguments, **options: pytest.fail("a file was decoded"))
-    again = scan(images)
-    assert again.wrong == first.wrong and (again.bits == first.bits).all() and (again.colour == first.colour).all()
+    again = scan_images(images)
+    assert again.wrong == first.wrong and (again.bits == first.bits).all() and (again.color == first.color).all()
     monkeypatch.setattr(scanning, "decode", decode)
     scene(2, (40, 40)).save(tmp_path / "b.png")
-    assert scan(images).wrong == ("", "")
+    assert scan_images(images).wrong == ("", "")
     for file in (tmp_path / "cache" / "scans").iterdir():
         file.write_bytes(b"damaged")
-    assert scan(images).wrong == ("", "")
+    assert scan_images(images).wrong == ("", "")
 
 
 def test_no_two_photos_of_the_real_sample_are_taken_for_one(shared_data: Path) -> None:
     folder = shared_data / "VOCdevkit" / "VOC2012" / "JPEGImages"
     names = sorted(file.name for file in folder.iterdir())[:400]
     images = FileImages(folder, names)
-    looks = scan(images)
-    assert not looks.unreadable and looks.shaped.mean() > 0.99
-    assert len(copies(images, looks, "near")) == 0
+    looks = scan_images(images)
+    assert not looks.unreadable and looks.textured.mean() > 0.99
+    assert len(find_duplicates(images, looks, "near")) == 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.images import ArrayImages, FileImages, ImageSource, resize_to, with_channels
+from labelgap.data.images import ArrayImages, FileImages, ImageSource, resize_to, to_channels
 
 
 def ramp(height: int = 6, width: int = 10) -> NDArray[np.uint8]:
@@ -31,9 +31,9 @@ def test_both_sources_speak_the_protocol(tmp_path: Path) -> None:
 
 
 def test_an_array_gives_height_width_channels_and_its_names() -> None:
-    grey = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
-    assert grey[1].shape == (3, 4, 1) and grey[1][2, 3, 0] == 23
-    assert len(grey) == 2 and grey.names == ("a", "b")
+    gray = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
+    assert gray[1].shape == (3, 4, 1) and gray[1][2, 3, 0] == 23
+    assert len(gray) == 2 and gray.names == ("a", "b")
     assert ArrayImages(np.zeros((2, 3, 4, 3), np.uint8))[0].shape == (3, 4, 3)
 
 
@@ -152,7 +152,7 @@ def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("mode", "colour", "expected"),
+    ("mode", "color", "expected"),
     [
         ("RGBA", (200, 0, 0, 0), (255, 255, 255)),
         ("RGBA", (200, 0, 0, 255), (200, 0, 0)),
@@ -162,9 +162,9 @@ def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) ->
     ],
 )
 def test_transparency_is_laid_on_white(
-    tmp_path: Path, mode: str, colour: tuple[int, ...], expected: tuple[int, ...]
+    tmp_path: Path, mode: str, color: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    Image.new(mode, (3, 2), colour).save(tmp_path / "a.png")
+    Image.new(mode, (3, 2), color).save(tmp_path / "a.png")
     assert np.abs(read(tmp_path, "a.png").astype(int) - expected).max() <= 1
 
 
@@ -197,7 +197,7 @@ def test_sixteen_bit_grey_is_scaled_and_not_clipped(tmp_path: Path, suffix: str)
 
 def test_sixteen_bit_colour_keeps_its_upper_bytes(tmp_path: Path) -> None:
     samples = np.array([[[0, 0x8040, 0xFFFF]]], dtype=">u2")
-    (tmp_path / "a.png").write_bytes(png(1, 1, depth=16, colour=2, lines=[samples.tobytes()]))
+    (tmp_path / "a.png").write_bytes(png(1, 1, depth=16, color=2, lines=[samples.tobytes()]))
     assert read(tmp_path, "a.png")[0, 0].tolist() == [0, 0x80, 0xFF]
 
 
@@ -209,19 +209,19 @@ def test_real_numbers_are_scaled_by_the_full_scale_that_holds_them(
     assert read(tmp_path, "a.tif")[0, 1].tolist() == [expected] * 3
 
 
-def png(width: int, height: int, depth: int, colour: int, lines: list[bytes]) -> bytes:
+def png(width: int, height: int, depth: int, color: int, lines: list[bytes]) -> bytes:
     """A PNG written by hand."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     packed = zlib.compress(b"".join(b"\0" + line for line in lines))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "bomb.png").write_bytes(png(60000, 60000, depth=1, colour=0, lines=[b"\0" * 7500]))
+    (tmp_path / "bomb.png").write_bytes(png(60000, 60000, depth=1, color=0, lines=[b"\0" * 7500]))
     with pytest.raises(InputError, match=r"bomb\.png is refused: it unpacks to more than"):
         read(tmp_path, "bomb.png")
 
@@ -291,7 +291,7 @@ def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
     Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
     images = FileImages(tmp_path, ["a.jpg"])
     assert images[0].shape == (600, 1000, 3)
-    small = images.read(0, at_least=128)
+    small = images.read(0, min_size=128)
     assert small.shape == (150, 250, 3)
     assert np.abs(resize_to(small, 64).astype(int) - resize_to(large, 64)).mean() < 2
 
@@ -316,8 +316,8 @@ def test_a_picture_of_the_right_size_is_copied_and_not_shared() -> None:
 
 
 def test_grey_is_weighed_as_pillow_does() -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
-    assert np.array_equal(with_channels(colours, 1)[..., 0], np.asarray(Image.fromarray(colours).convert("L")))
+    colors = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    assert np.array_equal(to_channels(colors, 1)[..., 0], np.asarray(Image.fromarray(colors).convert("L")))
 
 
 def test_wrong_sizes_channels_and_arrays_are_refused() -> None:

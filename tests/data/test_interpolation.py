@@ -14,15 +14,15 @@ from PIL import Image
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.data.loading import loader
-from labelgap.data.transforms import CentreCrop, Interpolation, RandomCrop, Squash, Transform, resized
+from labelgap.data.loader import make_loader
+from labelgap.data.transforms import CenterCrop, Interpolation, RandomResizedCrop, Resize, Transform, resize
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 MAKERS: dict[str, Callable[[Interpolation], Transform]] = {
-    "squash": lambda interpolation: Squash(16, interpolation=interpolation),
-    "flipped": lambda interpolation: Squash(16, 3, interpolation),
-    "random": lambda interpolation: RandomCrop(16, seed=3, interpolation=interpolation),
-    "centre": lambda interpolation: CentreCrop(16, 20, interpolation),
+    "resize": lambda interpolation: Resize(16, interpolation=interpolation),
+    "flipped": lambda interpolation: Resize(16, 3, interpolation),
+    "random": lambda interpolation: RandomResizedCrop(16, seed=3, interpolation=interpolation),
+    "center": lambda interpolation: CenterCrop(16, 20, interpolation),
 }
 
 
@@ -42,18 +42,18 @@ def test_bicubic_is_within_two_levels_of_pillows(height: int, width: int, size: 
     for channels in (3, 1):
         shown = Image.fromarray(picture if channels == 3 else picture[..., 0])
         expected = np.asarray(shown.resize((size, size), Image.Resampling.BICUBIC)).reshape(size, size, channels)
-        made = resized(picture[..., :channels], size, size, "bicubic")
+        made = resize(picture[..., :channels], size, size, "bicubic")
         apart = np.abs(made.astype(int) - expected.transpose(2, 0, 1))
         assert apart.max() <= 2 and apart.mean() < (0.3 if height > width else 0.01)
 
 
 def test_bicubic_is_another_filter_than_bilinear() -> None:
     picture = photo(60, 80)
-    assert np.array_equal(resized(picture, 24, 24), resized(picture, 24, 24, "bilinear"))
-    assert not np.array_equal(resized(picture, 24, 24), resized(picture, 24, 24, "bicubic"))
+    assert np.array_equal(resize(picture, 24, 24), resize(picture, 24, 24, "bilinear"))
+    assert not np.array_equal(resize(picture, 24, 24), resize(picture, 24, 24, "bicubic"))
     step = np.zeros((4, 4, 1), dtype=np.uint8)
     step[:, 2:] = 200
-    sharp = resized(step, 16, 16, "bicubic")
+    sharp = resize(step, 16, 16, "bicubic")
     assert sharp.max() > 200 and sharp.min() == 0  # it overshoots, and is cut off where bytes end
 
 
@@ -62,9 +62,9 @@ def test_every_transform_uses_the_filter_that_it_is_given(interpolation: Interpo
     picture = photo(50, 70)
     shown, how = Image.fromarray(picture), FILTERS[interpolation]
     whole = np.asarray(shown.resize((16, 16), how)).transpose(2, 0, 1)
-    assert np.abs(Squash(16, None, interpolation)(picture, 0, 1).astype(int) - whole).max() <= 2
+    assert np.abs(Resize(16, None, interpolation)(picture, 0, 1).astype(int) - whole).max() <= 2
     middle = np.asarray(shown.resize((28, 20), how).crop((6, 2, 22, 18))).transpose(2, 0, 1)
-    assert np.abs(CentreCrop(16, 20, interpolation)(picture, 0, 1).astype(int) - middle).max() <= 2
+    assert np.abs(CenterCrop(16, 20, interpolation)(picture, 0, 1).astype(int) - middle).max() <= 2
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -72,10 +72,10 @@ def test_a_transform_is_bilinear_unless_it_is_told_otherwise(name: str) -> None:
     picture = photo(50, 70)
     bilinear, bicubic = MAKERS[name]("bilinear"), MAKERS[name]("bicubic")
     usual: dict[str, Transform] = {
-        "squash": Squash(16),
-        "flipped": Squash(16, 3),
-        "random": RandomCrop(16, 3),
-        "centre": CentreCrop(16, 20),
+        "resize": Resize(16),
+        "flipped": Resize(16, 3),
+        "random": RandomResizedCrop(16, 3),
+        "center": CenterCrop(16, 20),
     }
     assert np.array_equal(bilinear(picture, 2, 1), usual[name](picture, 2, 1))
     assert not np.array_equal(bicubic(picture, 2, 1), bilinear(picture, 2, 1))
@@ -87,15 +87,15 @@ def test_a_loader_squashes_by_the_filter_that_it_is_given(tmp_path: Path, worker
     for row in range(3):
         Image.fromarray(photo(40 + row, 60)).save(tmp_path / f"{row}.png")
     images = FileImages(tmp_path, [f"{row}.png" for row in range(3)])
-    ((_, given),) = loader(images, size=12, interpolation="bicubic", flip_seed=4, workers=workers)
-    ((_, same),) = loader(images, transform=Squash(12, 4, "bicubic"))
-    ((_, other),) = loader(images, size=12, flip_seed=4)
+    ((_, given),) = make_loader(images, size=12, interpolation="bicubic", flip_seed=4, workers=workers)
+    ((_, same),) = make_loader(images, transform=Resize(12, 4, "bicubic"))
+    ((_, other),) = make_loader(images, size=12, flip_seed=4)
     assert torch.equal(given, same) and not torch.equal(given, other)
 
 
 def test_pictures_of_the_right_size_stay_as_they_are() -> None:
     array = np.random.default_rng(0).integers(0, 256, (2, 9, 9, 3), dtype=np.uint8)
-    ((_, pixels),) = loader(ArrayImages(array), size=9, interpolation="bicubic")
+    ((_, pixels),) = make_loader(ArrayImages(array), size=9, interpolation="bicubic")
     assert np.array_equal(pixels.numpy(), array.transpose(0, 3, 1, 2))
 
 
@@ -104,4 +104,4 @@ def test_an_unknown_filter_and_a_filter_beside_a_transform_are_refused() -> None
         with pytest.raises(UnknownNameError, match=r"no interpolation 'bicubc'\. Did you mean 'bicubic'"):
             make("bicubc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give it alone"):
-        loader(ArrayImages(np.zeros((1, 4, 4, 3), np.uint8)), transform=Squash(4), interpolation="bicubic")
+        make_loader(ArrayImages(np.zeros((1, 4, 4, 3), np.uint8)), transform=Resize(4), interpolation="bicubic")

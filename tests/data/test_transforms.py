@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.chance import Draws, flips, hashed
+from labelgap.data.counter_rng import CounterRNG, flip_mask, hash_rows
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.data.loading import Loader, loader
-from labelgap.data.transforms import CentreCrop, RandomCrop, Squash, Transform, crop_box, resized
+from labelgap.data.loader import ImageLoader, make_loader
+from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform, random_crop_box, resize
 
 MASK = (1 << 64) - 1
-TRANSFORMS: list[Transform] = [Squash(16), Squash(16, flip_seed=3), RandomCrop(16, seed=3), CentreCrop(16, 20)]
+TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResizedCrop(16, seed=3), CenterCrop(16, 20)]
 
 
 def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> FileImages:
     return FileImages(folder, names)
 
 
-def everything(batches: Loader) -> torch.Tensor:
+def everything(batches: ImageLoader) -> torch.Tensor:
     return torch.cat([pixels for _, pixels in batches])
 
 
@@ -63,17 +63,17 @@ def reference_numbers(seed: int, epoch: int, row: int) -> Iterator[float]:
 
 def test_the_numbers_of_a_picture_follow_their_definition() -> None:
     for seed, epoch, row in ((0, 1, 0), (7, 3, 1000), (-1, 2, 3_400_000)):
-        draws, expected = Draws(seed, epoch, row), reference_numbers(seed, epoch, row)
+        draws, expected = CounterRNG(seed, epoch, row), reference_numbers(seed, epoch, row)
         assert [draws.uniform() for _ in range(5)] == [next(expected) for _ in range(5)]
 
 
 def test_the_coin_is_the_top_bit_of_the_hash() -> None:
     rows = np.arange(100)
-    assert np.array_equal(flips(5, 2, rows), hashed(5, 2, rows) >= np.uint64(1) << np.uint64(63))
+    assert np.array_equal(flip_mask(5, 2, rows), hash_rows(5, 2, rows) >= np.uint64(1) << np.uint64(63))
 
 
 def test_numbers_have_the_distribution_they_are_named_after() -> None:
-    draws = [Draws(seed, epoch, row) for seed in (0, 1) for epoch in (1, 2) for row in range(1000)]
+    draws = [CounterRNG(seed, epoch, row) for seed in (0, 1) for epoch in (1, 2) for row in range(1000)]
     uniform = np.array([one.uniform(2, 4) for one in draws])
     normal = np.array([one.normal(0.1) for one in draws])
     below = np.array([one.below(5) for one in draws])
@@ -91,8 +91,8 @@ def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
     for height, width in ((40, 60), (60, 40), (16, 16), (5, 90), (1, 1)):
         made = transform(photo(height, width), row=3, epoch=1)
         assert made.dtype == np.uint8 and made.shape == (3, 16, 16)
-        grey = transform(photo(height, width)[..., :1], row=3, epoch=1)
-        assert grey.dtype == np.uint8 and grey.shape[0] in (1, 3) and grey.shape[1:] == (16, 16)
+        gray = transform(photo(height, width)[..., :1], row=3, epoch=1)
+        assert gray.dtype == np.uint8 and gray.shape[0] in (1, 3) and gray.shape[1:] == (16, 16)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -110,8 +110,8 @@ def test_the_number_of_processes_the_batch_size_and_the_order_change_nothing(
     files: FileImages, transform: Transform
 ) -> None:
     order = np.random.default_rng(1).permutation(len(files))
-    here = everything(loader(files, transform=transform, epoch=2, batch_size=9))
-    there = everything(loader(files, order, transform=transform, epoch=2, batch_size=2, workers=2))
+    here = everything(make_loader(files, transform=transform, epoch=2, batch_size=9))
+    there = everything(make_loader(files, order, transform=transform, epoch=2, batch_size=2, workers=2))
     assert torch.equal(here[order], there)
 
 
@@ -123,14 +123,14 @@ def test_a_transform_survives_pickling(transform: Transform) -> None:
 
 def test_seed_epoch_and_row_all_change_what_is_random() -> None:
     picture = photo(60, 80)
-    made = [RandomCrop(16, seed)(picture, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
+    made = [RandomResizedCrop(16, seed)(picture, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
     assert all(not np.array_equal(one, other) for i, one in enumerate(made) for other in made[:i])
 
 
 def test_a_squash_in_the_loader_is_the_default(files: FileImages) -> None:
     for seed in (None, 4):
-        given = everything(loader(files, transform=Squash(12, seed), epoch=3))
-        assert torch.equal(given, everything(loader(files, size=12, flip_seed=seed, epoch=3)))
+        given = everything(make_loader(files, transform=Resize(12, seed), epoch=3))
+        assert torch.equal(given, everything(make_loader(files, size=12, flip_seed=seed, epoch=3)))
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (1200, 1600), (7, 300)])
@@ -138,17 +138,17 @@ def test_a_squash_in_the_loader_is_the_default(files: FileImages) -> None:
 def test_resizing_is_within_one_level_of_pillows_bilinear(height: int, width: int, size: int) -> None:
     picture = photo(height, width)
     expected = np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    apart = np.abs(resized(picture, size, size).astype(int) - expected)
+    apart = np.abs(resize(picture, size, size).astype(int) - expected)
     assert apart.max() <= 1 and apart.mean() < (0.3 if height > width else 0.01)
-    grey = np.asarray(Image.fromarray(picture[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
-    assert np.abs(resized(picture[..., :1], size, size)[0].astype(int) - grey).max() <= 1
+    gray = np.asarray(Image.fromarray(picture[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
+    assert np.abs(resize(picture[..., :1], size, size)[0].astype(int) - gray).max() <= 1
 
 
 def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
     shares = []
     for height, width in ((375, 500), (500, 375), (50, 400), (3, 3), (1, 1000), (1, 1)):
         for row in range(200):
-            top, left, tall, wide = crop_box(height, width, Draws(0, 1, row))
+            top, left, tall, wide = random_crop_box(height, width, CounterRNG(0, 1, row))
             assert top >= 0 and left >= 0 and tall >= 1 and wide >= 1
             assert top + tall <= height and left + wide <= width
             if min(height, width) > 300:
@@ -158,8 +158,8 @@ def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
 
 
 def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
-    assert crop_box(30, 3000, Draws(0, 1, 0)) == (0, 1480, 30, 40)
-    assert crop_box(3000, 30, Draws(0, 1, 0)) == (1480, 0, 40, 30)
+    assert random_crop_box(30, 3000, CounterRNG(0, 1, 0)) == (0, 1480, 30, 40)
+    assert random_crop_box(3000, 30, CounterRNG(0, 1, 0)) == (1480, 0, 40, 30)
 
 
 def test_light_and_colours_change_as_the_formulas_say() -> None:
@@ -183,8 +183,8 @@ def test_light_and_colours_change_as_the_formulas_say() -> None:
             other = int(next(numbers) * (last + 1))
             order[last], order[other] = order[other], order[last]
         for number in order:
-            grey = values @ [0.299, 0.587, 0.114]
-            towards = (np.zeros_like(values), np.full_like(values, grey.mean()), np.stack([grey] * 3, axis=-1))[number]
+            gray = values @ [0.299, 0.587, 0.114]
+            towards = (np.zeros_like(values), np.full_like(values, gray.mean()), np.stack([gray] * 3, axis=-1))[number]
             values = np.clip(towards + factors[number] * (values - towards), 0, 255)
         amounts = []
         for _ in range(3):
@@ -194,12 +194,12 @@ def test_light_and_colours_change_as_the_formulas_say() -> None:
         scales = [0.2175, 0.0188, 0.0045]
         added = [255 * sum(vectors[c][k] * amounts[k] * scales[k] for k in range(3)) for c in range(3)]
         expected = np.clip(values + added, 0, 255).transpose(2, 0, 1)
-        assert np.abs(RandomCrop(24, 11)(picture, row, 2) - expected).max() < 5
+        assert np.abs(RandomResizedCrop(24, 11)(picture, row, 2) - expected).max() < 5
 
 
 def test_without_jitter_and_lighting_only_the_part_is_random() -> None:
     picture = np.full((50, 60, 3), (10, 120, 250), dtype=np.uint8)
-    made = RandomCrop(8, jitter=0, lighting=0)(picture, 0, 1)
+    made = RandomResizedCrop(8, jitter=0, lighting=0)(picture, 0, 1)
     assert (made == np.array([10, 120, 250])[:, None, None]).all()
 
 
@@ -207,39 +207,39 @@ def test_the_middle_is_cut_as_torchvision_cuts_it() -> None:
     picture = photo(51, 77)
     resized_whole = Image.fromarray(picture).resize((20 * 77 // 51, 20), Image.Resampling.BILINEAR)
     expected = np.asarray(resized_whole.crop((7, 2, 7 + 16, 2 + 16))).transpose(2, 0, 1)
-    assert np.abs(CentreCrop(16, 20)(picture, 0, 1).astype(int) - expected).max() <= 1
+    assert np.abs(CenterCrop(16, 20)(picture, 0, 1).astype(int) - expected).max() <= 1
 
 
 def test_grey_networks_get_grey_pictures(files: FileImages) -> None:
     for transform in TRANSFORMS:
-        pixels = everything(loader(files, transform=transform, channels=1))
+        pixels = everything(make_loader(files, transform=transform, channels=1))
         assert pixels.shape == (9, 1, 16, 16)
     array = np.zeros((3, 9, 9, 1), dtype=np.uint8)
-    assert everything(loader(ArrayImages(array), transform=RandomCrop(8), channels=3)).shape == (3, 3, 8, 8)
+    assert everything(make_loader(ArrayImages(array), transform=RandomResizedCrop(8), channels=3)).shape == (3, 3, 8, 8)
 
 
 def test_senseless_arguments_are_refused(files: FileImages, tmp_path: Path) -> None:
-    for wrong in (lambda: Squash(0), lambda: RandomCrop(jitter=2), lambda: RandomCrop(lighting=-1)):
+    for wrong in (lambda: Resize(0), lambda: RandomResizedCrop(jitter=2), lambda: RandomResizedCrop(lighting=-1)):
         with pytest.raises(InputError):
             wrong()
     with pytest.raises(InputError, match="does not fit"):
-        CentreCrop(224, 200)
+        CenterCrop(224, 200)
     with pytest.raises(InputError, match="needs a size"):
-        loader(files)
+        make_loader(files)
     with pytest.raises(InputError, match="give it alone"):
-        loader(files, transform=Squash(8), size=9)
+        make_loader(files, transform=Resize(8), size=9)
     with pytest.raises(InputError, match="give it alone"):
-        loader(files, transform=Squash(8), flip_seed=0)
+        make_loader(files, transform=Resize(8), flip_seed=0)
     with pytest.raises(InputError, match="uint8"):
-        resized(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
+        resize(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
 
 
 def test_parts_of_pictures_are_not_mirrored_where_that_shows_something_else() -> None:
     picture = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
     changed = 0
     for row in range(12):
-        free = RandomCrop(16, jitter=0, lighting=0)(picture, row, 1)
-        kept = RandomCrop(16, jitter=0, lighting=0, mirrored=False)(picture, row, 1)
+        free = RandomResizedCrop(16, jitter=0, lighting=0)(picture, row, 1)
+        kept = RandomResizedCrop(16, jitter=0, lighting=0, mirrored=False)(picture, row, 1)
         assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
         changed += not np.array_equal(free, kept)
     assert 0 < changed < 12

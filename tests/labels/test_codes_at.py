@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.labels.compressed import entries_at, starts_of
+from labelgap.labels.sparse import entries_at, starts_from_lengths
 
 CODES = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
 
@@ -42,7 +42,7 @@ def test_a_table_in_which_nothing_is_known_is_unknown_everywhere() -> None:
 def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
     table = LabelTable.from_dense([[-1, -1], [1, -1]])
     assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
-    starts, columns = starts_of([1, 1]), np.array([2, 0], np.int32)
+    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
     assert entries_at(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 

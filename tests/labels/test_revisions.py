@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, PERSON_SOURCES, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+from labelgap.labels import ABSENT, HUMAN_SOURCES, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -195,7 +195,7 @@ def test_revisions_are_added_in_order_and_compared_by_what_they_hold() -> None:
 def test_revisions_say_in_a_line_how_many_they_are_and_by_whom() -> None:
     assert repr(several()) == "Revisions(4 by ll-cp, review)"
     assert repr(Revisions()) == "Revisions(0)"
-    assert frozenset({"review"}) == PERSON_SOURCES
+    assert frozenset({"review"}) == HUMAN_SOURCES
 
 
 def test_revisions_until_an_epoch_are_those_of_models_up_to_it() -> None:

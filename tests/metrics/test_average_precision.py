@@ -20,7 +20,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.table import LabelTable
 from labelgap.metrics import average_precision, sorting
-from labelgap.metrics.inputs import Average, Empty, Unknown
+from labelgap.metrics.validation import Average, Empty, Unknown
 
 Array = NDArray[Any]
 ALL_AVERAGES: tuple[Average, ...] = ("macro", "samples", "micro")

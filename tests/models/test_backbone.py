@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
-from labelgap.models import UNTRAINED, Backbone, InputSpec, Weights, parameter_count
+from labelgap.models import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, count_parameters
 
 SPEC = InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 
@@ -16,10 +16,10 @@ SPEC = InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 class Tiny(Backbone):
     """Features are the channels themselves, at half the side."""
 
-    def __init__(self, spec: InputSpec = SPEC, weights: Weights = UNTRAINED) -> None:
+    def __init__(self, spec: InputSpec = SPEC, weights: WeightsInfo = RANDOM_WEIGHTS) -> None:
         super().__init__(width=spec.channels, input=spec, weights=weights)
 
-    def maps(self, images: Tensor) -> Tensor:
+    def feature_maps(self, images: Tensor) -> Tensor:
         return images[..., ::2, ::2]
 
 
@@ -31,7 +31,7 @@ def test_normalise_is_what_numpy_says() -> None:
     images = random_bytes(3, 3, 8, 6)
     mean, std = (np.array(part, dtype=np.float64).reshape(1, 3, 1, 1) for part in (SPEC.mean, SPEC.std))
     expected = (images.numpy() / 255.0 - mean) / std
-    normalised = Tiny().normalise(images)
+    normalised = Tiny().normalize(images)
     assert normalised.dtype == torch.float32
     np.testing.assert_allclose(normalised.numpy(), expected, rtol=1e-6, atol=1e-6)
 
@@ -39,22 +39,22 @@ def test_normalise_is_what_numpy_says() -> None:
 def test_normalise_leaves_the_bytes_alone() -> None:
     images = random_bytes(2, 3, 8, 8)
     before = images.clone()
-    Tiny().normalise(images)
+    Tiny().normalize(images)
     assert torch.equal(images, before)
 
 
 def test_normalise_follows_the_type_of_the_backbone() -> None:
-    assert Tiny().to(torch.bfloat16).normalise(random_bytes(1, 3, 8, 8)).dtype == torch.bfloat16
+    assert Tiny().to(torch.bfloat16).normalize(random_bytes(1, 3, 8, 8)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
     "images",
     [torch.zeros(2, 3, 8, 8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8, dtype=torch.uint8)],
-    ids=["floats", "grey", "one picture"],
+    ids=["floats", "gray", "one picture"],
 )
 def test_normalise_refuses_what_is_no_batch_of_bytes(images: Tensor) -> None:
     with pytest.raises(InputError, match=r"bytes of shape \(batch, 3, height, width\)"):
-        Tiny().normalise(images)
+        Tiny().normalize(images)
 
 
 def test_features_are_the_average_of_the_maps() -> None:
@@ -70,9 +70,9 @@ def test_constants_of_the_input_are_no_part_of_the_weights() -> None:
 
 
 def test_a_backbone_tells_where_its_weights_come_from() -> None:
-    backbone = Tiny(weights=Weights("a drawer", "MIT"))
-    assert (backbone.source, backbone.licence) == ("a drawer", "MIT")
-    assert Tiny().source == UNTRAINED.source
+    backbone = Tiny(weights=WeightsInfo("a drawer", "MIT"))
+    assert (backbone.source, backbone.license) == ("a drawer", "MIT")
+    assert Tiny().source == RANDOM_WEIGHTS.source
 
 
 def test_an_input_needs_a_mean_for_every_channel() -> None:
@@ -94,4 +94,4 @@ def test_an_input_cannot_be_changed() -> None:
 def test_frozen_parameters_are_counted_too() -> None:
     layer = nn.Linear(4, 2)
     layer.weight.requires_grad_(False)
-    assert parameter_count(layer) == 10
+    assert count_parameters(layer) == 10

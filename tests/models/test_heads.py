@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, activation_maps
+from labelgap.losses import loss
+from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, class_activation_maps
 from labelgap.models.backbone import Backbone, InputSpec
 from labelgap.models.efficientnet_lite import LITE0
 from labelgap.models.heads import create_head
-from labelgap.objectives import objective
 
 Array = NDArray[np.float64]
 HEADS = get_args(HeadName)
@@ -28,23 +28,23 @@ class Colours(Backbone):
     def __init__(self) -> None:
         super().__init__(width=3, input=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3))
 
-    def maps(self, images: Tensor) -> Tensor:
+    def feature_maps(self, images: Tensor) -> Tensor:
         return images
 
-    def pool(self, maps: Tensor) -> Tensor:
-        return maps.amax(dim=(-2, -1))
+    def pool(self, feature_maps: Tensor) -> Tensor:
+        return feature_maps.amax(dim=(-2, -1))
 
 
-def boosted_logits(maps: Array, weight: Array, bias: Array) -> Array:
+def boosted_logits(feature_maps: Array, weight: Array, bias: Array) -> Array:
     """The equation of BoostLU, place by place, with Python's own floats."""
-    batch, width, height, across = maps.shape
+    batch, width, height, across = feature_maps.shape
     logits = np.zeros((batch, len(weight)))
     for b in range(batch):
         for k in range(len(weight)):
             total = 0.0
             for i in range(height):
                 for j in range(across):
-                    value = sum(float(weight[k, d]) * float(maps[b, d, i, j]) for d in range(width))
+                    value = sum(float(weight[k, d]) * float(feature_maps[b, d, i, j]) for d in range(width))
                     total += 5.0 * value if value > 0 else value
             logits[b, k] = total / (height * across) + bias[k]
     return logits
@@ -62,28 +62,30 @@ def double_head(name: str, width: int, classes: int) -> LinearHead | BoostLU:
 
 
 def test_boostlu_is_the_equation_place_by_place() -> None:
-    head, maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3)
-    wanted = boosted_logits(maps.numpy(), head.weight.detach().numpy(), head.bias.detach().numpy())
-    np.testing.assert_allclose(head(maps).detach().numpy(), wanted, rtol=1e-12, atol=1e-12)
+    head, feature_maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3)
+    wanted = boosted_logits(feature_maps.numpy(), head.weight.detach().numpy(), head.bias.detach().numpy())
+    np.testing.assert_allclose(head(feature_maps).detach().numpy(), wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_the_gradient_of_boostlu_is_the_derivative_of_its_value() -> None:
-    head, maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(head, (maps,))
-    found = torch.autograd.grad(head(maps)[:, 2].sum(), head.weight)[0][2].numpy()
-    place = maps.detach().permute(0, 2, 3, 1).reshape(-1, 4)
+    head, feature_maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(head, (feature_maps,))
+    found = torch.autograd.grad(head(feature_maps)[:, 2].sum(), head.weight)[0][2].numpy()
+    place = feature_maps.detach().permute(0, 2, 3, 1).reshape(-1, 4)
     rate = torch.where(place @ head.weight[2].detach() > 0, 5.0, 1.0)
     np.testing.assert_allclose(found, (rate[:, None] * place).sum(0).numpy() / 6, rtol=1e-12)
 
 
 def test_nothing_positive_is_nothing_boosted() -> None:
     boosted, plain = double_head("boostlu", 4, 5), double_head("linear", 4, 5)
-    maps = -some_maps(3, 4, 2, 3).abs()
+    feature_maps = -some_maps(3, 4, 2, 3).abs()
     with torch.no_grad():
         for head in (boosted, plain):
             head.weight.abs_()
-    torch.testing.assert_close(boosted(maps), plain(maps.mean(dim=(-2, -1))))
-    torch.testing.assert_close(boosted(-maps) - boosted.bias, 5 * (plain(-maps.mean(dim=(-2, -1))) - plain.bias))
+    torch.testing.assert_close(boosted(feature_maps), plain(feature_maps.mean(dim=(-2, -1))))
+    torch.testing.assert_close(
+        boosted(-feature_maps) - boosted.bias, 5 * (plain(-feature_maps.mean(dim=(-2, -1))) - plain.bias)
+    )
 
 
 def test_the_bias_is_not_boosted() -> None:
@@ -122,11 +124,13 @@ def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Ba
     logits, features = model(images, return_features=True)
     torch.testing.assert_close(features, model.features(images))
     torch.testing.assert_close(logits, model(images))
-    taken = model.maps(images) if name == "boostlu" else features
+    taken = model.feature_maps(images) if name == "boostlu" else features
     torch.testing.assert_close(logits, model.head(taken))
     if name == "boostlu":
-        maps, weight, bias = (value.detach().double().numpy() for value in (taken, model.head.weight, model.head.bias))
-        np.testing.assert_allclose(logits.detach().numpy(), boosted_logits(maps, weight, bias), atol=1e-4)
+        feature_maps, weight, bias = (
+            value.detach().double().numpy() for value in (taken, model.head.weight, model.head.bias)
+        )
+        np.testing.assert_allclose(logits.detach().numpy(), boosted_logits(feature_maps, weight, bias), atol=1e-4)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
@@ -136,9 +140,9 @@ def test_activation_maps_average_to_the_logit_without_its_bias(name: str) -> Non
     torch.manual_seed(0)
     model = Classifier(EfficientNetLite(LITE0, pretrained=False), classes=4, head=name).eval()
     images = torch.randn(2, 3, 96, 64)
-    maps = activation_maps(model, images)
-    assert maps.shape == (2, 4, 3, 2)
-    torch.testing.assert_close(maps.mean(dim=(-2, -1)) + model.head.bias, model(images), rtol=1e-4, atol=1e-5)
+    feature_maps = class_activation_maps(model, images)
+    assert feature_maps.shape == (2, 4, 3, 2)
+    torch.testing.assert_close(feature_maps.mean(dim=(-2, -1)) + model.head.bias, model(images), rtol=1e-4, atol=1e-5)
 
 
 def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None:
@@ -147,9 +151,9 @@ def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None
     linear, boosted = Classifier(Colours(), 4), Classifier(Colours(), 4, head="boostlu")
     boosted.load_state_dict(linear.state_dict())
     wanted = np.einsum("kd,bdij->bkij", linear.head.weight.detach().numpy(), images.numpy())
-    np.testing.assert_allclose(activation_maps(linear, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(class_activation_maps(linear, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
     wanted = np.where(wanted > 0, 5 * wanted, wanted)
-    np.testing.assert_allclose(activation_maps(boosted, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(class_activation_maps(boosted, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["an", "ll-r", "two-way", "epr"])
@@ -157,15 +161,15 @@ def test_any_objective_trains_a_boosted_network(method: str) -> None:
     torch.manual_seed(0)
     model = Classifier(Colours(), 3, head="boostlu")
     images, labels = torch.rand(8, 3, 4, 4), torch.randint(-1, 2, (8, 3))
-    cost = objective(method, **({"expected_positives": 1.0} if method == "epr" else {}))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    loss_fn = loss(method, **({"expected_positives": 1.0} if method == "epr" else {}))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     losses = []
     for _ in range(10):
-        loss = cost(model(images), labels)
-        losses.append(loss.item())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        value = loss_fn(model(images), labels)
+        losses.append(value.item())
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
     assert losses[-1] < losses[0]
 
 

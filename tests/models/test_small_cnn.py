@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.models import Classifier, SmallCNN, parameter_groups
-from labelgap.models.small import OrientedEnergy, soft_maximum
+from labelgap.models.small_cnn import OrientedEnergy, soft_maximum_pool
 
 
 def pictures(count: int, side: int = 64, seed: int = 0) -> Tensor:
@@ -39,7 +39,7 @@ def bars(count: int) -> tuple[Tensor, Tensor]:
 def test_maps_are_an_eighth_of_the_side(side: int, places: int) -> None:
     backbone = SmallCNN()
     images = torch.randn(2, 1, side, side, generator=torch.Generator().manual_seed(0))
-    assert backbone.maps(images).shape == (2, backbone.width, places, places)
+    assert backbone.feature_maps(images).shape == (2, backbone.width, places, places)
     assert backbone.features(images).shape == (2, backbone.width)
 
 
@@ -67,13 +67,13 @@ def test_training_changes_no_state_in_a_forward_pass() -> None:
 def test_light_on_dark_looks_like_dark_on_light() -> None:
     backbone = SmallCNN()
     images = pictures(3)
-    torch.testing.assert_close(backbone.maps(-images), backbone.maps(images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(backbone.feature_maps(-images), backbone.feature_maps(images), rtol=1e-3, atol=1e-4)
 
 
 def test_the_level_of_the_paper_does_not_matter() -> None:
     backbone = SmallCNN()
     images = pictures(3)
-    torch.testing.assert_close(backbone.maps(images + 2), backbone.maps(images), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(backbone.feature_maps(images + 2), backbone.feature_maps(images), rtol=1e-3, atol=1e-3)
 
 
 def test_energy_is_largest_across_a_line() -> None:
@@ -120,19 +120,19 @@ def test_filters_see_neither_light_nor_its_sign() -> None:
 
 
 def test_a_soft_maximum_is_what_the_equation_says() -> None:
-    maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    feature_maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     expected = [
         [math.log(sum(math.exp(2 * value) for value in feature.flatten().tolist()) / 20) / 2 for feature in picture]
-        for picture in maps
+        for picture in feature_maps
     ]
-    np.testing.assert_allclose(soft_maximum(maps, 2.0).numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(soft_maximum_pool(feature_maps, 2.0).numpy(), expected, rtol=1e-5)
 
 
 def test_a_soft_maximum_lies_between_the_mean_and_the_maximum() -> None:
-    maps = 30 * torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    pooled = soft_maximum(maps, 2.0)
-    assert bool((pooled >= maps.mean(dim=(2, 3))).all())
-    assert bool((pooled <= maps.amax(dim=(2, 3))).all())
+    feature_maps = 30 * torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pooled = soft_maximum_pool(feature_maps, 2.0)
+    assert bool((pooled >= feature_maps.mean(dim=(2, 3))).all())
+    assert bool((pooled <= feature_maps.amax(dim=(2, 3))).all())
 
 
 def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
@@ -148,13 +148,13 @@ def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
 def test_it_learns_what_lies_and_what_stands_in_a_few_steps() -> None:
     torch.manual_seed(0)
     model = Classifier(SmallCNN(), 2)
-    optimiser = torch.optim.Adam(parameter_groups(model, 3e-3))
+    optimizer = torch.optim.Adam(parameter_groups(model, 3e-3))
     images, labels = bars(320)
     for step in range(24):
         batch = slice(step % 12 * 16, step % 12 * 16 + 16)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.autograd.backward(nn.functional.binary_cross_entropy_with_logits(model(images[batch]), labels[batch]))
-        optimiser.step()
+        optimizer.step()
     with torch.inference_mode():
         right = (model(images[192:]) > 0) == (labels[192:] > 0)
     assert right.float().mean() > 0.95

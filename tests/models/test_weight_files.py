@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
-from labelgap.models import Backbone, Classifier, create, is_pretrained
-from labelgap.models.efficientnet_lite import LITE0, weight_file
-from labelgap.models.weight_files import fit_into, fitted, mismatch, read_weight_file
+from labelgap.models import Backbone, Classifier, create_backbone, is_pretrained
+from labelgap.models.efficientnet_lite import LITE0, pretrained_weight_file
+from labelgap.models.weight_files import describe_mismatch, load_tensors, match_tensors, read_weight_file
 
 timm: Any = pytest.importorskip("timm")
 
@@ -53,13 +53,13 @@ def renamed(state: State, rename: Callable[[str], str]) -> State:
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors", ".bin"])
 def test_a_file_comes_back_as_it_was(original: State, tmp_path: Path, suffix: str) -> None:
     path = saved(original, tmp_path / f"weights{suffix}")
-    backbone = create("timm:resnet18", weights=path)
+    backbone = create_backbone("timm:resnet18", weights=path)
     assert same(backbone, original)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     assert backbone.source == f"the file weights{suffix} (sha256 {digest}…)"
-    assert backbone.licence == "not known: ask whoever gave you the file"
+    assert backbone.license == "not known: ask whoever gave you the file"
     assert is_pretrained("timm:resnet18", path) and same(
-        create("timm:resnet18", pretrained=False, weights=str(path)), original
+        create_backbone("timm:resnet18", pretrained=False, weights=str(path)), original
     )
 
 
@@ -83,37 +83,37 @@ WRAPPERS: dict[str, Callable[[State], Any]] = {
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_usual_wrappers_come_off(original: State, tmp_path: Path, wrapper: str) -> None:
     path = saved(WRAPPERS[wrapper](original), tmp_path / "weights.pth")
-    assert same(create("timm:resnet18", weights=path), original)
+    assert same(create_backbone("timm:resnet18", weights=path), original)
 
 
 def test_the_short_names_take_files_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     state = timm.create_model("resnet50").state_dict()
-    assert same(create("resnet50", weights=saved(state, tmp_path / "resnet50-0676ba61.pth")), state)
+    assert same(create_backbone("resnet50", weights=saved(state, tmp_path / "resnet50-0676ba61.pth")), state)
 
 
 def test_a_run_of_labelgap_is_a_file_of_weights(tmp_path: Path) -> None:
     for name in ("timm:resnet18", "small-cnn", "efficientnet-lite0"):
         torch.manual_seed(1)
-        model = Classifier(create(name, pretrained=False), classes=3)
+        model = Classifier(create_backbone(name, pretrained=False), classes=3)
         state = {key: value.contiguous() for key, value in model.state_dict().items()}
-        again = create(name, weights=saved(state, tmp_path / "best.safetensors"))
+        again = create_backbone(name, weights=saved(state, tmp_path / "best.safetensors"))
         assert all(torch.equal(again.state_dict()[key], value) for key, value in model.backbone.state_dict().items())
         assert "best.safetensors" in again.source
 
 
 def test_the_file_of_the_package_fits_its_own_network(tmp_path: Path) -> None:
     path = tmp_path / "lite0.pth"
-    torch.save({"state_dict": torch.load(weight_file(LITE0), weights_only=True)}, path)
-    ours, given = create("efficientnet-lite0"), create("efficientnet-lite0", weights=path)
+    torch.save({"state_dict": torch.load(pretrained_weight_file(LITE0), weights_only=True)}, path)
+    ours, given = create_backbone("efficientnet-lite0"), create_backbone("efficientnet-lite0", weights=path)
     assert all(torch.equal(given.state_dict()[name], value) for name, value in ours.state_dict().items())
-    assert ours.source != given.source and given.licence.startswith("not known")
+    assert ours.source != given.source and given.license.startswith("not known")
 
 
 def test_loading_a_file_draws_no_random_numbers(original: State, tmp_path: Path) -> None:
     path = saved(original, tmp_path / "weights.pth")
     torch.manual_seed(0)
-    create("timm:resnet18", weights=path)
+    create_backbone("timm:resnet18", weights=path)
     drawn = torch.rand(3)
     torch.manual_seed(0)
     assert torch.equal(torch.rand(3), drawn)
@@ -123,7 +123,7 @@ def test_a_transformer_is_fitted_to_pictures_of_another_size(tmp_path: Path) -> 
     torch.manual_seed(0)
     model = timm.create_model("vit_tiny_patch16_224", num_classes=3)
     path = saved(model.state_dict(), tmp_path / "vit.safetensors")
-    backbone = create("timm:vit_tiny_patch16_224", weights=path, size=96)
+    backbone = create_backbone("timm:vit_tiny_patch16_224", weights=path, size=96)
     state = {name.removeprefix("model."): value for name, value in backbone.state_dict().items()}
     assert state["pos_embed"].shape == (1, 37, 192) and model.pos_embed.shape == (1, 197, 192)
     assert torch.equal(state["pos_embed"][:, 0], model.pos_embed[:, 0])
@@ -142,7 +142,7 @@ def test_names_of_the_authors_own_code_are_understood_as_timm_does(tmp_path: Pat
             name = f"downsample_layers.{stage}.{rest}"
         name = name.replace("head.norm.", "norm.").replace("head.fc.", "head.")
         theirs[name] = value
-    backbone = create("timm:convnext_atto", weights=saved({"model": theirs}, tmp_path / "theirs.pth"))
+    backbone = create_backbone("timm:convnext_atto", weights=saved({"model": theirs}, tmp_path / "theirs.pth"))
     ours = {name.removeprefix("model."): value for name, value in backbone.state_dict().items()}
     assert all(torch.equal(ours[name], state[name].reshape(ours[name].shape)) for name in ours)
 
@@ -150,19 +150,19 @@ def test_names_of_the_authors_own_code_are_understood_as_timm_does(tmp_path: Pat
 def test_the_weights_of_another_network_are_refused_with_the_first_names(original: State, tmp_path: Path) -> None:
     deeper = saved(timm.create_model("resnet34").state_dict(), tmp_path / "resnet34.pth")
     with pytest.raises(InputError) as refused:
-        create("timm:resnet18", weights=deeper)
+        create_backbone("timm:resnet18", weights=deeper)
     told = str(refused.value)
     assert told.startswith(f"{deeper} does not fit timm:resnet18: of 120 tensors ")
     assert "belong nowhere (layer1.2.conv1.weight, layer1.2.bn1.weight, layer1.2.bn1.bias, …)" in told
     assert "are missing" not in told and told.endswith("Are they the weights of another network?")
     with pytest.raises(InputError, match=r"48 are missing .*conv1\.weight|are missing"):
-        create("efficientnet-lite0", weights=deeper)
-    grey = original | {"conv1.weight": original["conv1.weight"][:, :1]}
+        create_backbone("efficientnet-lite0", weights=deeper)
+    gray = original | {"conv1.weight": original["conv1.weight"][:, :1]}
     with pytest.raises(InputError, match=r"1 has another shape \(conv1.weight: 64×1×7×7 for 64×3×7×7\)"):
-        create("timm:resnet18", weights=saved(grey, tmp_path / "grey.pth"))
+        create_backbone("timm:resnet18", weights=saved(gray, tmp_path / "grey.pth"))
     holey = {name: value for name, value in original.items() if "layer4.1.bn2" not in name}
     with pytest.raises(InputError, match=r"4 are missing \(layer4\.1\.bn2\.weight, layer4\.1\.bn2\.bias, "):
-        create("timm:resnet18", weights=saved(holey, tmp_path / "holey.safetensors"))
+        create_backbone("timm:resnet18", weights=saved(holey, tmp_path / "holey.safetensors"))
 
 
 class Surprise:
@@ -181,29 +181,29 @@ def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
     torch.save({"a": Surprise()}, "surprise.pth")
     for file in ("text.pth", "text.safetensors", "empty.pt", "whole.pth", "surprise.pth"):
         with pytest.raises(InputError, match=rf"{file} cannot be read as weights .*state_dict\(\)"):
-            create("timm:resnet18", weights=file)
+            create_backbone("timm:resnet18", weights=file)
     assert not Path("ran").exists()
     torch.save({"epoch": 3}, "none.pth")
     torch.save([torch.zeros(2)], "list.pth")
     for file in ("none.pth", "list.pth"):
         with pytest.raises(InputError, match="holds no weights"):
-            create("small-cnn", weights=file)
+            create_backbone("small-cnn", weights=file)
     with pytest.raises(InputError, match=r"nowhere\.pth do not exist"):
-        create("small-cnn", weights="nowhere.pth")
+        create_backbone("small-cnn", weights="nowhere.pth")
     with pytest.raises(InputError, match="are a folder"):
-        create("small-cnn", weights=tmp_path)
+        create_backbone("small-cnn", weights=tmp_path)
 
 
 def test_a_prefix_that_belongs_to_the_network_stays() -> None:
     network = nn.ModuleDict({"model": nn.Linear(2, 2), "backbone": nn.Linear(2, 2)})
     state = network.state_dict()
-    assert fitted(state, network) == state
-    assert fitted(renamed(state, lambda name: f"encoder.model.{name}"), network) == state
-    assert mismatch(state, network) == ""
+    assert match_tensors(state, network) == state
+    assert match_tensors(renamed(state, lambda name: f"encoder.model.{name}"), network) == state
+    assert describe_mismatch(state, network) == ""
 
 
 def test_a_file_can_be_read_alone(original: State, tmp_path: Path) -> None:
     file = read_weight_file(saved({"model": original}, tmp_path / "a.pth"))
     network = timm.create_model("resnet18", num_classes=7)
-    fit_into(network, file.tensors, file, "it")
+    load_tensors(network, file.tensors, file, "it")
     assert all(torch.equal(network.state_dict()[name], value) for name, value in original.items())

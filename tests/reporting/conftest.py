@@ -15,13 +15,13 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.metrics import Thresholds
-from labelgap.metrics.calibration import Mark
-from labelgap.studies import Member, Study
+from labelgap.metrics.thresholds import ThresholdMark
+from labelgap.studies import Study, StudyMember
 from labelgap.training import Run, open_run
-from labelgap.training.checkpoint import State
-from labelgap.training.config import RunConfig, write_config
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoints.history import write_history
+from labelgap.training.config.schema import RunConfig, write_config
 from labelgap.training.evaluation import evaluate_scores
-from labelgap.training.history import write_history
 from labelgap.training.run import write_predictions
 
 EPOCHS = 6
@@ -110,7 +110,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
         | ({"score": 0.5 + 0.05 * epoch - 0.008 * epoch**2} if scored else {})
         for epoch in range(1, EPOCHS + 1)
     ]
-    state = State(epoch=EPOCHS, history=history, best_epoch=3, best_score=None)
+    state = TrainingState(epoch=EPOCHS, history=history, best_epoch=3, best_score=None)
     write_history(folder, state, summary_of(folder, data, recipe) if recipe.finished else None)
     if recipe.trace != "off":
         np.savez(folder / "traces.npz", **make_trace(data, recipe))  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
 def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
     """Measure made-up logits, and write them down as predictions."""
     random = np.random.default_rng(recipe.seed + 1)
-    marks: list[Mark] = ["measured"] * len(data.classes)
+    marks: list[ThresholdMark] = ["measured"] * len(data.classes)
     cuts = Thresholds(np.full(len(data.classes), 0.5), tuple(marks))
     summary: dict[str, Any] = {
         "best_epoch": 3,
@@ -137,7 +137,7 @@ def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
             continue
         known = split.truth.to_dense() if split.truth is not None else split.labels.to_dense()
         logits = (recipe.skill * (2 * known - 1) + random.normal(0, 2, known.shape)).astype(np.float32)
-        summary[split.name] = evaluate_scores(logits, split.best_labels, cuts)
+        summary[split.name] = evaluate_scores(logits, split.evaluation_labels, cuts)
         scores[split.name] = (split.labels.images, logits)
     write_predictions(folder, scores, data.classes)
     return summary
@@ -148,7 +148,7 @@ def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
     members = []
     for label, recipe in recipes.items():
         make_run(folder / label, data, recipe)
-        members.append(Member(label, label, ceiling=label == "all_labels"))
+        members.append(StudyMember(label, label, extra_labels=label == "all_labels"))
     study = Study(folder, "What do missing labels cost?", members)
     study.write()
     return study

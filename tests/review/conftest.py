@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.review.making import make_run
-from tests.review.speaking import Served, serving
+from tests.review.http_client import Served, serving
+from tests.review.sample_run import make_run
 
-from labelgap.review import Review, open_folder
+from labelgap.review import Review, open_review_folder
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def folder(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def review(folder: Path) -> Iterator[Review]:
-    opened = Review(open_folder(folder))
+    opened = Review(open_review_folder(folder))
     yield opened
     opened.close()
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.speaking import serving
+from tests.review.http_client import serving
 
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, decisions, draw
+from labelgap.review import Review, create_random_review, decisions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -252,7 +252,7 @@ def test_a_page_of_thousands_loads_only_what_is_seen_and_answers_at_once(
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = lg.load("digits", train=2100, val=0, test=0)
-    review = Review(draw(data, "train", 2100, 0, tmp_path / "review"))
+    review = Review(create_random_review(data, "train", 2100, 0, tmp_path / "review"))
     with serving(review) as served:
         page = chromium.new_context(viewport={"width": 1280, "height": 800}).new_page()
         asked: list[str] = []

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.photos import make_photos
+from tests.review.sample_photos import make_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review import Review, draw, is_folder, open_folder
-from labelgap.review.applying import apply_decisions
+from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
+from labelgap.review.apply import apply_decisions
 from labelgap.review.events import Decision
 
 
@@ -23,7 +23,7 @@ def data() -> Dataset:
 
 
 def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_path: Path) -> None:
-    review = Review(draw(data, "val", 8, 0, tmp_path / "a"))
+    review = Review(create_random_review(data, "val", 8, 0, tmp_path / "a"))
     columns = review.candidates.columns
     assert len(columns.places) == 8 and len(review.candidates) == 8 * 9
     assert np.isnan(columns.score).all() and (columns.observed == UNKNOWN).all()
@@ -34,7 +34,7 @@ def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_pat
 
 
 def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: Path) -> None:
-    folder = draw(data, "val", 8, 0, tmp_path / "a")
+    folder = create_random_review(data, "val", 8, 0, tmp_path / "a")
     review = Review(folder)
     assert data.val is not None and data.val.truth is not None
     truth = data.val.truth.to_dense()
@@ -59,38 +59,38 @@ def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: P
 
 
 def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_path: Path) -> None:
-    first = draw(data, "val", 8, 0, tmp_path / "a")
+    first = create_random_review(data, "val", 8, 0, tmp_path / "a")
     places = Review(first).candidates.columns.places
-    again = draw(data, "val", 8, 0, tmp_path / "a")
+    again = create_random_review(data, "val", 8, 0, tmp_path / "a")
     assert again.path == first.path and Review(again).candidates.columns.places == places
-    assert is_folder(tmp_path / "a") and open_folder(tmp_path / "a").images == 8
+    assert is_review_folder(tmp_path / "a") and open_review_folder(tmp_path / "a").images == 8
     with pytest.raises(RunError, match="another review already"):
-        draw(data, "val", 9, 0, tmp_path / "a")
-    assert Review(draw(data, "val", 8, 1, tmp_path / "b")).candidates.columns.places != places
+        create_random_review(data, "val", 9, 0, tmp_path / "a")
+    assert Review(create_random_review(data, "val", 8, 1, tmp_path / "b")).candidates.columns.places != places
 
 
 def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is known"):
-        draw(data, "test", 5, 0, tmp_path / "a")
+        create_random_review(data, "test", 5, 0, tmp_path / "a")
     with pytest.raises(InputError, match="no split 'dev'"):
-        draw(data, "dev", 5, 0, tmp_path / "a")
+        create_random_review(data, "dev", 5, 0, tmp_path / "a")
     with pytest.raises(InputError, match="one image at least"):
-        draw(data, "val", 0, 0, tmp_path / "a")
+        create_random_review(data, "val", 0, 0, tmp_path / "a")
     by_hand = Dataset("mine", data.train, data.val)
     with pytest.raises(InputError, match="made by hand"):
-        draw(by_hand, "val", 5, 0, tmp_path / "a")
+        create_random_review(by_hand, "val", 5, 0, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(RunError, match="is not a run"):
-        open_folder(tmp_path)
+        open_review_folder(tmp_path)
 
 
 def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    folder = draw(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
+    folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
     table = (tmp_path / "tags.csv").read_text().replace("owl", "bat")
     (tmp_path / "tags.csv").write_text(table)
     with pytest.raises(RunError, match="other classes"):
-        _ = open_folder(folder.path).data
+        _ = open_review_folder(folder.path).data
     (folder.path / "review.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):
-        open_folder(folder.path)
+        open_review_folder(folder.path)

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
-from tests.review.making import write_candidates
-from tests.review.photos import make_photos
-from tests.review.speaking import Served, serving
+from tests.review.http_client import Served, serving
+from tests.review.sample_photos import make_photos
+from tests.review.sample_run import write_candidates
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, decisions, draw, open_folder
-from labelgap.review.door import LARGEST_BODY
-from labelgap.review.messages import Reviewer
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review.schemas import Reviewer
+from labelgap.review.security import MAX_BODY_BYTES
 
 
 def ids(page: str) -> list[str]:
@@ -88,7 +88,7 @@ def test_a_heat_map_lies_over_the_picture(served: Served) -> None:
 
 def test_photos_lose_their_metadata_and_keep_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    review = Review(draw(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
+    review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
     with serving(review) as served:
         page = served.ask("/class/0").text
         image = re.findall(r"/thumbnail/([0-9a-f]{16})", page)[0]
@@ -144,9 +144,9 @@ def test_an_undo_is_heard_by_the_others(served: Served) -> None:
 
 def test_what_another_process_writes_is_seen(served: Served, review: Review, folder: Path) -> None:
     from labelgap.review.events import Decision
-    from labelgap.review.store import FILE, Store
+    from labelgap.review.store import FILE, DecisionStore
 
-    other = Store(folder / FILE)
+    other = DecisionStore(folder / FILE)
     entry = review.candidates.entry(0)
     other.append([Decision(entry, PRESENT, "from-elsewhere")], reviewer="carl", client="other-window")
     other.close()
@@ -168,7 +168,7 @@ def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytes
     import labelgap as lg
 
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
-    review = Review(draw(data, "train", 5, 0, tmp_path / "review"))
+    review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
     with serving(review, reviewer="</title><script>alert(2)</script>") as served:
         identity = ids(served.ask("/class/2").text)[0]
         image = re.findall(r'data-image="([0-9a-f]{16})"', served.ask("/class/2").text)[0]
@@ -230,7 +230,7 @@ ATTACKS: dict[str, Attack] = {
     "half a json": post(b'{"store": "'),
     "bytes": post(b"\xff\xfe\x00\x01"),
     "deeply nested": post(b"[" * 100_000),
-    "huge": post(b"x" * (LARGEST_BODY + 1)),
+    "huge": post(b"x" * (MAX_BODY_BYTES + 1)),
     "huge name": changed(reviewer="e" * 100_000),
     "empty name": changed(reviewer="  "),
     "name with a control character": changed(reviewer="e\u0000ve\u001b[2J"),
@@ -277,7 +277,7 @@ def fortress(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     import shutil
 
     folder = shutil.copytree(digits_run, tmp_path_factory.mktemp("fortress") / "run")
-    review = Review(open_folder(folder))
+    review = Review(open_review_folder(folder))
     with serving(review) as served:
         identity = ids(served.ask("/class/3").text)[0]
         assert served.say(identity, ABSENT).status == 200
@@ -359,7 +359,7 @@ def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
 def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = make_photos(tmp_path)
-    review = Review(draw(data, "train", 5, 0, tmp_path / "review"))
+    review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
     with serving(review) as served:
         page = served.ask("/class/0").text
         assert "data-score" not in page and "expected" not in served.ask("/").text
@@ -367,7 +367,7 @@ def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: 
     write_candidates(
         tmp_path / "review" / "candidates.parquet", [("0.jpg", "train", "dog", 0.5, "missing", -1, 1, 1)], data
     )
-    review = Review(open_folder(tmp_path / "review"))
+    review = Review(open_review_folder(tmp_path / "review"))
     with serving(review) as served:
         assert 'data-score="50 %"' in served.ask("/class/1").text
     review.close()

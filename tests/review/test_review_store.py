@@ -14,33 +14,33 @@ import pytest
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.events import Decision, Outcome, Undo
-from labelgap.review.identity import Entry
-from labelgap.review.store import FILE, Store, decisions
+from labelgap.review.events import Decision, DecisionOutcome, Undo
+from labelgap.review.label_key import LabelKey
+from labelgap.review.store import FILE, DecisionStore, decisions
 
-DOG = Entry("train", "a.jpg", "dog")
-CAT = Entry("train", "a.jpg", "cat")
-OWL = Entry("val", "b.jpg", "owl")
+DOG = LabelKey("train", "a.jpg", "dog")
+CAT = LabelKey("train", "a.jpg", "cat")
+OWL = LabelKey("val", "b.jpg", "owl")
 
 
-def said(entry: Entry, value: int, saw: int = 0, request: str = "") -> Decision:
+def said(entry: LabelKey, value: int, saw: int = 0, request: str = "") -> Decision:
     return Decision(entry, value, request or uuid.uuid4().hex, saw, "missing", 0.5)
 
 
-def tell(store: Store, *actions: Decision | Undo, by: str = "anna") -> list[Outcome]:
+def tell(store: DecisionStore, *actions: Decision | Undo, by: str = "anna") -> list[DecisionOutcome]:
     return store.append(actions, reviewer=by, client=f"{by}-window")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / FILE)
+def store(tmp_path: Path) -> DecisionStore:
+    return DecisionStore(tmp_path / FILE)
 
 
-def values(store: Store) -> dict[Entry, int | None]:
+def values(store: DecisionStore) -> dict[LabelKey, int | None]:
     return {event.entry: event.value for event in store.standing()}
 
 
-def test_the_last_decision_stands_and_all_are_kept(store: Store) -> None:
+def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT), said(CAT, ABSENT), said(OWL, UNKNOWN))
     tell(store, said(DOG, ABSENT))
     assert values(store) == {DOG: ABSENT, CAT: ABSENT, OWL: UNKNOWN}
@@ -48,7 +48,7 @@ def test_the_last_decision_stands_and_all_are_kept(store: Store) -> None:
     store.close()
 
 
-def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: Store) -> None:
+def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionStore) -> None:
     first, second = said(DOG, PRESENT), said(DOG, ABSENT)
     tell(store, first, second)
     (outcome,) = tell(store, Undo(second.request, "undo-0001"))
@@ -64,7 +64,7 @@ def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: Store) -> 
     store.close()
 
 
-def test_a_decision_sent_twice_is_one(store: Store) -> None:
+def test_a_decision_sent_twice_is_one(store: DecisionStore) -> None:
     decision = said(DOG, PRESENT)
     tell(store, decision)
     tell(store, said(DOG, ABSENT, saw=1), by="ben")
@@ -74,7 +74,7 @@ def test_a_decision_sent_twice_is_one(store: Store) -> None:
     store.close()
 
 
-def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Store) -> None:
+def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     (outcome,) = tell(store, said(DOG, ABSENT, saw=0), by="ben")
     assert outcome.status == "conflict"
@@ -88,7 +88,7 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Stor
     store.close()
 
 
-def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: Store) -> None:
+def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     decision = said(DOG, ABSENT, saw=0)
     (first,) = tell(store, decision, by="ben")
@@ -97,7 +97,7 @@ def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: Store) -> No
     store.close()
 
 
-def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Store) -> None:
+def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     (agrees,) = tell(store, said(DOG, PRESENT), by="ben")
     (changes,) = tell(store, said(CAT, PRESENT), by="ben")
@@ -106,7 +106,7 @@ def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Sto
     store.close()
 
 
-def test_what_somebody_took_back_is_no_conflict(store: Store) -> None:
+def test_what_somebody_took_back_is_no_conflict(store: DecisionStore) -> None:
     first = said(DOG, PRESENT)
     tell(store, first, Undo(first.request, "undo-0001"))
     (outcome,) = tell(store, said(DOG, ABSENT), by="ben")
@@ -114,7 +114,7 @@ def test_what_somebody_took_back_is_no_conflict(store: Store) -> None:
     store.close()
 
 
-def test_events_cannot_be_changed_or_deleted(store: Store) -> None:
+def test_events_cannot_be_changed_or_deleted(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     connection = sqlite3.connect(store.path)
     for statement in ("UPDATE events SET value = 0", "DELETE FROM events"):
@@ -125,13 +125,13 @@ def test_events_cannot_be_changed_or_deleted(store: Store) -> None:
     store.close()
 
 
-def test_the_file_is_in_wal_mode_and_every_commit_reaches_the_disk(store: Store) -> None:
+def test_the_file_is_in_wal_mode_and_every_commit_reaches_the_disk(store: DecisionStore) -> None:
     assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
     store.close()
 
 
-def test_a_batch_is_written_whole_or_not_at_all(store: Store) -> None:
+def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
     with pytest.raises(RunError, match="cannot be used"):
         tell(store, said(DOG, PRESENT), said(CAT, 7))
     assert store.events() == [] and store.last() == 0
@@ -142,7 +142,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from labelgap.review.events import Decision
-from labelgap.review.identity import Entry
+from labelgap.review.label_key import Entry
 from labelgap.review.store import Store
 store = Store(Path(sys.argv[1]))
 for number in range(20):
@@ -157,17 +157,17 @@ def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / FILE)], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL and done.stdout.split()[-1] == "19"
     assert len(decisions(tmp_path)) == 20
-    store = Store(tmp_path / FILE)
+    store = DecisionStore(tmp_path / FILE)
     assert store.last() == 20
     store.close()
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    stores = [Store(tmp_path / FILE) for _ in range(3)]
+    stores = [DecisionStore(tmp_path / FILE) for _ in range(3)]
 
-    def write(store: Store, name: str) -> None:
+    def write(store: DecisionStore, name: str) -> None:
         for number in range(20):
-            tell(store, said(Entry("train", f"{name}-{number}.jpg", "dog"), PRESENT), by=name)
+            tell(store, said(LabelKey("train", f"{name}-{number}.jpg", "dog"), PRESENT), by=name)
 
     threads = [threading.Thread(target=write, args=(store, f"w{at}")) for at, store in enumerate(stores)]
     for thread in threads:
@@ -180,7 +180,7 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         store.close()
 
 
-def test_decisions_are_revisions_of_a_person(store: Store) -> None:
+def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
     wrong = said(CAT, PRESENT)
     tell(store, said(DOG, PRESENT), wrong, said(OWL, UNKNOWN))
     tell(store, said(DOG, ABSENT, saw=0), by="ben")
@@ -198,20 +198,20 @@ def test_decisions_are_revisions_of_a_person(store: Store) -> None:
 def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.sqlite").write_bytes(b"this is no database, it is a text" * 40)
     with pytest.raises(RunError, match=r"a\.sqlite"):
-        Store(tmp_path / "a.sqlite")
+        DecisionStore(tmp_path / "a.sqlite")
     with pytest.raises(RunError, match=r"a\.sqlite"):
         decisions(tmp_path / "a.sqlite")
     connection = sqlite3.connect(tmp_path / "b.sqlite")
     connection.execute("PRAGMA user_version = 9")
     connection.close()
     with pytest.raises(RunError, match="format 9"):
-        Store(tmp_path / "b.sqlite")
+        DecisionStore(tmp_path / "b.sqlite")
     with pytest.raises(RunError, match="format 9"):
         decisions(tmp_path / "b.sqlite")
 
 
 def test_a_store_keeps_its_id_and_another_has_another(tmp_path: Path) -> None:
-    first, again, other = Store(tmp_path / "a"), Store(tmp_path / "a"), Store(tmp_path / "b")
+    first, again, other = DecisionStore(tmp_path / "a"), DecisionStore(tmp_path / "a"), DecisionStore(tmp_path / "b")
     assert first.id == again.id != other.id
     for store in (first, again, other):
         store.close()

@@ -23,7 +23,7 @@ def test_trainings_in_two_processes_come_back_in_order(tmp_path: Path) -> None:
     assert told == ["all labels bce", "an an", "an-ls an-ls", "ll-r ll-r"]
     again = open_study(study.path)
     assert again.members == study.members and again.title == study.title
-    assert [member.ceiling for member, _ in again.runs] == [True, False, False, False]
+    assert [member.extra_labels for member, _ in again.runs] == [True, False, False, False]
     assert all(run.finished for _, run in again.runs)
 
 

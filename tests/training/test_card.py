@@ -13,9 +13,9 @@ from PIL import Image
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
-from labelgap.training.card import card
-from labelgap.training.markdown import escaped, table
-from labelgap.training.telling import paper_of
+from labelgap.training.card import render_model_card
+from labelgap.training.config.describe import method_citation
+from labelgap.training.markdown import escape_markdown, markdown_table
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def rows(text: str) -> dict[str, list[str]]:
 
 def test_every_run_has_a_card_that_tells_everything_in_turn(run: lg.Run, digits: Dataset) -> None:
     text = (run.path / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert text == card(run, digits) and text.endswith(".\n")
+    assert text == render_model_card(run, digits) and text.endswith(".\n")
     titles = ["", "Results", "Use", "What it is for, and where it ends", "Data", "Method", "Settings"]
-    assert list(sections(text)) == [*titles, "The same again", "Licences"]
+    assert list(sections(text)) == [*titles, "The same again", "Licenses"]
 
 
 def test_the_numbers_are_those_of_the_run(run: lg.Run, digits: Dataset) -> None:
-    found = rows(sections(card(run, digits))["Results"])
+    found = rows(sections(render_model_card(run, digits))["Results"])
     for split in ("test", "val", "train"):
         measured = run.metrics[split]
         numbers = [f"{100 * measured[name]:.1f}" for name in ("map", "map_samples", "f1_micro", "f1_macro")]
@@ -70,7 +70,7 @@ def test_the_numbers_are_those_of_the_run(run: lg.Run, digits: Dataset) -> None:
 
 
 def test_the_means_say_what_chance_would_reach_and_where_they_flatter(run: lg.Run, digits: Dataset) -> None:
-    said = sections(card(run, digits))["Results"]
+    said = sections(render_model_card(run, digits))["Results"]
     assert digits.test is not None
     chance = digits.test.labels.to_dense().mean()
     assert f"an mAP of about {100 * chance:.1f}." in said
@@ -79,25 +79,25 @@ def test_the_means_say_what_chance_would_reach_and_where_they_flatter(run: lg.Ru
 
 
 def test_the_states_of_the_labels_stand_in_a_table(run: lg.Run, digits: Dataset) -> None:
-    said = sections(card(run, digits))["Data"]
+    said = sections(render_model_card(run, digits))["Data"]
     assert rows(said)["train"] == ["96", "96", "0", "864 (90 %)"]
-    assert all(f"- {escaped(rule)}\n" in said for rule in digits.rules)
+    assert all(f"- {escape_markdown(rule)}\n" in said for rule in digits.rules)
     assert "What was hidden in train is known" in said
 
 
 def test_revisions_are_counted_and_judged_where_the_truth_is_known(run: lg.Run, digits: Dataset) -> None:
     quality = run.metrics["revisions"]
-    said = sections(card(run, digits))["Method"]
+    said = sections(render_model_card(run, digits))["Method"]
     assert quality["revised"] > 0 and f"It made {len(run.revisions)} revisions" in said
     assert f"{100 * quality['precision']:.1f} % of them are right ({quality['correct']} of " in said
-    unjudged = sections(card(again(run, revisions=None), digits))["Method"]
+    unjudged = sections(render_model_card(again(run, revisions=None), digits))["Method"]
     assert "revisions" in unjudged and "right" not in unjudged and "found" not in unjudged
 
 
 def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset) -> None:
-    text = card(run, digits)
+    text = render_model_card(run, digits)
     said = sections(text)
-    assert paper_of("ll-cp") in said["Method"] and "asked for by name" in said["Method"]
+    assert method_citation("ll-cp") in said["Method"] and "asked for by name" in said["Method"]
     settings = rows(said["Settings"])
     assert settings["options"] == [r"delta\_rel 20, base unknown"]
     assert settings["pictures"] == ["squashed to 64 × 64 pixels"]
@@ -106,21 +106,23 @@ def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset)
     assert "labelgap" in said["The same again"] and re.search(r"torch \d", said["The same again"])
 
 
-def test_licences_come_from_the_summary_or_else_from_the_backbone(run: lg.Run, digits: Dataset) -> None:
+def test_licenses_come_from_the_summary_or_else_from_the_backbone(run: lg.Run, digits: Dataset) -> None:
     plain = again(run)
     plain.metrics.pop("weights", None)
-    assert "began with: none, starts at random; none needed." in sections(card(plain, digits))["Licences"]
-    weights = {"source": "a friend", "licence": "MIT", "size": 96}
-    said = sections(card(again(run, weights=weights), digits))
-    assert "a friend; MIT." in said["Licences"] and "squashed to 96 × 96 pixels" in said["Settings"]
-    assert "labelgap does not know their licence" in said["Licences"]
-    licensed = replace(digits, recipe={**digits.recipe, "licence": "cc-by-4.0"})
-    assert "(digits): cc-by-4.0." in card(run, licensed) and 'license: "cc-by-4.0"\n' in card(run, licensed)
+    assert "began with: none, starts at random; none needed." in sections(render_model_card(plain, digits))["Licenses"]
+    weights = {"source": "a friend", "license": "MIT", "size": 96}
+    said = sections(render_model_card(again(run, weights=weights), digits))
+    assert "a friend; MIT." in said["Licenses"] and "squashed to 96 × 96 pixels" in said["Settings"]
+    assert "labelgap does not know their license" in said["Licenses"]
+    licensed = replace(digits, recipe={**digits.recipe, "license": "cc-by-4.0"})
+    assert "(digits): cc-by-4.0." in render_model_card(run, licensed) and 'license: "cc-by-4.0"\n' in render_model_card(
+        run, licensed
+    )
 
 
 def test_the_hub_can_read_the_front_matter(run: lg.Run, digits: Dataset) -> None:
     yaml = pytest.importorskip("yaml")
-    front = yaml.safe_load(card(run, digits).split("---\n")[1])
+    front = yaml.safe_load(render_model_card(run, digits).split("---\n")[1])
     assert front["library_name"] == "labelgap" and front["pipeline_tag"] == "image-classification"
     assert front["license"] == "unknown" and {"labelgap", "multi-label-classification", "ll-cp"} <= set(front["tags"])
     result = front["model-index"][0]["results"][0]
@@ -130,7 +132,7 @@ def test_the_hub_can_read_the_front_matter(run: lg.Run, digits: Dataset) -> None
 
 def test_the_hubs_own_library_finds_the_result_in_the_card(run: lg.Run, digits: Dataset) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    found = hub.ModelCard(card(run, digits), ignore_metadata_errors=False).data
+    found = hub.ModelCard(render_model_card(run, digits), ignore_metadata_errors=False).data
     assert found.model_name == run.path.name and found.eval_results[0].metric_name == "mAP over 10 of 10 classes"
 
 
@@ -139,7 +141,7 @@ def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path
     val = lg.Split("val", digits.val.images, digits.val.labels.observe(1, 0))
     blind = Dataset("blind", digits.train, val)
     run = lg.fit(blind, "an", backbone="small-cnn", protocol="end-to-end", out=tmp_path / "run", epochs=2, quiet=True)
-    text = card(run, blind)
+    text = render_model_card(run, blind)
     said = sections(text)
     assert "support no accuracy, so none is claimed" in said[""] and "model-index" not in text
     assert rows(said["Results"])["val"] == ["40", "–", "0 of 10 classes", "–", "–", "–"]
@@ -151,14 +153,16 @@ def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path
 
 
 def test_what_was_stopped_says_so_in_bold(run: lg.Run, digits: Dataset) -> None:
-    assert "**Training was stopped after 1 of 2 epochs.**" in card(again(run, interrupted=True, epochs=1), digits)
+    assert "**Training was stopped after 1 of 2 epochs.**" in render_model_card(
+        again(run, interrupted=True, epochs=1), digits
+    )
 
 
 def test_a_card_without_val_and_test_measures_nothing(digits: Dataset, tmp_path: Path) -> None:
     alone = Dataset("alone", replace(digits.train, truth=None))
     settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "end-to-end", "epochs": 1, "quiet": True}
     run = lg.fit(alone, "an", out=tmp_path / "run", **settings)
-    said = sections(card(run, alone))
+    said = sections(render_model_card(run, alone))
     assert "Nothing was measured" in said["Results"] and "10 left at 0.5 for want of labels." in said["Use"]
 
 
@@ -174,7 +178,7 @@ def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeyp
     (tmp_path / "my tags.csv").write_text("\n".join(lines) + "\n")
     data = lg.load("csv", tmp_path / "my tags.csv")
     run = lg.fit(data, backbone="small-cnn", protocol="linear", out=tmp_path / 'my "run"', epochs=1, quiet=True)
-    text = card(run, data)
+    text = render_model_card(run, data)
     assert "<script>" not in text and r"\<script\>" in text
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 6 for line in text.splitlines() if r"a\|b |" in line)
     assert str(tmp_path) not in text and "Folders are cut off here" in text
@@ -197,7 +201,7 @@ def test_many_classes_show_their_ends_and_rare_ones_are_named(tmp_path: Path) ->
     np.savez(tmp_path / "features.npz", **parts)
     data = lg.load("features", tmp_path / "features.npz")
     run = lg.fit(data, out=tmp_path / "run", epochs=1, quiet=True)
-    text = card(run, data)
+    text = render_model_card(run, data)
     said = sections(text)
     assert "the 5 strongest and the 5 weakest classes" in said["Results"]
     assert len([name for name in rows(said["Results"]) if name.startswith("class ")]) == 10
@@ -208,4 +212,4 @@ def test_many_classes_show_their_ends_and_rare_ones_are_named(tmp_path: Path) ->
 
 
 def test_a_table_is_a_table() -> None:
-    assert table(("", "n"), [["a", "1"]]) == ["|  | n |", "| --- | ---: |", "| a | 1 |"]
+    assert markdown_table(("", "n"), [["a", "1"]]) == ["|  | n |", "| --- | ---: |", "| a | 1 |"]

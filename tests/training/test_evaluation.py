@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.training.made_run import CLASSES, make_run
+from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, Split

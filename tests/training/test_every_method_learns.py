@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import labelgap as lg
-from labelgap.core.seeds import generator, seed_everything
+from labelgap.core.seeds import numpy_generator, seed_everything
 from labelgap.data.dataset import Dataset
-from labelgap.models import Classifier, create
-from labelgap.training.inputs import ImageInputs
-from labelgap.training.loop import score_all
+from labelgap.models import Classifier, create_backbone
+from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.trainer import predict_logits
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def digits() -> Dataset:
 
 def val_map(network: Classifier, data: Dataset) -> float:
     assert data.val is not None
-    scores = score_all(network, ImageInputs(data.val.images, network.backbone, CPU))
+    scores = predict_logits(network, ImageInputs(data.val.images, network.backbone, CPU))
     return float(lg.average_precision(scores, data.val.labels))
 
 
@@ -46,14 +46,14 @@ def test_two_epochs_beat_the_untrained_network(method: str, digits: Dataset) -> 
     data = digits.observe(1, 1) if method in NEED_ABSENT else digits
     table = data.train.labels
     seed_everything(0)
-    network = Classifier(create("small-cnn"), len(data.classes))
+    network = Classifier(create_backbone("small-cnn"), len(data.classes))
     untrained = val_map(network, data)
-    objective = lg.objective(method, **OPTIONS.get(method, {}))
+    loss_fn = lg.loss(method, **OPTIONS.get(method, {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # absolute thresholds may reach zero; that is their business
-        objective.prepare(table, epochs=2)
-    groups = [{"params": list(network.parameters()), "lr": 3e-3}, *objective.parameter_groups(3e-3)]
-    optimiser = torch.optim.Adam(groups)
+        loss_fn.prepare(table, epochs=2)
+    groups = [{"params": list(network.parameters()), "lr": 3e-3}, *loss_fn.parameter_groups(3e-3)]
+    optimizer = torch.optim.Adam(groups)
     inputs = ImageInputs(data.train.images, network.backbone, CPU)
 
     def scores() -> Iterator[tuple[Tensor, Tensor]]:
@@ -61,13 +61,13 @@ def test_two_epochs_beat_the_untrained_network(method: str, digits: Dataset) -> 
             yield index, network(values).detach()
 
     for epoch in (1, 2):
-        objective.set_epoch(epoch)
-        for index, values in inputs.batches(generator(0, epoch).permutation(len(table)), batch_size=16):
+        loss_fn.set_epoch(epoch)
+        for index, values in inputs.batches(numpy_generator(0, epoch).permutation(len(table)), batch_size=16):
             logits, features = network(values, return_features=True)
-            loss = objective(logits, table.batch(index), index=index, features=features)
-            optimiser.zero_grad()
-            (loss + objective.penalty(network.parameters())).backward()
-            optimiser.step()
-            objective.after_step()
-        objective.end_epoch(scores)
+            loss = loss_fn(logits, table.batch(index), index=index, features=features)
+            optimizer.zero_grad()
+            (loss + loss_fn.penalty(network.parameters())).backward()
+            optimizer.step()
+            loss_fn.after_step()
+        loss_fn.end_epoch(scores)
     assert val_map(network, data) > untrained + 0.02

@@ -23,9 +23,9 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
-from labelgap.objectives import ElementWise
-from labelgap.objectives.registry import _METHODS
-from labelgap.training.checkpoint import LAST
+from labelgap.losses import ElementwiseLoss
+from labelgap.losses.registry import _METHODS
+from labelgap.training.checkpoints.checkpoint import LAST
 
 SCRIPT = """
 import sys, labelgap as lg
@@ -199,7 +199,7 @@ def test_no_image_gives_no_row_and_one_file_gives_one(unbroken: lg.Run, tmp_path
     assert unbroken.predict(str(tmp_path / "a.png"), device="cpu").shape == (1, 10)
 
 
-class EveryHook(ElementWise):
+class EveryHook(ElementwiseLoss):
     """Counts what the loop calls, and in which order."""
 
     needs = frozenset({"index", "scores", "penalty"})
@@ -255,7 +255,7 @@ def test_the_loop_calls_every_hook_in_order_and_keeps_the_revisions(
         ("train-00001", "1", 1),
         ("train-00002", "2", 2),
     ]
-    learned = torch.load(run.path / LAST, weights_only=True)["objective"]["own"]
+    learned = torch.load(run.path / LAST, weights_only=True)["loss_fn"]["own"]
     assert learned < 1
 
 

@@ -15,7 +15,7 @@ from labelgap.cli.main import main
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import BoostLU, LinearHead
-from labelgap.training.checkpoint import LAST
+from labelgap.training.checkpoints.checkpoint import LAST
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_interactive_learning_stopped_and_resumed_ends_as_if_unbroken(
         assert fit("broken").metrics["interrupted"]
     fit("broken", resume=True)
     mine, theirs = (torch.load(tmp_path / name / LAST, weights_only=True) for name in ("broken", "whole"))
-    for part in ("network", "objective"):
+    for part in ("network", "loss_fn"):
         assert mine[part].keys() == theirs[part].keys()
         for key, value in mine[part].items():
             assert torch.equal(value, theirs[part][key]), f"{part} {key}"
-    assert mine["objective"]["seen"].all() and mine["objective"]["atom_features"].shape == (40, 128)
+    assert mine["loss_fn"]["seen"].all() and mine["loss_fn"]["atom_features"].shape == (40, 128)
     assert whole.metrics["test"]["map"] == lg.open_run(tmp_path / "broken").metrics["test"]["map"]

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from labelgap.labels import LabelTable
-from labelgap.training.prediction_calibration import Calibration, calibration_of, platt, read_calibration
+from labelgap.training.prediction_calibration import PlattCalibration, fit_platt_calibration, platt, read_calibration
 
 
 def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:
@@ -34,7 +34,7 @@ def test_probabilities_are_right_as_often_as_they_say() -> None:
     labels = (random.random(truth.shape) < 1 / (1 + np.exp(-2 * truth))).astype(np.int8)
     logits = (0.5 * truth - 3).astype(np.float32)
     half = slice(0, 2000), slice(2000, 4000)
-    found = read_calibration({"calibration": calibration_of(logits[half[0]], labels[half[0]])})
+    found = read_calibration({"calibration": fit_platt_calibration(logits[half[0]], labels[half[0]])})
     assert found is not None and found.known == 1.0
     chance = found.probabilities(logits[half[1]])
     for low in (0.1, 0.3, 0.5, 0.7):
@@ -62,13 +62,13 @@ def test_a_class_takes_part_with_five_of_both_states_and_unknowns_are_left_out()
     codes[:30, 1] = 1
     codes[:4, 2], codes[4:, 2] = 1, 0
     logits = (random.normal(size=codes.shape) + 2 * (codes == 1)).astype(np.float32)
-    found = calibration_of(logits, LabelTable.from_dense(codes))
+    found = fit_platt_calibration(logits, LabelTable.from_dense(codes))
     assert found is not None
     assert found["classes"] == [True, False, False, False]
     assert (found["present"], found["absent"], found["known"]) == (10, 10, 0.5)
     other = np.where(codes == -1, 50, logits).astype(np.float32)
     other[:, 1:] = -7
-    assert calibration_of(other, codes) == found
+    assert fit_platt_calibration(other, codes) == found
     assert json.loads(json.dumps(found)) == found
     read = read_calibration({"calibration": found})
     assert read is not None
@@ -79,14 +79,14 @@ def test_a_class_takes_part_with_five_of_both_states_and_unknowns_are_left_out()
 def test_without_labels_or_with_logits_upside_down_there_is_none() -> None:
     codes = np.repeat([[1], [0]], 20, axis=0).astype(np.int8)
     logits = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-    assert calibration_of(logits, codes) is None, "higher logits are less often present"
-    assert calibration_of(-logits, codes) is not None
-    assert calibration_of(-logits, np.where(codes == 0, np.int8(-1), codes)) is None
-    assert calibration_of(np.full_like(logits, np.inf), codes) is None
+    assert fit_platt_calibration(logits, codes) is None, "higher logits are less often present"
+    assert fit_platt_calibration(-logits, codes) is not None
+    assert fit_platt_calibration(-logits, np.where(codes == 0, np.int8(-1), codes)) is None
+    assert fit_platt_calibration(np.full_like(logits, np.inf), codes) is None
     assert read_calibration({}) is None and read_calibration({"calibration": None}) is None
 
 
 def test_the_order_of_scores_is_kept() -> None:
-    line = Calibration(0.3, 1.0, (True,), 5, 5, 1.0)
+    line = PlattCalibration(0.3, 1.0, (True,), 5, 5, 1.0)
     logits = np.sort(np.random.default_rng(0).normal(size=(50, 1)).astype(np.float32), axis=0)
     assert (np.diff(line.probabilities(logits)[:, 0]) >= 0).all()

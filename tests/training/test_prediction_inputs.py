@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tests.training.made_run import CLASSES, make_run
+from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
 from labelgap.labels import LabelTable
 from labelgap.training import Run
-from labelgap.training.prediction_inputs import GivenPictures, as_source
+from labelgap.training.prediction_inputs import InMemoryImages, as_image_source
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_way_to_hold_pictures_gives_the_same_scores(
         "halves": (first.double() / 255),
         "a mixture": [pixels[0], first[1], Image.fromarray(pixels[2])],
         "a split": Split("test", ArrayImages(pixels), table),
-        "a source": GivenPictures(list(pixels)),
+        "a source": InMemoryImages(list(pixels)),
     }
     for name, way in ways.items():
         np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6, err_msg=name)
@@ -65,20 +65,20 @@ def test_every_way_to_hold_pictures_gives_the_same_scores(
 
 
 def test_grey_pictures_of_any_kind(run: Run) -> None:
-    grey = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
-    expected = run.predict(ArrayImages(grey), device="cpu")
-    for way in (grey, grey[..., None], torch.from_numpy(grey)[:, None], [Image.fromarray(each) for each in grey]):
+    gray = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
+    expected = run.predict(ArrayImages(gray), device="cpu")
+    for way in (gray, gray[..., None], torch.from_numpy(gray)[:, None], [Image.fromarray(each) for each in gray]):
         np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6)
-    np.testing.assert_allclose(run.predict(grey[0], device="cpu"), expected[:1], atol=1e-6)
+    np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
 
 
 def test_pillow_images_are_turned_upright_and_laid_on_white(run: Run) -> None:
     picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8))
     turned = picture.transpose(Image.Transpose.ROTATE_90)
     turned.getexif()[0x0112] = 6
-    np.testing.assert_array_equal(GivenPictures([turned])[0], np.asarray(picture))
+    np.testing.assert_array_equal(InMemoryImages([turned])[0], np.asarray(picture))
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
-    assert (GivenPictures([clear])[0] == 255).all()
+    assert (InMemoryImages([clear])[0] == 255).all()
 
 
 def test_no_picture_gives_no_row(run: Run) -> None:
@@ -118,11 +118,11 @@ def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
 )
 def test_what_is_no_picture_is_refused_with_a_reason(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        as_source(given)
+        as_image_source(given)
 
 
 def test_given_pictures_are_a_source_like_any_other(pixels: NDArray[np.uint8]) -> None:
-    source = GivenPictures(list(pixels))
+    source = InMemoryImages(list(pixels))
     chosen = source.select([2, 0])
     assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
-    assert source.fingerprint() != chosen.fingerprint() == GivenPictures([pixels[2], pixels[0]]).fingerprint()
+    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()

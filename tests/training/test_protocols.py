@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.models import create
+from labelgap.models import create_backbone
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
 
@@ -53,7 +53,7 @@ def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured
 
 def test_a_head_on_weights_of_a_file_does_not_need_the_file_again(tmp_path: Path, digits: Dataset) -> None:
     file = tmp_path / "backbone.safetensors"
-    save_file({name: value.clone() for name, value in create("small-cnn").state_dict().items()}, file)
+    save_file({name: value.clone() for name, value in create_backbone("small-cnn").state_dict().items()}, file)
     run = lg.fit(digits, "an", protocol="linear", weights=file, out=tmp_path / "a", epochs=1, **QUICK)
     file.unlink()
     again = lg.open_run(run.path).evaluate(digits, "test", device="cpu", resamples=0)
@@ -77,7 +77,7 @@ def test_role_hands_its_estimate_of_the_labels_to_the_next_phase(tmp_path: Path,
     options = {"expected_positives": 2.0}
     run = lg.fit(digits, "role", options, protocol="linear-init", out=tmp_path / "a", linear_epochs=2, **still, **QUICK)
     linear, whole = (torch.load(folder / "last.pt", weights_only=True) for folder in (run.path / "linear", run.path))
-    first, second = linear["engine"]["objectives"][0]["phi"], whole["objective"]["phi"]
+    first, second = linear["engine"]["losses"][0]["phi"], whole["loss_fn"]["phi"]
     first, second = torch.sigmoid(first), torch.sigmoid(second)
     assert torch.allclose(first, second, atol=1e-5)
 
@@ -102,7 +102,7 @@ def test_a_run_killed_between_its_phases_ends_as_an_unbroken_one(
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path, digits: Dataset) -> None:
     """The backbone stands still, so that batch norm is not in the way, and SGD shows every gradient."""
-    settings: dict[str, Any] = {"epochs": 1, "optimiser": "sgd", "momentum": 0.0, "lr": 0.05, "backbone_lr": 1e-12}
+    settings: dict[str, Any] = {"epochs": 1, "optimizer": "sgd", "momentum": 0.0, "lr": 0.05, "backbone_lr": 1e-12}
     quick = {**QUICK, "select": "last"}
     runs = []
     for batch, parts in ((32, 1), (8, 4)):
@@ -129,7 +129,7 @@ def test_the_average_of_the_weights_is_what_is_kept_and_measured(tmp_path: Path,
 
 def test_every_setting_of_the_optimiser_trains_and_stands_in_the_configuration(tmp_path: Path, digits: Dataset) -> None:
     settings: dict[str, Any] = {
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "nesterov": True,
         "weight_decay": 1e-4,
         "schedule": "cosine",
@@ -147,10 +147,10 @@ def test_every_setting_of_the_optimiser_trains_and_stands_in_the_configuration(t
 def test_training_ends_once_the_score_has_fallen_far_below_the_best(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelgap.training.selection import Score, Selection
+    from labelgap.training.selection import EpochScore, Selection
 
     scores = iter([0.5, 0.6, 0.58, 0.56, 0.9])
-    monkeypatch.setattr(Selection, "score", lambda *_: Score(next(scores), 10))
+    monkeypatch.setattr(Selection, "score", lambda *_: EpochScore(next(scores), 10))
     run = lg.fit(digits, "an", out=tmp_path / "a", epochs=5, stop_below=0.03, **QUICK)
     assert [record["score"] for record in run.history] == [0.5, 0.6, 0.58, 0.56]
     assert run.metrics["best_epoch"] == 2 and not run.metrics["interrupted"]

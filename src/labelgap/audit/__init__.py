@@ -6,6 +6,6 @@ out known labels tell, ranked while images pass by, and written as ``candidates.
 
 from labelgap.audit.budget import BudgetCurve, budget_curve
 from labelgap.audit.candidates import Audit, open_audit
-from labelgap.audit.finding import find_missing
+from labelgap.audit.find_missing import find_missing
 
 __all__ = ["Audit", "BudgetCurve", "budget_curve", "find_missing", "open_audit"]

@@ -6,7 +6,7 @@ Four steps, each with few numbers to estimate, so that little data is enough. Al
    intercept for all classes (Platt), and the mean over runs is brought to that scale again:
    :math:`z = a\,\overline{(a_r x_r + b_r)} + b`.
 2. *How many are missing* of each class, :math:`m_k` beside its :math:`n_k` known ones, at most: ``obvious_first`` of
-   ``estimate_missing``.
+   ``estimate_missing_from_scores``.
 3. *An offset for each class.* Were tags missing at random, the chance that a label which nobody gave is there would be
    :math:`(m_k / n_k)\,e^{z}` (Elkan and Noto). Estimates of :math:`m_k` err, so the offset goes half of the way:
    :math:`\tfrac12 \ln (m_k / n_k)`.
@@ -28,10 +28,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.estimate import FEWEST, MissingEstimate, cut_points, estimate_missing
-from labelgap.audit.evidence import Evidence
+from labelgap.audit.estimate import FEWEST, MissingEstimate, cut_points, estimate_missing_from_scores
+from labelgap.audit.score_sample import ScoreSample
 
-__all__ = ["Calibration", "Counter", "calibrate", "platt", "shift_to", "sigmoid"]
+__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "shift_to_estimate", "sigmoid"]
 
 SHARE: Final = 0.5
 """How far the offset of a class goes."""
@@ -42,7 +42,7 @@ _BINS: Final = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class ScoreCalibration:
     """Makes scores of logits.
 
     Attributes:
@@ -68,11 +68,13 @@ class Calibration:
         return sigmoid(self.log_odds(logits))
 
 
-Counter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]], NDArray[np.int64]]
+UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]], NDArray[np.int64]]
 """Counts unknown labels of all images at cuts; see ``count_at``."""
 
 
-def calibrate(evidence: Evidence, counter: Counter | None = None) -> tuple[Calibration, MissingEstimate | None]:
+def fit_calibration(
+    evidence: ScoreSample, counter: UnknownCounter | None = None
+) -> tuple[ScoreCalibration, MissingEstimate | None]:
     """Find out what makes the logits of R runs one score.
 
     Args:
@@ -82,20 +84,20 @@ def calibrate(evidence: Evidence, counter: Counter | None = None) -> tuple[Calib
     Returns:
         The calibration, and how many labels are missing; None where no class has enough known ones to tell.
     """
-    lines = np.array([platt(_of_run(evidence, run)) for run in range(len(evidence.present))]).reshape(-1, 2)
+    lines = np.array([platt_line(_of_run(evidence, run)) for run in range(len(evidence.present))]).reshape(-1, 2)
     pooled = evidence.mapped(lambda logits: _pooled(logits, lines))
-    whole = np.array(platt(pooled))
+    whole = np.array(platt_line(pooled))
     odds = pooled.mapped(lambda scores: _line(scores, whole))
     cuts = cut_points(odds)
     taken = None if counter is None else counter(lambda logits: _line(_pooled(logits, lines), whole), cuts)
-    estimate = estimate_missing(odds, cuts, taken)
+    estimate = estimate_missing_from_scores(odds, cuts, taken)
     offset = SHARE * np.log(_missing_per_known(odds, estimate))
-    offset = offset + (0.0 if estimate is None else shift_to(odds.moved(offset), estimate))
+    offset = offset + (0.0 if estimate is None else shift_to_estimate(odds.moved(offset), estimate))
     usual, present = _means(odds.moved(offset).mapped(sigmoid))
-    return Calibration(lines, whole, offset, usual, present), estimate
+    return ScoreCalibration(lines, whole, offset, usual, present), estimate
 
 
-def platt(evidence: Evidence) -> tuple[float, float]:
+def platt_line(evidence: ScoreSample) -> tuple[float, float]:
     r"""Fit one slope and one intercept: :math:`P(\text{given as present}) = \sigma(a x + b)`, over all classes.
 
     By Newton's method on the logistic loss, with Platt's targets, which keep it finite where the states separate.
@@ -112,16 +114,16 @@ def platt(evidence: Evidence) -> tuple[float, float]:
     given, others = len(present), float(weights.sum()) - len(present)
     target = np.full(len(values), 1 / (others + 2))
     target[:given] = (given + 1) / (given + 2)
-    centre = float(np.average(values, weights=weights)) if len(values) else 0.0
-    spread = float(np.sqrt(np.average((values - centre) ** 2, weights=weights))) if len(values) else 0.0
+    center = float(np.average(values, weights=weights)) if len(values) else 0.0
+    spread = float(np.sqrt(np.average((values - center) ** 2, weights=weights))) if len(values) else 0.0
     if not given or not others or spread == 0.0:
         return 1.0, 0.0
-    slope, intercept = _newton((values - centre) / spread, target, weights, given / others)
+    slope, intercept = _newton((values - center) / spread, target, weights, given / others)
     slope = max(slope, _LEAST)
-    return slope / spread, intercept - slope * centre / spread
+    return slope / spread, intercept - slope * center / spread
 
 
-def shift_to(odds: Evidence, estimate: MissingEstimate) -> float:
+def shift_to_estimate(odds: ScoreSample, estimate: MissingEstimate) -> float:
     """Return the number that, added to all log-odds, makes the scores of unknown labels sum up to the estimate.
 
     Only classes that the estimate speaks of count. Log-odds are put into a fine histogram first, so that the search
@@ -154,7 +156,7 @@ def _newton(x: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray
     return float(line[0]), float(line[1])
 
 
-def _of_run(evidence: Evidence, run: int) -> Evidence:
+def _of_run(evidence: ScoreSample, run: int) -> ScoreSample:
     return evidence.mapped(lambda logits: logits[run])
 
 
@@ -172,7 +174,7 @@ def _line(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float32
     return result
 
 
-def _missing_per_known(odds: Evidence, estimate: MissingEstimate | None) -> NDArray[np.float64]:
+def _missing_per_known(odds: ScoreSample, estimate: MissingEstimate | None) -> NDArray[np.float64]:
     """Return missing labels for each known one, ``(K,)``; few known ones are drawn towards the ratio of all."""
     if estimate is None or not estimate.obvious_first.any():
         return np.ones(odds.classes)
@@ -183,7 +185,7 @@ def _missing_per_known(odds: Evidence, estimate: MissingEstimate | None) -> NDAr
     return ratio
 
 
-def _means(scores: Evidence) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _means(scores: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return, for each class, the mean score of labels that are not known to be present, and of those that are."""
     known = np.bincount(scores.present_class, minlength=scores.classes)
     total = np.bincount(scores.present_class, weights=scores.present, minlength=scores.classes)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.audit.best import class_ranks
-from labelgap.audit.ranking import Ranking
+from labelgap.audit.ranking import CandidateRanking
+from labelgap.audit.top_candidates import class_ranks
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.labels import UNKNOWN, LabelTable
@@ -77,7 +77,9 @@ def open_audit(path: str | os.PathLike[str]) -> Audit:
     return Audit(given / FILE if given.is_dir() else given)
 
 
-def write_candidates(path: Path, ranking: Ranking, tables: Mapping[str, LabelTable], about: Mapping[str, Any]) -> Audit:
+def write_candidates(
+    path: Path, ranking: CandidateRanking, tables: Mapping[str, LabelTable], about: Mapping[str, Any]
+) -> Audit:
     """Write what was found, whole or not at all.
 
     Args:

@@ -29,12 +29,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.evidence import Evidence
-from labelgap.metrics.calibration import FEWEST_PRESENT
+from labelgap.audit.score_sample import ScoreSample
+from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ASSUMPTION", "FEWEST", "MissingEstimate", "cut_points", "estimate_missing"]
+__all__ = ["ASSUMPTION", "FEWEST", "MissingEstimate", "cut_points", "estimate_missing_from_scores"]
 
-FEWEST: Final = FEWEST_PRESENT
+FEWEST: Final = MIN_PRESENT
 CUTS: Final = 256
 QUARTER: Final = 0.25
 ASSUMPTION: Final = "tags are missing at random: one that nobody gave is as easy to find as one that somebody gave"
@@ -86,7 +86,7 @@ class MissingEstimate:
         }
 
 
-def cut_points(scores: Evidence, most: int = CUTS) -> NDArray[np.float64]:
+def cut_points(scores: ScoreSample, most: int = CUTS) -> NDArray[np.float64]:
     """Return where each class may be cut: at its known present labels, or at evenly spaced ones of many.
 
     Args:
@@ -108,8 +108,8 @@ def cut_points(scores: Evidence, most: int = CUTS) -> NDArray[np.float64]:
     return cuts
 
 
-def estimate_missing(
-    scores: Evidence, cuts: NDArray[np.float64] | None = None, taken: NDArray[np.integer[Any]] | None = None
+def estimate_missing_from_scores(
+    scores: ScoreSample, cuts: NDArray[np.float64] | None = None, taken: NDArray[np.integer[Any]] | None = None
 ) -> MissingEstimate | None:
     """Estimate how many labels are missing; see the head of this file.
 
@@ -125,7 +125,7 @@ def estimate_missing(
         >>> unknown = np.array([[0.9], [0.7], [0.2], [0.1], [0.1], [0.0]])
         >>> present = np.array([0.9, 0.8, 0.8, 0.7, 0.1])
         >>> nothing = np.empty(0), np.empty(0, np.int64)
-        >>> made = estimate_missing(Evidence(present, np.zeros(5, np.int64), *nothing, unknown))
+        >>> made = estimate_missing_from_scores(ScoreSample(present, np.zeros(5, np.int64), *nothing, unknown))
         >>> round(made.missing, 2), made.most
         (1.67, 2.5)
     """
@@ -171,7 +171,7 @@ class _Cuts:
         return float(self.unknown[place]) * hits / (hits + float(self.false[place])) * self.known / hits
 
 
-def _sampled(scores: Evidence, number: int, points: NDArray[Any]) -> NDArray[np.float64]:
+def _sampled(scores: ScoreSample, number: int, points: NDArray[Any]) -> NDArray[np.float64]:
     """Return how many unknown labels of a class are at or above points, from the sample."""
     column = np.sort(scores.unknown[:, number])
     unknown = column[: len(column) - int(np.isnan(column).sum())]

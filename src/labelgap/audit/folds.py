@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.core.seeds import generator
+from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
-from labelgap.data.duplicates import clusters, copies
+from labelgap.data.duplicates import cluster_ids, find_duplicates
+from labelgap.data.image_scan import scan_images
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import scan
 from labelgap.labels import PRESENT, LabelTable
 
-__all__ = ["deal", "equal_rows", "together"]
+__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups"]
 
 
-def deal(labels: LabelTable, folds: int, seed: int = 0, groups: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def assign_folds(
+    labels: LabelTable, folds: int, seed: int = 0, groups: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Return the fold of every row.
 
     Groups are put in the order of the rarest class that is known to be present in them, at random within it, and dealt
@@ -39,7 +41,7 @@ def deal(labels: LabelTable, folds: int, seed: int = 0, groups: NDArray[np.int64
         ``(N,)`` from 0 to ``folds`` - 1.
 
     Example:
-        >>> fold = deal(LabelTable.from_dense([[1, -1]] * 4 + [[-1, 1]] * 2), folds=2)
+        >>> fold = assign_folds(LabelTable.from_dense([[1, -1]] * 4 + [[-1, 1]] * 2), folds=2)
         >>> sorted(fold[:4].tolist()), sorted(fold[4:].tolist())
         ([0, 0, 1, 1], [0, 1])
     """
@@ -56,13 +58,13 @@ def deal(labels: LabelTable, folds: int, seed: int = 0, groups: NDArray[np.int64
     place[-1] = len(labels.classes)
     rarest = np.full(units, place[-1])
     np.minimum.at(rarest, unit[labels.rows[present]], place[labels.columns[present]])
-    order = np.lexsort((generator(seed, "folds").random(units), rarest))
+    order = np.lexsort((numpy_generator(seed, "folds").random(units), rarest))
     fold = np.empty(units, dtype=np.int64)
     fold[order] = np.arange(units) % folds
     return fold[unit]
 
 
-def together(data: Dataset, split: str, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
+def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
     """Return a number per image of a split, the same for copies of one another.
 
     Photos are compared as they were when the data were read: by their bytes and by their looks, unless that was
@@ -76,15 +78,15 @@ def together(data: Dataset, split: str, features: NDArray[Any] | None = None) ->
     images = data.split(split).images
     if isinstance(images, FileImages):
         which = str(data.recipe.get("options", {}).get("duplicates") or "near")
-        return clusters(copies(images, scan(images), which), len(images))
-    return np.arange(len(images)) if features is None else equal_rows(features)
+        return cluster_ids(find_duplicates(images, scan_images(images), which), len(images))
+    return np.arange(len(images)) if features is None else equal_row_groups(features)
 
 
-def equal_rows(features: NDArray[Any]) -> NDArray[np.int64]:
+def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
     """Return a number per row, the same for rows that are equal to the last bit.
 
     Example:
-        >>> equal_rows(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))
+        >>> equal_row_groups(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))
         array([0, 1, 0])
     """
     seen: dict[bytes, int] = {}

@@ -9,22 +9,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.best import Best, Ranked
-from labelgap.audit.calibration import Calibration, calibrate, sigmoid
+from labelgap.audit.calibration import ScoreCalibration, fit_calibration, sigmoid
 from labelgap.audit.estimate import MissingEstimate
-from labelgap.audit.evidence import SAMPLED, count_at, gather
 from labelgap.audit.sampling import draw_unknown
-from labelgap.audit.scorers import Block, Scorer, blocks
+from labelgap.audit.score_sample import MAX_SAMPLED_SCORES, count_unknown_above, sample_scores
+from labelgap.audit.scorers import ScoreBlock, Scorer, score_blocks
+from labelgap.audit.top_candidates import RankedCandidates, TopCandidates
 from labelgap.labels import PRESENT, LabelTable
 
-__all__ = ["Amounts", "Random", "Ranking", "Wrong", "rank"]
+__all__ = ["CandidateLimits", "CandidateRanking", "RandomCandidates", "WrongCandidates", "rank_candidates"]
 
 WRONG_SHARE: Final = 10
 """Of labels that look wrong, as many as this part of ``limit`` are kept."""
 
 
 @dataclass(frozen=True)
-class Amounts:
+class CandidateLimits:
     """How many candidates are kept.
 
     Attributes:
@@ -39,7 +39,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, eq=False)
-class Random:
+class RandomCandidates:
     """Unknown labels drawn at random, in the order of the draw; each ``(C,)``."""
 
     rows: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Random:
 
 
 @dataclass(frozen=True, eq=False)
-class Wrong:
+class WrongCandidates:
     """Known labels that look wrong, the worst first; each ``(C,)``."""
 
     rows: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Wrong:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
+class CandidateRanking:
     """What an audit finds; rows are counted over all splits that were looked at.
 
     Attributes:
@@ -69,10 +69,10 @@ class Ranking:
         estimate: how many labels are missing; None where too little is known to tell.
     """
 
-    missing: Ranked
-    wrong: Wrong
-    random: Random
-    calibration: Calibration
+    missing: RankedCandidates
+    wrong: WrongCandidates
+    random: RandomCandidates
+    calibration: ScoreCalibration
     estimate: MissingEstimate | None
 
     @property
@@ -81,14 +81,14 @@ class Ranking:
         return sigmoid(self.missing.keys)
 
 
-def rank(
+def rank_candidates(
     tables: Mapping[str, LabelTable],
     scorers: Sequence[Scorer],
-    amounts: Amounts | None = None,
+    amounts: CandidateLimits | None = None,
     seed: int = 0,
-    sampled: int = SAMPLED,
+    sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
-) -> Ranking:
+) -> CandidateRanking:
     """Rank the unknown labels of some splits by the chance that they are present.
 
     Images pass by in blocks: nothing of the size of images × classes is ever held. Small data are gone through twice,
@@ -106,22 +106,22 @@ def rank(
     are not, or given as absent and scores higher than those given as present do on average (the thresholds of confident
     learning: Northcutt et al., JAIR 2021).
     """
-    amounts = amounts or Amounts()
+    amounts = amounts or CandidateLimits()
     classes = len(next(iter(tables.values())).classes)
-    evidence = gather(tables, scorers, seed, sampled, advance)
+    evidence = sample_scores(tables, scorers, seed, sampled, advance)
     whole = evidence.scale <= 1
-    calibration, estimate = calibrate(
-        evidence, None if whole else lambda odds, cuts: count_at(tables, scorers, odds, cuts, advance)
+    calibration, estimate = fit_calibration(
+        evidence, None if whole else lambda odds, cuts: count_unknown_above(tables, scorers, odds, cuts, advance)
     )
     del evidence
-    missing = Best(classes, amounts.per_class, amounts.limit)
-    wrong = Best(classes, amounts.per_class, max(amounts.limit // WRONG_SHARE, 1))
+    missing = TopCandidates(classes, amounts.per_class, amounts.limit)
+    wrong = TopCandidates(classes, amounts.per_class, max(amounts.limit // WRONG_SHARE, 1))
     unknown = sum(table.counts().total[2] for table in tables.values())
     wanted = min(round(amounts.random * min(amounts.limit, amounts.per_class * classes, unknown)), unknown)
     drawn = draw_unknown(list(tables.values()), wanted, seed)
     order = np.argsort(drawn[0], kind="stable")
     scores = np.empty(len(order), dtype=np.float32)
-    for block in blocks(tables, scorers):
+    for block in score_blocks(tables, scorers):
         odds = calibration.log_odds(block.logits)
         _take_wrong(wrong, block, sigmoid(odds.reshape(-1)[block.places]), calibration)
         first, last = np.searchsorted(drawn[0][order], [block.first, block.first + len(odds)])
@@ -130,10 +130,14 @@ def rank(
         odds.reshape(-1)[block.places] = -np.inf
         missing.take(odds, block.first)
         advance(len(odds))
-    return Ranking(missing.ranked(), _wrong(wrong.ranked(), tables), Random(*drawn, scores), calibration, estimate)
+    return CandidateRanking(
+        missing.ranked(), _wrong(wrong.ranked(), tables), RandomCandidates(*drawn, scores), calibration, estimate
+    )
 
 
-def _take_wrong(wrong: Best, block: Block, scores: NDArray[np.float32], calibration: Calibration) -> None:
+def _take_wrong(
+    wrong: TopCandidates, block: ScoreBlock, scores: NDArray[np.float32], calibration: ScoreCalibration
+) -> None:
     """Keep the known labels of a block that look wrong, by how far their score is from what was said."""
     classes = len(calibration.offset)
     columns = (block.places % classes).astype(np.int32)
@@ -143,7 +147,7 @@ def _take_wrong(wrong: Best, block: Block, scores: NDArray[np.float32], calibrat
     wrong.add(keys, block.first + block.places[strange] // classes, columns[strange])
 
 
-def _wrong(ranked: Ranked, tables: Mapping[str, LabelTable]) -> Wrong:
+def _wrong(ranked: RankedCandidates, tables: Mapping[str, LabelTable]) -> WrongCandidates:
     observed = np.empty(len(ranked.rows), dtype=np.int8)
     before = 0
     for table in tables.values():
@@ -151,4 +155,4 @@ def _wrong(ranked: Ranked, tables: Mapping[str, LabelTable]) -> Wrong:
         observed[here] = table.codes_at(ranked.rows[here] - before, ranked.columns[here])
         before += len(table)
     scores = np.where(observed == PRESENT, 1 - ranked.keys, ranked.keys).astype(np.float32)
-    return Wrong(ranked.rows, ranked.columns, scores, observed)
+    return WrongCandidates(ranked.rows, ranked.columns, scores, observed)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.seeds import generator
+from labelgap.core.seeds import numpy_generator
 from labelgap.labels import LabelTable
 
-__all__ = ["draw_unknown", "unknown_at"]
+__all__ = ["draw_unknown", "nth_unknown"]
 
 
 def draw_unknown(
@@ -34,7 +34,7 @@ def draw_unknown(
     table = tables[0] if len(tables) == 1 else _one_below_the_other(tables)
     ends = np.cumsum(len(table.classes) - np.diff(table.starts))
     total = int(ends[-1]) if len(ends) else 0
-    random = generator(seed, "random candidates")
+    random = numpy_generator(seed, "random candidates")
     if 4 * count >= total:
         numbers = random.permutation(total)[:count]
     else:
@@ -45,17 +45,17 @@ def draw_unknown(
         numbers = numbers[:count]
     rows = np.searchsorted(ends, numbers, side="right")
     before = np.concatenate([[0], ends])[rows]
-    return rows, unknown_at(table, rows, numbers - before)
+    return rows, nth_unknown(table, rows, numbers - before)
 
 
-def unknown_at(table: LabelTable, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+def nth_unknown(table: LabelTable, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the class number of the unknown label number ``places`` (from 0) of each row.
 
     The known classes c₀ < c₁ < … of a row leave its j-th unknown label at j + #{i : cᵢ − i ≤ j}.
 
     Example:
         >>> table = LabelTable.from_dense([[-1, 1, 0, -1, 1, -1]])
-        >>> unknown_at(table, np.array([0, 0, 0]), np.array([0, 1, 2]))
+        >>> nth_unknown(table, np.array([0, 0, 0]), np.array([0, 1, 2]))
         array([0, 3, 5])
     """
     width = len(table.classes) + 1

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from labelgap.labels import LabelTable
 
-__all__ = ["Block", "HeadScorer", "Scorer", "StoredScorer", "blocks"]
+__all__ = ["HeadScorer", "ScoreBlock", "Scorer", "StoredScorer", "score_blocks"]
 
-ENTRIES: Final = 1 << 20
+BLOCK_SIZE: Final = 1 << 20
 """So many logits, or numbers of features, are looked at at a time."""
 
 
@@ -99,7 +99,7 @@ class StoredScorer:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ScoreBlock:
     """Some images that follow one another, with what all scorers say.
 
     Attributes:
@@ -115,7 +115,9 @@ class Block:
     values: NDArray[np.int8]
 
 
-def blocks(tables: Mapping[str, LabelTable], scorers: Sequence[Scorer], entries: int = ENTRIES) -> Iterator[Block]:
+def score_blocks(
+    tables: Mapping[str, LabelTable], scorers: Sequence[Scorer], entries: int = BLOCK_SIZE
+) -> Iterator[ScoreBlock]:
     """Go through all images once, so many at a time that memory stays bounded.
 
     Args:
@@ -132,5 +134,5 @@ def blocks(tables: Mapping[str, LabelTable], scorers: Sequence[Scorer], entries:
             known = slice(table.starts[rows.start], table.starts[rows.stop])
             row = np.repeat(np.arange(rows.stop - start), np.diff(table.starts[start : rows.stop + 1]))
             logits = np.stack([scorer.logits(split, rows) for scorer in scorers])
-            yield Block(before + start, logits, row * classes + table.columns[known], table.values[known])
+            yield ScoreBlock(before + start, logits, row * classes + table.columns[known], table.values[known])
         before += len(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from labelgap.review.applying import Applied
+    from labelgap.review.apply import ApplyResult
 
 __all__ = ["apply"]
 
@@ -25,10 +25,10 @@ def apply(
     """Write the labels with people's decisions laid over them; the data themselves are never touched."""
     from labelgap.cli.parsing import parse_names
     from labelgap.core.errors import InputError
-    from labelgap.review import decisions, open_folder
-    from labelgap.review.applying import apply_decisions
+    from labelgap.review import decisions, open_review_folder
+    from labelgap.review.apply import apply_decisions
 
-    folder = open_folder(run)
+    folder = open_review_folder(run)
     if not source and not len(decisions(folder.path)):
         raise InputError(f"nobody has decided anything yet: labelgap review {run}. Nothing was written.")
     written = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force)
@@ -46,14 +46,14 @@ def apply(
         print(f"{'next':<10}{command}")
 
 
-def _next(written: Applied) -> str:
+def _next(written: ApplyResult) -> str:
     """Return the command that trains on the new table, where its images are files."""
-    from labelgap.core.files import short_path
+    from labelgap.core.files import display_path
     from labelgap.data.images import FileImages
 
     data = written.data
     if not isinstance(data.train.images, FileImages):
         return ""
     leaks = " --allow-leaks" if data.recipe.get("options", {}).get("allow_leaks") else ""
-    folder = shlex.quote(short_path(data.recipe.get("options", {}).get("images") or data.train.images.root))
+    folder = shlex.quote(display_path(data.recipe.get("options", {}).get("images") or data.train.images.root))
     return f"labelgap train {shlex.quote(str(written.path))} --images {folder}{leaks} --out runs/better"

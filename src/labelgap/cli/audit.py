@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.shared import Device
+from labelgap.cli.options import Device
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit

@@ -16,7 +16,7 @@ import typer
 from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
-    from labelgap.core.entries import Entry
+    from labelgap.core.cache_entries import CacheEntry
 
 __all__ = ["cache"]
 
@@ -29,7 +29,7 @@ _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @cache.callback(invoke_without_command=True)
-def listed(
+def list_cache(
     context: typer.Context,
     as_json: AsJson = False,
     limit: Annotated[
@@ -37,18 +37,18 @@ def listed(
     ] = None,
 ) -> None:
     """List what is kept: features of images and, a line each, the smaller things."""
-    from labelgap.core.caches import FEATURES, cache_folder, cache_limit, folder_size, set_cache_limit
-    from labelgap.core.entries import entries, make_room, tidy
-    from labelgap.core.machine import in_words
+    from labelgap.core.cache import FEATURE_FOLDER, cache_folder, cache_limit, folder_size, set_cache_limit
+    from labelgap.core.cache_entries import evict, list_entries, remove_orphans
+    from labelgap.core.system import format_bytes
 
     if context.invoked_subcommand is not None:
         return
     folder = cache_folder()
     if limit is not None:
-        _told_removed(make_room(folder / FEATURES, 0, set_cache_limit(limit).bytes), quiet=as_json)
-    tidy(folder / FEATURES)
-    kept, most, others = entries(folder / FEATURES)[::-1], cache_limit(), _others(folder)
-    size, total = folder_size(folder / FEATURES), folder_size(folder)
+        _told_removed(evict(folder / FEATURE_FOLDER, 0, set_cache_limit(limit).bytes), quiet=as_json)
+    remove_orphans(folder / FEATURE_FOLDER)
+    kept, most, others = list_entries(folder / FEATURE_FOLDER)[::-1], cache_limit(), _others(folder)
+    size, total = folder_size(folder / FEATURE_FOLDER), folder_size(folder)
     if as_json:
         found = {
             "folder": str(folder),
@@ -62,9 +62,9 @@ def listed(
         print(json.dumps(found, ensure_ascii=False))
         return
     _print_table(kept, others)
-    allowed = "without a limit" if most.bytes is None else f"of at most {in_words(most.bytes)}"
-    print(f"{'features':<10}{in_words(size)} {allowed} ({most.source})")
-    print(f"{'total':<10}{in_words(total)} in {folder}")
+    allowed = "without a limit" if most.bytes is None else f"of at most {format_bytes(most.bytes)}"
+    print(f"{'features':<10}{format_bytes(size)} {allowed} ({most.source})")
+    print(f"{'total':<10}{format_bytes(total)} in {folder}")
 
 
 @cache.command()
@@ -78,11 +78,11 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
-    from labelgap.core.caches import FEATURES, cache_folder
-    from labelgap.core.entries import clear as clear_entries
+    from labelgap.core.cache import FEATURE_FOLDER, cache_folder
+    from labelgap.core.cache_entries import clear_cache as clear_entries
 
     folder, age = cache_folder(), 0.0 if older_than is None else parse_age(older_than)
-    removed, in_use = clear_entries(folder / FEATURES, age)
+    removed, in_use = clear_entries(folder / FEATURE_FOLDER, age)
     others = {name: _remove_old(paths, age) for name, paths in _others(folder).items()} if everything else {}
     if as_json:
         gone = {name: len(paths) for name, paths in others.items()}
@@ -112,11 +112,11 @@ def parse_age(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Say how long ago something was.
 
     Example:
-        >>> ago(20), ago(90 * 60), ago(3 * 86400)
+        >>> format_age(20), format_age(90 * 60), format_age(3 * 86400)
         ('just now', '1 hour ago', '3 days ago')
     """
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
@@ -125,11 +125,11 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
-def _print_table(kept: Sequence[Entry], others: Mapping[str, Sequence[Path]]) -> None:
+def _print_table(kept: Sequence[CacheEntry], others: Mapping[str, Sequence[Path]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelgap.core.machine import in_words
+    from labelgap.core.system import format_bytes
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("what", overflow="fold")
@@ -141,15 +141,17 @@ def _print_table(kept: Sequence[Entry], others: Mapping[str, Sequence[Path]]) ->
     for entry in kept:
         size = f"{entry.about['size']} px" if "size" in entry.about else "–"
         backbone = str(entry.about.get("backbone", "–"))
-        table.add_row(_what(entry), _images(entry), backbone, size, in_words(entry.size), ago(time.time() - entry.used))
+        table.add_row(
+            _what(entry), _images(entry), backbone, size, format_bytes(entry.size), format_age(time.time() - entry.used)
+        )
     for name, paths in others.items():
-        used = ago(time.time() - max(path.stat().st_mtime for path in paths))
-        table.add_row(_OTHERS.get(name, name), "–", "–", "–", in_words(_size(paths)), used)
+        used = format_age(time.time() - max(path.stat().st_mtime for path in paths))
+        table.add_row(_OTHERS.get(name, name), "–", "–", "–", format_bytes(_size(paths)), used)
     if table.row_count:
         Console(highlight=False, markup=False, emoji=False).print(table)
 
 
-def _what(entry: Entry) -> str:
+def _what(entry: CacheEntry) -> str:
     """Say what an entry is about, and how far it is where it is not whole."""
     about = entry.about
     what = str(about.get("data", f"not described ({entry.path.stem[:8]}…)"))
@@ -159,31 +161,31 @@ def _what(entry: Entry) -> str:
     return f"{what} (unfinished: {100 * rows // images if images else 0} %)"
 
 
-def _images(entry: Entry) -> str:
+def _images(entry: CacheEntry) -> str:
     images = entry.about.get("images")
     return f"{images:,}" if isinstance(images, int) else "–"
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
+def _plain(entry: CacheEntry) -> dict[str, Any]:
     about = {name: value for name, value in entry.about.items() if name not in ("used", "crc32")}
     used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
     return {**about, "path": str(entry.path), "bytes": entry.size, "used": used, "whole": entry.whole}
 
 
-def _told_removed(removed: Sequence[Entry], quiet: bool = False) -> None:
-    from labelgap.core.machine import in_words
+def _told_removed(removed: Sequence[CacheEntry], quiet: bool = False) -> None:
+    from labelgap.core.system import format_bytes
 
     for entry in () if quiet else removed:
-        print(f"removed   {_what(entry)}, {_images(entry)} images, {in_words(entry.size)}")
+        print(f"removed   {_what(entry)}, {_images(entry)} images, {format_bytes(entry.size)}")
     if len(removed) > 1 and not quiet:
-        print(f"          {in_words(sum(entry.size for entry in removed))} in all")
+        print(f"          {format_bytes(sum(entry.size for entry in removed))} in all")
 
 
 def _others(folder: Path) -> dict[str, list[Path]]:
     """Return what the cache holds besides features, folder by folder."""
-    from labelgap.core.caches import FEATURES
+    from labelgap.core.cache import FEATURE_FOLDER
 
-    found = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURES}
+    found = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER}
     files = {name: [path for path in sorted(below.rglob("*")) if path.is_file()] for name, below in found.items()}
     return {name: paths for name, paths in files.items() if paths}
 

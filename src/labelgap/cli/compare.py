@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.shared import (
+from labelgap.cli.options import (
     Data,
     DataOptions,
     Device,
@@ -50,7 +50,7 @@ class CompareOptions:
     )
 
     def settings(self) -> dict[str, Any]:
-        """Return them as ``labelgap.studies.compare`` takes them."""
+        """Return them as ``labelgap.studies.compare.runner`` takes them."""
         from labelgap.core.errors import InputError
 
         if self.protocol != "linear":
@@ -109,15 +109,15 @@ def _print(made: Comparison, report: Path) -> None:
     """Print the table, what it says, what could not run, and where the rest is."""
     from rich.console import Console
 
-    from labelgap.reporting import compare_table
-    from labelgap.reporting.compare_words import command, cost, verdict
-    from labelgap.studies.comparison import TABLE
+    from labelgap.reporting import comparison_table
+    from labelgap.reporting.findings import method_command, missing_label_cost, ranking_summary
+    from labelgap.studies.compare.comparison import TABLE
 
     console = Console(highlight=False, soft_wrap=False)
     console.print()
-    console.print(compare_table(made))
+    console.print(comparison_table(made))
     console.print()
-    for text in (verdict(made), cost(made)):
+    for text in (ranking_summary(made), missing_label_cost(made)):
         if text:
             console.print(text.replace("`", ""), markup=False)
     for row in made.not_run:
@@ -127,7 +127,7 @@ def _print(made: Comparison, report: Path) -> None:
     plain.print(f"report    {report}", markup=False)
     plain.print(f"table     {made.path / TABLE}", markup=False)
     if measured:
-        plain.print(f"next      {command(made, measured[0])}", markup=False)
+        plain.print(f"next      {method_command(made, measured[0])}", markup=False)
 
 
 def _options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

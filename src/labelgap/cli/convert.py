@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.shared import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
 
 __all__ = ["convert"]
 
@@ -26,12 +26,12 @@ def convert(
     label_seed: LabelSeed = 1200,
 ) -> None:
     """Write labels for another tool: present, absent and unknown stay apart."""
-    from labelgap.data.convert import convert as write
-    from labelgap.data.exchange import gathered
+    from labelgap.data.writers.exchange import merge_splits
+    from labelgap.data.writers.formats import convert as write
 
     opened = open_dataset(data, data_options, observe, label_seed)
     written = write(opened, to, out, prefix=prefix, force=force)
-    present, absent, unknown = gathered(opened).table.counts().total
+    present, absent, unknown = merge_splits(opened).table.counts().total
     states = f"{present:,} present, {absent:,} absent, {unknown:,} unknown"
     sizes = ", ".join(f"{len(split):,} {split.name}" for split in opened.splits)
     print(f"{'wrote':<9}{' and '.join(map(str, written.paths))}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.shared import Device
+from labelgap.cli.options import Device
 
 if TYPE_CHECKING:
     from labelgap.training import Run
@@ -28,8 +28,8 @@ def demo(
     """Train four ways on handwritten digits of which one label per image is known, and write a report."""
     from rich.console import Console
 
-    from labelgap.data import reopen
-    from labelgap.reporting import terminal_table, write_report
+    from labelgap.data import load_from_recipe
+    from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo
 
     started = time.perf_counter()
@@ -49,12 +49,12 @@ def demo(
         out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, told=told
     )
     for _, run in study.runs:
-        write_report(run, data=reopen(run.config.data))
-    report = write_report(study, data=reopen(study.runs[-1][1].config.data))
+        write_report(run, data=load_from_recipe(run.config.data))
+    report = write_report(study, data=load_from_recipe(study.runs[-1][1].config.data))
     console.print()
-    console.print(terminal_table(study))
+    console.print(study_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)
-    best = [run.path for member, run in study.runs if not member.ceiling][-1]
+    best = [run.path for member, run in study.runs if not member.extra_labels][-1]
     console.print(f"missing   labelgap audit {best} && labelgap review {best}", markup=False)
     console.print("your own  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.shared import Data, DataOptions, Device, open_dataset, with_data_options
+from labelgap.cli.options import Data, DataOptions, Device, open_dataset, with_data_options
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def evaluate(
 ) -> None:
     """Measure a run on data, as far as the known labels support: with 95 % intervals, and a row per class."""
     from labelgap.cli.printing import print_evaluation
-    from labelgap.data.dividing import divided_here
+    from labelgap.data.split import is_auto_split
     from labelgap.training import open_run
 
     opened_run = open_run(run)
     opened = open_dataset(data, data_options)
     own = opened.recipe.get("path") == opened_run.config.data.get("path")
-    chosen = split or ("all" if not own and divided_here(opened) else "test")
+    chosen = split or ("all" if not own and is_auto_split(opened) else "test")
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples)
     if as_json:
         print(json.dumps(measured, ensure_ascii=False))
@@ -56,12 +56,12 @@ def evaluate(
 
 def _learned_from(run: Run, data: Dataset, split: str, own: bool) -> str:
     """Say so where images that the run learned from are among those it was measured on; by name, as far as known."""
-    from labelgap.data import reopen
+    from labelgap.data import load_from_recipe
 
     if own:
         return "" if split in ("val", "test") else "the run learned from images among these, and knows them too well"
     try:
-        known = set(reopen(run.config.data).train.labels.images)
+        known = set(load_from_recipe(run.config.data).train.labels.images)
     except (LabelGapError, OSError):
         return ""
     splits = data.splits if split == "all" else [data.split(split)]

@@ -18,13 +18,13 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Write a run as ONNX, with preprocess.json and a script that needs only onnxruntime and Pillow."""
-    from labelgap.core.machine import in_words
+    from labelgap.core.system import format_bytes
+    from labelgap.inference.export import export_onnx
     from labelgap.training import open_run
-    from labelgap.training.export import export_onnx
 
     opened = open_run(run)
     made = export_onnx(opened, onnx, force=force)
-    print(f"{'wrote':<10}{made.model} ({in_words(made.model.stat().st_size)}), {made.preprocess}, {made.script}")
+    print(f"{'wrote':<10}{made.model} ({format_bytes(made.model.stat().st_size)}), {made.preprocess}, {made.script}")
     if made.difference is None:
         print(f"{'unchecked':<10}onnxruntime is not installed here: pip install onnxruntime, and export again")
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.shared import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from labelgap.data import Dataset
 
-__all__ = ["estimate_training", "inspect", "retyped"]
+__all__ = ["format_arguments", "inspect", "training_time"]
 
 
 @with_data_options
@@ -37,15 +37,15 @@ def inspect(
     no_images: Annotated[bool, typer.Option("--no-images", help="Leave photos out of the page.")] = False,
 ) -> None:
     """Say what was understood of DATA, what looks wrong, and what can be done with these labels."""
-    from labelgap.data.summary import summarise
+    from labelgap.data.summary import summarize
 
     started = time.perf_counter()
     opened = open_dataset(data, data_options, observe, label_seed)
     seconds = time.perf_counter() - started
-    summary = summarise(opened, retyped(data, data_options, observe, label_seed))
+    summary = summarize(opened, format_arguments(data, data_options, observe, label_seed))
     page = None
     if report or out is not None:
-        from labelgap.reporting.contact_sheet import write_contact_sheet
+        from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 
         page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
     if as_json:
@@ -54,41 +54,41 @@ def inspect(
         return
     from rich.console import Console
 
-    from labelgap.cli.screen import LABEL, class_table, screen
+    from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    estimate = estimate_training(opened) if summary.next else None
-    lines = screen(summary, seconds, estimate, console.width)
+    estimate = training_time(opened) if summary.next else None
+    lines = inspect_lines(summary, seconds, estimate, console.width)
     if page is not None:
-        lines.append(f"{'report':<{LABEL}}{page}")
+        lines.append(f"{'report':<{LABEL_WIDTH}}{page}")
     lines += ["", *class_table(summary)] if per_class else []
     _show(lines, console)
 
 
-def estimate_training(data: Dataset) -> str | None:
+def training_time(data: Dataset) -> str | None:
     """Return how long a training takes on this machine, in words; None where it is no matter of photos, or no guess.
 
     What cannot be read now is told by the training.
     """
     from labelgap.data.images import FileImages
-    from labelgap.training.cost import time_in_words
+    from labelgap.training.config.cost import format_duration
+    from labelgap.training.config.resolve import TrainingRequest
     from labelgap.training.fit import dry_run
-    from labelgap.training.settings import Wishes
 
     if not isinstance(data.train.images, FileImages):
         return None
     try:
-        cost = dry_run(data, Wishes())
+        cost = dry_run(data, TrainingRequest())
     except (LabelGapError, ImportError, RuntimeError, OSError):
         return None
-    return f"about {time_in_words(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
+    return f"about {format_duration(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
 
 
-def retyped(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
+def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
     """Return DATA and its options as they were typed, quoted for a shell, to go into another command.
 
     Example:
-        >>> retyped("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
+        >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
         "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
     """
     words = [data]
@@ -113,9 +113,9 @@ def _show(lines: Sequence[str], console: Console) -> None:
     """Print lines; a colour only where something wants attention."""
     from rich.text import Text
 
-    from labelgap.cli.screen import LABEL
+    from labelgap.cli.inspect_screen import LABEL_WIDTH
 
     styles = {"looks wrong": "yellow", "you cannot": "yellow", "next": "bold"}
     for line in lines:
-        style = styles.get(line[:LABEL].strip(), "")
-        console.print(Text.assemble((line[:LABEL], style), line[LABEL:]))
+        style = styles.get(line[:LABEL_WIDTH].strip(), "")
+        console.print(Text.assemble((line[:LABEL_WIDTH], style), line[LABEL_WIDTH:]))

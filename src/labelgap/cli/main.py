@@ -19,7 +19,7 @@ from labelgap.cli.demo import demo
 from labelgap.cli.evaluate import evaluate, report
 from labelgap.cli.export import export
 from labelgap.cli.inspect import inspect
-from labelgap.cli.lists import backbones, datasets, methods
+from labelgap.cli.methods import backbones, datasets, methods
 from labelgap.cli.predict import predict
 from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions

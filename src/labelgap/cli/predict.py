@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelgap.cli.evaluate import RunFolder
-from labelgap.cli.shared import DataOptions, Device, open_dataset, with_data_options
+from labelgap.cli.options import DataOptions, Device, open_dataset, with_data_options
 
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
@@ -41,8 +41,8 @@ def predict(
 ) -> None:
     """Write scores, probabilities where calibrated, and labels of images. Called again after a kill, it goes on."""
     from labelgap.cli.printing import print_predicted
+    from labelgap.inference.predict.prediction_file import predict_to_file
     from labelgap.training import open_run
-    from labelgap.training.prediction import predict_to_file
 
     opened = open_run(run)
     _ = opened.thresholds  # says so where the run is not finished
@@ -66,17 +66,17 @@ def predict(
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
     """Return the images that were typed, or those of DATA, and say which it was."""
     from labelgap.core.errors import InputError
-    from labelgap.training.prediction_sources import gather_images, is_data
+    from labelgap.inference.predict.image_arguments import find_images, is_dataset_argument
 
-    if len(texts) == 1 and is_data(texts[0]):
+    if len(texts) == 1 and is_dataset_argument(texts[0]):
         data = open_dataset(texts[0], options)
         chosen = data.splits if split == "all" else (data.split(split),)
         print(f"{'data':<10}{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}")
         return [each.images for each in chosen]
-    if tables := [text for text in texts if is_data(text)]:
+    if tables := [text for text in texts if is_dataset_argument(text)]:
         raise InputError(f"{tables[0]} is data, and stands alone: call the command once for it, once for the others.")
     if strange := options.given().keys() - {"images", "on_bad_image"}:
         raise InputError(f"--{sorted(strange)[0].replace('_', '-')} says how DATA is read, and these are images.")
-    found = gather_images(texts, options.images)
+    found = find_images(texts, options.images)
     print(f"{'images':<10}{len(found):,}, from {found.names[0]}" + (f" to {found.names[-1]}" if len(found) > 1 else ""))
     return [found]

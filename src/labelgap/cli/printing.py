@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
+    from labelgap.inference.predict.prediction_file import PredictionSummary
     from labelgap.training import Run
-    from labelgap.training.prediction import Predicted
 
-__all__ = ["print_data", "print_evaluation", "print_measures", "print_predicted", "print_run"]
+__all__ = ["print_data", "print_evaluation", "print_metrics", "print_predicted", "print_run"]
 
 _NAMED = 8
 _WIDEST_NAME = 28
@@ -30,7 +30,7 @@ def print_data(data: Dataset) -> None:
         print(f"{split.name:<8}{len(split):>10,}{present:>12,}{absent:>12,}{unknown:>12,}")
 
 
-def print_measures(name: str, measured: Mapping[str, Any]) -> None:
+def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     """Say how good a run is on a split, with intervals where they were found; or why that cannot be said."""
     if measured["map"] is None:
         print(f"{name:<10}no class has both a known present and a known absent: no accuracy can be measured here")
@@ -48,7 +48,7 @@ def print_measures(name: str, measured: Mapping[str, Any]) -> None:
 
 def print_evaluation(name: str, measured: Mapping[str, Any]) -> None:
     """Say how good a run is: the means, a row per class, and how to get the numbers that there are none of."""
-    print_measures(name, measured)
+    print_metrics(name, measured)
     rows = measured["per_class"]
     width = min(max([len("class"), *(len(row["name"]) for row in rows)]), _WIDEST_NAME)
     head = f"{'present':>8}{'absent':>8}{'AP':>8}  {'95 % interval':<16}{'threshold':<17}"
@@ -89,7 +89,7 @@ def _not_supported(measured: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def print_predicted(run: Run, made: Predicted) -> None:
+def print_predicted(run: Run, made: PredictionSummary) -> None:
     """Say what was predicted, what the labels rest on, and what could not be read."""
     marks = Counter(run.thresholds.marks)
     said = ", ".join(f"{marks[mark]:,} {mark}" for mark in ("measured", "estimated", "default") if marks[mark])
@@ -120,7 +120,7 @@ def print_run(run: Run, report: Path) -> None:
     )
     for name in ("val", "test"):
         if name in summary:
-            print_measures(name, summary[name])
+            print_metrics(name, summary[name])
     print(f"{'run':<10}{run.path}")
     print(f"{'report':<10}{report}")
 

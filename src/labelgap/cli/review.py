@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.shared import DataOptions, with_data_options
+from labelgap.cli.options import DataOptions, with_data_options
 from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
-    from labelgap.review import Folder, Review
+    from labelgap.review import Review, ReviewFolder
 
 __all__ = ["review", "user_name"]
 
@@ -49,10 +49,10 @@ def review(
 ) -> None:
     """Open the page where you confirm or reject labels that are probably missing."""
     from labelgap.review import Review
-    from labelgap.review.serving import serve
-    from labelgap.review.words import seconds_of
+    from labelgap.review.formatting import parse_duration
+    from labelgap.review.server import serve
 
-    seconds = None if budget is None else seconds_of(budget)
+    seconds = None if budget is None else parse_duration(budget)
     person = _checked_name(reviewer or user_name())
     folder = _folder(what, data_options, split, random, seed, out)
     opened = Review(folder, split if folder.run is not None else None)
@@ -79,9 +79,9 @@ def review(
         opened.close()
 
 
-def _check_pictures(folder: Folder) -> None:
+def _check_pictures(folder: ReviewFolder) -> None:
     """Open the data, so that what is wrong with them is told before anything is served."""
-    from labelgap.data.features import FeatureVectors
+    from labelgap.data.readers.features import FeatureVectors
 
     if isinstance(folder.data.train.images, FeatureVectors):
         raise InputError(
@@ -106,17 +106,17 @@ def _checked_name(name: str) -> str:
 
 def _folder(
     what: str, options: DataOptions, split: str | None, random: int | None, seed: int, out: Path | None
-) -> Folder:
+) -> ReviewFolder:
     """Return the run, the review that is there, or a new one of random images."""
-    from labelgap.cli.shared import open_dataset
-    from labelgap.review import draw, is_folder, open_folder
+    from labelgap.cli.options import open_dataset
+    from labelgap.review import create_random_review, is_review_folder, open_review_folder
 
-    if is_folder(Path(what)) or (random is None and Path(what).is_dir() and not any(Path(what).glob("*.csv"))):
+    if is_review_folder(Path(what)) or (random is None and Path(what).is_dir() and not any(Path(what).glob("*.csv"))):
         if random is not None:
             raise InputError(f"--random draws images of DATA; {what} is a run, or a review already.")
         for name in options.given():
             raise InputError(f"--{name.replace('_', '-')} says how DATA are read; {what} knows that: leave it out.")
-        return open_folder(what)
+        return open_review_folder(what)
     if random is None:
         raise InputError(
             f"{what} is not a run. To review random images of data without one: "
@@ -124,7 +124,7 @@ def _folder(
         )
     data = open_dataset(what, options)
     name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
-    return draw(data, split or "val", random, seed, out or Path(f"{name}-review"))
+    return create_random_review(data, split or "val", random, seed, out or Path(f"{name}-review"))
 
 
 def _greet(opened: Review, address: str) -> None:
@@ -142,7 +142,7 @@ def _leave(opened: Review) -> None:
 
 
 def _summarise(opened: Review, as_json: bool) -> None:
-    from labelgap.review.words import estimate_words
+    from labelgap.review.formatting import format_estimate
 
     progress, made = opened.progress(), opened.estimate()
     people: dict[str, int] = {}
@@ -168,13 +168,13 @@ def _summarise(opened: Review, as_json: bool) -> None:
     if people:
         names = ", ".join(f"{name} {count:,}" for name, count in sorted(people.items(), key=lambda pair: -pair[1]))
         print(f"{'by':<10}{names}")
-    print(f"{'missing':<10}{estimate_words(made, before=opened.candidates.about.get('estimate'))}")
+    print(f"{'missing':<10}{format_estimate(made, before=opened.candidates.about.get('estimate'))}")
     if progress.decided or progress.wrong_decided:
         print(f"{'next':<10}labelgap apply {opened.path} --out better.csv")
 
 
 def _export(opened: Review, to: str, out: Path | None, prefix: str | None, force: bool) -> None:
-    from labelgap.review.passing import export_candidates
+    from labelgap.review.external_tools import export_candidates
 
     if out is None:
         raise InputError("--export-to needs a file: --out candidates.json")
@@ -185,7 +185,7 @@ def _export(opened: Review, to: str, out: Path | None, prefix: str | None, force
 
 
 def _import(opened: Review, source: str, file: Path | None, person: str) -> None:
-    from labelgap.review.passing import import_decisions
+    from labelgap.review.external_tools import import_decisions
 
     if file is None:
         raise InputError("--import-from needs a file: --in decisions.json")

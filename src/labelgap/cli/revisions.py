@@ -13,7 +13,7 @@ import typer
 from labelgap.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from labelgap.review.events import Event
+    from labelgap.review.events import DecisionEvent
 
 __all__ = ["revisions"]
 
@@ -43,14 +43,14 @@ def revisions(
 
 
 def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
-    from labelgap.review import open_folder
-    from labelgap.review.store import FILE, Store
-    from labelgap.review.words import ANSWERS
+    from labelgap.review import open_review_folder
+    from labelgap.review.formatting import ANSWER_TEXT
+    from labelgap.review.store import FILE, DecisionStore
 
-    folder = open_folder(run)
-    events: list[Event] = []
+    folder = open_review_folder(run)
+    events: list[DecisionEvent] = []
     if (folder.path / FILE).exists():
-        store = Store(folder.path / FILE)
+        store = DecisionStore(folder.path / FILE)
         events = store.events()
         store.close()
     undone = {event.undoes for event in events}
@@ -72,7 +72,7 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
     if not kept:
         print("no decision of a person" + (" of that kind" if reviewer or since else " yet"))
     for made in models[-limit:]:
-        value = f"{made.target:.2f}" if made.target is not None else ANSWERS[made.value]
+        value = f"{made.target:.2f}" if made.target is not None else ANSWER_TEXT[made.value]
         print(f"{'':>7}  epoch {made.epoch!s:<13} {made.source:<12} {value:<22} {made.class_name} · {made.image}")
     if len(models) > limit:
         print(f"{'':>7}  … and {len(models) - limit:,} before, in revisions.parquet")
@@ -80,18 +80,18 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
 
 def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime | None, everything: bool) -> None:
     from labelgap.cli.review import user_name
-    from labelgap.review import open_folder
+    from labelgap.review import open_review_folder
     from labelgap.review.events import Undo
-    from labelgap.review.store import FILE, Store
+    from labelgap.review.store import FILE, DecisionStore
 
-    folder = open_folder(run)
+    folder = open_review_folder(run)
     if not (numbers or reviewer or since or everything):
         raise InputError(
             "say what to take back: numbers as `list` shows them, --reviewer NAME, --since TIME, or --all."
         )
     if not (folder.path / FILE).exists():
         raise InputError(f"{run} has no decisions of people. A method's revisions are not applied unless asked for.")
-    store = Store(folder.path / FILE)
+    store = DecisionStore(folder.path / FILE)
     try:
         counting = store.counting()
         known = {event.id for event in counting}
@@ -108,20 +108,20 @@ def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime
     print(f"{len(undos):,} {'decision' if len(undos) == 1 else 'decisions'} taken back; they stay in the list")
 
 
-def _wanted(event: Event, reviewer: str | None, since: datetime | None) -> bool:
+def _wanted(event: DecisionEvent, reviewer: str | None, since: datetime | None) -> bool:
     return (reviewer is None or event.reviewer == reviewer) and (since is None or event.time >= since)
 
 
-def _said(event: Event, undone: set[int | None]) -> str:
-    from labelgap.review.words import ANSWERS
+def _said(event: DecisionEvent, undone: set[int | None]) -> str:
+    from labelgap.review.formatting import ANSWER_TEXT
 
     if event.value is None:
         return f"took back {event.undoes}"
     mark = " (undone)" if event.id in undone else "" if event.counts else " (overruled)"
-    return ANSWERS[event.value] + mark
+    return ANSWER_TEXT[event.value] + mark
 
 
-def _plain(event: Event) -> dict[str, Any]:
+def _plain(event: DecisionEvent) -> dict[str, Any]:
     return {
         "source": "review",
         "id": event.id,
@@ -145,13 +145,13 @@ def _moment(text: str) -> datetime:
         >>> _moment("2025-11-15T14:00+00:00").isoformat()
         '2025-11-15T14:00:00+00:00'
     """
-    from labelgap.review.words import seconds_of
+    from labelgap.review.formatting import parse_duration
 
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         pass
     try:
-        return datetime.now(UTC) - timedelta(seconds=seconds_of(text))
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except InputError:
         raise InputError(f"--since {text}: write it as 2025-11-15T14:00, or as 30m for half an hour ago.") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.shared import (
+from labelgap.cli.options import (
     Data,
     DataOptions,
     Device,
@@ -37,7 +37,7 @@ class TrainingOptions:
     linear_epochs: Annotated[int | None, typer.Option(help="Epochs of linear-init's first phase.")] = None
     linear_lr: Annotated[float | None, typer.Option(help="Its learning rate.")] = None
     linear_batch_size: Annotated[int | None, typer.Option(help="Its batch size.")] = None
-    optimiser: Annotated[str | None, typer.Option(help="adam or sgd.")] = None
+    optimizer: Annotated[str | None, typer.Option(help="adam or sgd.")] = None
     momentum: Annotated[float | None, typer.Option(help="Of sgd. [default: 0.9]")] = None
     nesterov: Annotated[bool | None, typer.Option("--nesterov/--no-nesterov", help="Of sgd.")] = None
     weight_decay: Annotated[float | None, typer.Option(help="L2, added to the gradient.")] = None
@@ -47,7 +47,7 @@ class TrainingOptions:
     ema: Annotated[float | None, typer.Option(help="Keep a moving average of the weights, e.g. 0.999.")] = None
     accumulate: Annotated[int | None, typer.Option(help="Batches per step.")] = None
     stop_below: Annotated[float | None, typer.Option(help="End so far below the best val score, e.g. 0.03.")] = None
-    transform: Annotated[str | None, typer.Option(help="squash, or crop for random parts in random light.")] = None
+    transform: Annotated[str | None, typer.Option(help="resize, or crop for random parts in random light.")] = None
     size: Annotated[int | None, typer.Option(help="Side of the pictures. [default: the backbone's own]")] = None
     precision: Annotated[str | None, typer.Option(help="auto, float32 or bf16. [default: bf16 on a GPU]")] = None
 
@@ -97,15 +97,15 @@ def train(
     """Train a classifier and write a run folder with its report."""
     from labelgap.cli.parsing import parse_options
     from labelgap.cli.printing import print_data, print_run
-    from labelgap.core.processes import is_main
+    from labelgap.core.distributed import is_main_process
     from labelgap.reporting import write_report
     from labelgap.training import fit
     from labelgap.training.devices import choose_device
-    from labelgap.training.parallel import join, local_device
+    from labelgap.training.loop.distributed import init_distributed, local_device
 
-    join(local_device(choose_device(device)))
+    init_distributed(local_device(choose_device(device)))
     opened = open_dataset(data, data_options, observe, label_seed)
-    if is_main():
+    if is_main_process():
         print_data(opened)
     what: dict[str, Any] = {"method": method, "options": parse_options(option or ()), "preset": preset}
     what |= {"backbone": backbone, "weights": None if weights is None else str(weights), "protocol": protocol}
@@ -114,7 +114,7 @@ def train(
         _dry_run(opened, what, training, device, workers)
         return
     run = fit(opened, out=out, device=device, workers=workers, resume=resume, **what, **asdict(training))
-    if run.finished and is_main():
+    if run.finished and is_main_process():
         print_run(run, write_report(run, data=opened, images=not no_images))
 
 
@@ -122,14 +122,14 @@ def _dry_run(
     opened: Dataset, what: dict[str, Any], training: TrainingOptions, device: str, workers: int | None
 ) -> None:
     """Print what was decided and what it would cost."""
-    from labelgap.training.defaults import TrainingSettings
+    from labelgap.training.config.defaults import TrainingSettings
+    from labelgap.training.config.resolve import TrainingRequest, resolve_config
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run
-    from labelgap.training.settings import Wishes, decide
 
     settings: TrainingSettings = asdict(training)  # type: ignore[assignment]
-    wishes = Wishes(**what, training=settings)
-    config, selection, _ = decide(opened, wishes, choose_device(device))
+    wishes = TrainingRequest(**what, training=settings)
+    config, selection, _ = resolve_config(opened, wishes, choose_device(device))
     print(f"method    {config.method}: {config.why}")
     shown = config.model_dump(mode="json", exclude={"data", "classes", "method", "why"}, exclude_defaults=True)
     for name, value in shown.items():

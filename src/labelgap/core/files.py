@@ -18,9 +18,9 @@ from labelgap.core.errors import InputError, LabelGapError, RunError
 __all__ = [
     "DiskError",
     "atomic_path",
+    "display_path",
     "make_folder",
     "remove_partials",
-    "short_path",
     "write_bytes",
     "write_json",
     "write_text",
@@ -186,11 +186,11 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def short_path(path: str | os.PathLike[str]) -> str:
+def display_path(path: str | os.PathLike[str]) -> str:
     """Return a path as it would be typed here: from the current folder, where it lies below it.
 
     Example:
-        >>> short_path(Path.cwd() / "photos")
+        >>> display_path(Path.cwd() / "photos")
         'photos'
     """
     try:

@@ -8,13 +8,13 @@ from typing import Generic, TypeVar
 
 from labelgap.core.errors import UnknownNameError
 
-__all__ = ["Entry", "Registry"]
+__all__ = ["Registry", "RegistryEntry"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry(Generic[T]):
+class RegistryEntry(Generic[T]):
     """What a registry knows of one name: the thing, a line about it, and where it comes from."""
 
     name: str
@@ -45,13 +45,13 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, hint: str = "") -> None:
         self.kind = kind
         self.hint = hint
-        self._entries: dict[str, Entry[T]] = {}
+        self._entries: dict[str, RegistryEntry[T]] = {}
 
     def add(self, name: str, value: T, *, summary: str, reference: str = "") -> T:
         """Enter a thing under a name that is still free, and return it."""
         if name in self._entries:
             raise ValueError(f"the {self.kind} '{name}' is registered already")
-        self._entries[name] = Entry(name, value, summary, reference)
+        self._entries[name] = RegistryEntry(name, value, summary, reference)
         return value
 
     def register(self, name: str, *, summary: str, reference: str = "") -> Callable[[T], T]:
@@ -62,7 +62,7 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def get(self, name: str) -> Entry[T]:
+    def get(self, name: str) -> RegistryEntry[T]:
         """Return the entry of a name, or raise ``UnknownNameError`` with the nearest one."""
         try:
             return self._entries[name]
@@ -75,7 +75,7 @@ class Registry(Generic[T]):
         """Return every name, in the order of registration."""
         return list(self._entries)
 
-    def __iter__(self) -> Iterator[Entry[T]]:
+    def __iter__(self) -> Iterator[RegistryEntry[T]]:
         return iter(self._entries.values())
 
     def __contains__(self, name: object) -> bool:

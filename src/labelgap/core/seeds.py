@@ -8,28 +8,28 @@ import random
 import numpy as np
 import torch
 
-__all__ = ["derive", "generator", "seed_everything"]
+__all__ = ["derive_seed", "numpy_generator", "seed_everything"]
 
 
-def derive(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose, e.g. ``derive(0, "order", 3)`` for the batch order of epoch 3.
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """Return a 63-bit seed for one purpose, e.g. ``derive_seed(0, "order", 3)`` for the batch order of epoch 3.
 
     Streams of different purposes are independent, and none depends on how much another was used: a resumed run
     draws what an unbroken one would have drawn.
 
     Example:
-        >>> derive(0, "order", 1) == derive(0, "order", 1)
+        >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1)
         True
-        >>> derive(0, "order", 1) == derive(0, "order", 2)
+        >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 2)
         False
     """
     text = "\x1f".join([str(int(seed)), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def generator(seed: int, *purpose: str | int) -> np.random.Generator:
+def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
     """Return a numpy generator for one purpose."""
-    return np.random.default_rng(derive(seed, *purpose))
+    return np.random.default_rng(derive_seed(seed, *purpose))
 
 
 def seed_everything(seed: int) -> None:

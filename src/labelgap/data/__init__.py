@@ -1,33 +1,40 @@
 """Where images and labels come from: your own tables and folders, the papers' data sets, features, and digits."""
 
-from labelgap.data.catalogue import Description, dataset_names, describe_datasets, load, open_data, reopen
-from labelgap.data.coco import load_coco2014, load_coco2017
-from labelgap.data.csv import load_csv
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.digits import load_digits
-from labelgap.data.features import FEATURES, FeatureVectors, load_features
-from labelgap.data.folder import load_folder
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
-from labelgap.data.parquet import load_parquet
-from labelgap.data.splitting import stratified_split
-from labelgap.data.summary import Summary, summarise
-from labelgap.data.transforms import CentreCrop, RandomCrop, Squash, Transform
-from labelgap.data.voc import load_voc2007, load_voc2012
+from labelgap.data.readers.coco import load_coco2014, load_coco2017
+from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.digits.dataset import load_digits
+from labelgap.data.readers.features import FEATURES, FeatureVectors, load_features
+from labelgap.data.readers.folder import load_folder
+from labelgap.data.readers.parquet import load_parquet
+from labelgap.data.readers.voc import load_voc2007, load_voc2012
+from labelgap.data.registry import (
+    DatasetDescription,
+    dataset_names,
+    describe_datasets,
+    load,
+    load_from_recipe,
+    open_data,
+)
+from labelgap.data.stratification import stratified_split
+from labelgap.data.summary import DatasetSummary, summarize
+from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 
 __all__ = [
     "ArrayImages",
     "Boxes",
-    "CentreCrop",
+    "CenterCrop",
     "Dataset",
-    "Description",
+    "DatasetDescription",
+    "DatasetSummary",
     "FEATURES",
     "FeatureVectors",
     "FileImages",
     "ImageSource",
-    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
     "Split",
-    "Squash",
-    "Summary",
     "Transform",
     "dataset_names",
     "describe_datasets",
@@ -38,11 +45,11 @@ __all__ = [
     "load_digits",
     "load_features",
     "load_folder",
+    "load_from_recipe",
     "load_parquet",
     "load_voc2007",
     "load_voc2012",
     "open_data",
-    "reopen",
     "stratified_split",
-    "summarise",
+    "summarize",
 ]

@@ -33,7 +33,7 @@ class Boxes:
     rows: NDArray[np.int64]
     classes: NDArray[np.int64]
     corners: NDArray[np.float64]
-    doubtful: NDArray[np.bool_] | None = None
+    difficult: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Split:
                 raise InputError(f"{self.name} has {len(self.images)} images and {len(table)} rows of {what}.")
 
     @property
-    def best_labels(self) -> LabelTable:
+    def evaluation_labels(self) -> LabelTable:
         """The truth where there is one, else what was observed."""
         return self.labels if self.truth is None else self.truth
 
@@ -146,7 +146,7 @@ class Dataset:
         Args:
             splits: which splits show their ``truth`` as labels; one without it shows what it showed before.
         """
-        whole = [replace(split, labels=split.best_labels) for split in map(self.split, splits)]
+        whole = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
         return self._showing(whole, "every label that is known", {"reveal": {"splits": list(splits)}})
 
     def split(self, name: str) -> Split:
@@ -166,7 +166,7 @@ class Dataset:
         return replace(self, **by_name, rules=tuple(rules), recipe=recipe)  # type: ignore[arg-type]
 
     def _drawn(self, split: Split, positives: Amount, negatives: Amount, seed: int) -> Split:
-        full = split.best_labels
+        full = split.evaluation_labels
         if split.origin is None:
             drawn = full.observe(positives, negatives, seed)
         else:
@@ -181,7 +181,7 @@ class Dataset:
             parts = [split]
         origins = [np.asarray(part.origin) for part in parts]
         order = np.argsort(np.concatenate(origins))
-        tables = [part.best_labels for part in parts]
+        tables = [part.evaluation_labels for part in parts]
         pool = LabelTable.concatenate(tables).select(order)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

@@ -43,7 +43,7 @@ _DEEP: Final = ("I", "F")
 _HEIC: Final = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 
 
-def decode(path: Path, at_least: int | None = None, *, quiet: bool = True) -> NDArray[np.uint8]:
+def decode(path: Path, min_size: int | None = None, *, quiet: bool = True) -> NDArray[np.uint8]:
     """Read a picture as ``(height, width, 3)`` uint8, upright.
 
     Args:
@@ -57,8 +57,8 @@ def decode(path: Path, at_least: int | None = None, *, quiet: bool = True) -> ND
     check_file(path)
     try:
         with _silence() if quiet else nullcontext(), _open(path) as picture:
-            if at_least is not None:
-                picture.draft(None, (at_least, at_least))
+            if min_size is not None:
+                picture.draft(None, (min_size, min_size))
             return _pixels(picture, path)
     except (MemoryError, InputError):
         raise

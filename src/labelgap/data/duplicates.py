@@ -21,12 +21,12 @@ from scipy.sparse.csgraph import connected_components
 
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import check_file
+from labelgap.data.image_scan import HASH_BITS, ImageScan
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import HASH_BITS, Scan
 
-__all__ = ["NEAREST", "Pairs", "clusters", "copies", "exact_pairs", "near_pairs"]
+__all__ = ["DuplicatePairs", "MAX_HASH_DISTANCE", "cluster_ids", "exact_pairs", "find_duplicates", "near_pairs"]
 
-NEAREST: Final = 4
+MAX_HASH_DISTANCE: Final = 4
 """So many of the 63 bits may differ. Of 2,400 photos of VOC2012, scaled to 224 px, no two differ in fewer than 8.
 Copies of 400 of them at half, 1.7 and 4 times the size, or of JPEG quality 50 and 25, all differ in 4 or fewer; of
 copies with 2 % cut off at each side only two in three do, and the others are not found."""
@@ -39,7 +39,7 @@ _ONES: Final = np.array([number.bit_count() for number in range(256)])
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class DuplicatePairs:
     """Images that are the same, two by two: ``first < second``, row numbers; ``exact`` where the bytes agree."""
 
     first: NDArray[np.int64]
@@ -49,19 +49,19 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.first)
 
-    def bytewise(self) -> Pairs:
+    def exact_only(self) -> DuplicatePairs:
         """Return those whose bytes agree."""
-        return Pairs(self.first[self.exact], self.second[self.exact], self.exact[self.exact])
+        return DuplicatePairs(self.first[self.exact], self.second[self.exact], self.exact[self.exact])
 
-    def __add__(self, other: Pairs) -> Pairs:
-        return Pairs(
+    def __add__(self, other: DuplicatePairs) -> DuplicatePairs:
+        return DuplicatePairs(
             np.concatenate([self.first, other.first]),
             np.concatenate([self.second, other.second]),
             np.concatenate([self.exact, other.exact]),
         )
 
 
-def copies(images: FileImages, scan: Scan, which: str) -> Pairs:
+def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> DuplicatePairs:
     """Find the images that are there more than once: "exact" by their bytes, "near" by their looks too, "off" none."""
     if which == "off":
         return _pairs([], [], exact=True)
@@ -71,7 +71,7 @@ def copies(images: FileImages, scan: Scan, which: str) -> Pairs:
     return exact + near_pairs(scan, np.flatnonzero(~np.isin(np.arange(len(images)), exact.second)))
 
 
-def exact_pairs(images: FileImages) -> Pairs:
+def exact_pairs(images: FileImages) -> DuplicatePairs:
     """Find files with the same bytes; each is paired with the first of its kind. Files that are not there have none."""
     by_size: dict[int, list[int]] = {}
     for row in range(len(images)):
@@ -90,8 +90,8 @@ def exact_pairs(images: FileImages) -> Pairs:
     return _pairs(first, second, exact=True)
 
 
-def near_pairs(scan: Scan, rows: Sequence[int] | NDArray[np.int64] | None = None) -> Pairs:
-    """Find pictures that look the same: at most ``NEAREST`` bits of their hashes differ, and the colours agree.
+def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None = None) -> DuplicatePairs:
+    """Find pictures that look the same: at most ``MAX_HASH_DISTANCE`` bits of their hashes differ, and the colours agree.
 
     Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: pictures are
     sorted by every choice of three parts, and only neighbours are compared. The work grows as N log N.
@@ -104,9 +104,9 @@ def near_pairs(scan: Scan, rows: Sequence[int] | NDArray[np.int64] | None = None
         enough pairs to connect all that are alike; of many equal ones not every pair.
     """
     chosen = np.arange(len(scan.bits)) if rows is None else np.asarray(rows, dtype=np.int64)
-    chosen = chosen[scan.shaped[chosen]]
+    chosen = chosen[scan.textured[chosen]]
     different, place = np.unique(scan.bits[chosen], return_inverse=True)
-    same = _same_bits(chosen, place, scan.colour[chosen, 0])
+    same = _same_bits(chosen, place, scan.color[chosen, 0])
     representative = np.zeros(len(different), dtype=np.int64)
     representative[place[::-1]] = chosen[::-1]
     found = [_close(different, first, second) for first, second in _candidates(different)]
@@ -114,16 +114,16 @@ def near_pairs(scan: Scan, rows: Sequence[int] | NDArray[np.int64] | None = None
     right = representative[np.concatenate([same[0][:0], *(pair[1] for pair in found)])]
     first = np.concatenate([same[0], np.minimum(left, right)])
     second = np.concatenate([same[1], np.maximum(left, right)])
-    like = np.abs(scan.colour[first] - scan.colour[second]).max(axis=1, initial=0) <= _COLOUR
+    like = np.abs(scan.color[first] - scan.color[second]).max(axis=1, initial=0) <= _COLOUR
     pairs = np.unique(np.stack([first[like], second[like]], axis=1), axis=0)
-    return Pairs(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=bool))
+    return DuplicatePairs(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=bool))
 
 
-def clusters(pairs: Pairs, count: int) -> NDArray[np.int64]:
+def cluster_ids(pairs: DuplicatePairs, count: int) -> NDArray[np.int64]:
     """Return a number per image, the same for all that pairs connect.
 
     Example:
-        >>> clusters(Pairs(np.array([0, 2]), np.array([2, 3]), np.array([True, False])), 5)
+        >>> cluster_ids(DuplicatePairs(np.array([0, 2]), np.array([2, 3]), np.array([True, False])), 5)
         array([0, 1, 0, 0, 2])
     """
     edges = coo_array((np.ones(len(pairs), dtype=bool), (pairs.first, pairs.second)), shape=(count, count))
@@ -132,10 +132,10 @@ def clusters(pairs: Pairs, count: int) -> NDArray[np.int64]:
 
 
 def _same_bits(
-    rows: NDArray[np.int64], place: NDArray[np.int64], colour: NDArray[np.float32]
+    rows: NDArray[np.int64], place: NDArray[np.int64], color: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Pair pictures with one and the same hash, each with the next in the order of their colours."""
-    order = np.lexsort((rows, colour, place))
+    order = np.lexsort((rows, color, place))
     again = place[order][1:] == place[order][:-1]
     one, other = rows[order[:-1][again]], rows[order[1:][again]]
     return np.minimum(one, other), np.maximum(one, other)
@@ -164,7 +164,7 @@ def _close(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Keep the pairs whose hashes differ in few bits."""
     different = (bits[first] ^ bits[second]).view(np.uint8).reshape(-1, 8)
-    near = _ONES[different].sum(axis=1) <= NEAREST
+    near = _ONES[different].sum(axis=1) <= MAX_HASH_DISTANCE
     return first[near], second[near]
 
 
@@ -179,7 +179,7 @@ def _digest(path: Path) -> bytes | None:
     return digest.digest()
 
 
-def _pairs(first: list[int], second: list[int], *, exact: bool) -> Pairs:
-    return Pairs(
+def _pairs(first: list[int], second: list[int], *, exact: bool) -> DuplicatePairs:
+    return DuplicatePairs(
         np.array(first, dtype=np.int64), np.array(second, dtype=np.int64), np.full(len(first), exact, dtype=bool)
     )

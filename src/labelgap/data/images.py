@@ -20,7 +20,7 @@ from PIL import Image
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import check_file, decode
 
-__all__ = ["ArrayImages", "FileImages", "ImageSource", "resize_to", "row_numbers", "with_channels"]
+__all__ = ["ArrayImages", "FileImages", "ImageSource", "check_rows", "resize_to", "to_channels"]
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ class ArrayImages:
 
     def select(self, rows: ArrayLike) -> Self:
         """Return a copy of these rows, in this order."""
-        chosen = row_numbers(rows, len(self))
+        chosen = check_rows(rows, len(self))
         selected = copy(self)
         selected.array = self.array[chosen]
         selected.names = tuple(self.names[row] for row in chosen.tolist())
@@ -128,7 +128,7 @@ class FileImages:
         """Return where picture ``row`` lies."""
         return self.root / self.files[row]
 
-    def read(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
+    def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
         """Return picture ``row`` as ``(height, width, 3)``.
 
         Args:
@@ -136,11 +136,11 @@ class FileImages:
             at_least: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much quicker for
                 photos that will be shrunk anyway.
         """
-        return decode(self.path(row), at_least)
+        return decode(self.path(row), min_size)
 
     def select(self, rows: ArrayLike) -> Self:
         """Return these rows, in this order."""
-        chosen = row_numbers(rows, len(self)).tolist()
+        chosen = check_rows(rows, len(self)).tolist()
         selected = copy(self)
         selected.names = tuple(self.names[row] for row in chosen)
         selected.files = tuple(self.files[row] for row in chosen)
@@ -179,16 +179,16 @@ def resize_to(array: NDArray[np.uint8], size: int, channels: int = 3) -> NDArray
     if array.shape[:2] != (size, size):
         picture = Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array))
         array = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR)).reshape(size, size, -1)
-    return np.array(with_channels(array, channels).transpose(2, 0, 1), order="C")
+    return np.array(to_channels(array, channels).transpose(2, 0, 1), order="C")
 
 
-def with_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     """Give pictures ``(…, 1 or 3)`` the number of channels asked for; the result may share memory with ``array``.
 
     Grey is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
 
     Example:
-        >>> with_channels(np.array([[255, 0, 0]], np.uint8), 1)
+        >>> to_channels(np.array([[255, 0, 0]], np.uint8), 1)
         array([[76]], dtype=uint8)
     """
     if channels not in (1, 3):
@@ -198,11 +198,11 @@ def with_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     if channels == 3:
         return np.broadcast_to(array, (*array.shape[:-1], 3))
     red, green, blue = np.moveaxis(array.astype(np.uint32), -1, 0)
-    grey: NDArray[np.uint32] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
-    return grey.astype(np.uint8)[..., None]
+    gray: NDArray[np.uint32] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
+    return gray.astype(np.uint8)[..., None]
 
 
-def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:
     """Check row numbers, ``(n,)`` from 0 to ``count`` - 1; negative ones are refused, since they are never meant."""
     chosen = np.asarray(rows)
     if chosen.size == 0:

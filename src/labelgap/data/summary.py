@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from labelgap.data.allowance import allowed, count_of, measurable, more
+from labelgap.data.capabilities import count_noun, describe_capabilities, measurable_classes, plural
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["ClassSummary", "FEW", "Finding", "SplitSummary", "Summary", "summarise"]
+__all__ = ["ClassSummary", "DatasetSummary", "Finding", "RARE_BELOW", "SplitSummary", "summarize"]
 
-FEW: Final = 10
+RARE_BELOW: Final = 10
 """A class with fewer known positives is called rare: little can be learned of it."""
 
 _OWN: Final = ("csv", "parquet", "folder")
@@ -82,7 +82,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Summary:
+class DatasetSummary:
     """What ``labelgap inspect`` says.
 
     Attributes:
@@ -118,7 +118,7 @@ class Summary:
     @property
     def class_words(self) -> str:
         """More than one tag or class."""
-        return more(self.class_word)
+        return plural(self.class_word)
 
     def rarest(self, count: int = 3) -> list[ClassSummary]:
         """Return the classes with the fewest known positives, at least one, the rarest first."""
@@ -130,7 +130,7 @@ class Summary:
         return {"format": 1, **asdict(self)}
 
 
-def summarise(data: Dataset, typed: str | None = None) -> Summary:
+def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     """Count, and say what the numbers allow.
 
     Args:
@@ -140,7 +140,7 @@ def summarise(data: Dataset, typed: str | None = None) -> Summary:
 
     Example:
         >>> from labelgap.data import load
-        >>> summary = summarise(load("digits", train=100, val=20, test=20))
+        >>> summary = summarize(load("digits", train=100, val=20, test=20))
         >>> summary.splits["train"].present, summary.splits["train"].unknown, summary.next
         (100, 900, 'labelgap train digits --out runs/first')
     """
@@ -151,8 +151,8 @@ def summarise(data: Dataset, typed: str | None = None) -> Summary:
     per_image = np.concatenate([_present_per_row(table) for table in tables])
     splits = {split.name: _split_summary(split) for split in data.splits}
     whole = _whole(splits, classes)
-    can, cannot = allowed(data, words)
-    return Summary(
+    can, cannot = describe_capabilities(data, words)
+    return DatasetSummary(
         name=data.name,
         image_word=words[0],
         class_word=words[1],
@@ -171,7 +171,7 @@ def summarise(data: Dataset, typed: str | None = None) -> Summary:
 
 def _split_summary(split: Split) -> SplitSummary:
     present, absent, unknown = split.labels.counts().total
-    return SplitSummary(len(split), present, absent, unknown, int(measurable(split).sum()))
+    return SplitSummary(len(split), present, absent, unknown, int(measurable_classes(split).sum()))
 
 
 def _whole(splits: Mapping[str, SplitSummary], classes: tuple[ClassSummary, ...]) -> SplitSummary:
@@ -189,7 +189,7 @@ def _classes(data: Dataset) -> tuple[ClassSummary, ...]:
         for state in ("present", "absent", "unknown")
     )
     in_train = counts[0].present.tolist()
-    flags = {split.name: measurable(split) for split in data.splits if split.name != "train"}
+    flags = {split.name: measurable_classes(split) for split in data.splits if split.name != "train"}
     return tuple(
         ClassSummary(
             name, present[k], absent[k], unknown[k], in_train[k], tuple(split for split in flags if flags[split][k])
@@ -209,18 +209,20 @@ def _findings(
     found = []
     never = tuple(row.name for row in classes if not row.present)
     if never:
-        found.append(Finding("never_present", f"{count_of(len(never), tag)} never known to be present", never))
-    few = tuple(row.name for row in classes if 0 < row.present < FEW)
+        found.append(Finding("never_present", f"{count_noun(len(never), tag)} never known to be present", never))
+    few = tuple(row.name for row in classes if 0 < row.present < RARE_BELOW)
     if few:
-        found.append(Finding("few_present", f"{count_of(len(few), tag)} with fewer than {FEW} known positives", few))
+        found.append(
+            Finding("few_present", f"{count_noun(len(few), tag)} with fewer than {RARE_BELOW} known positives", few)
+        )
     unseen = tuple(row.name for row in classes if row.present and not row.present_in_train)
     if unseen:
         found.append(
-            Finding("not_in_train", f"{count_of(len(unseen), tag)} present in val or test but never in train", unseen)
+            Finding("not_in_train", f"{count_noun(len(unseen), tag)} present in val or test but never in train", unseen)
         )
     bare = sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits)
     if bare:
-        found.append(Finding("no_label", f"{count_of(bare, image)} with no label at all"))
+        found.append(Finding("no_label", f"{count_noun(bare, image)} with no label at all"))
     if not whole.unknown:
         hint = "; if 0 only means 'not tagged', add --zeros unknown" if _has_zeros(data) else ""
         found.append(Finding("all_known", f"every label is known, nothing is missing here{hint}"))

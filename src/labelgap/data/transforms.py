@@ -1,7 +1,7 @@
 """What the papers do to a picture before a network sees it.
 
 A transform is a function from a picture, its row and the epoch to bytes of one size. What it does at random is drawn
-from (seed, epoch, row) alone; see ``labelgap.data.chance``. Bytes become floats, and are normalised, on the device.
+from (seed, epoch, row) alone; see ``labelgap.data.counter_rng``. Bytes become floats, and are normalised, on the device.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from PIL import Image, ImageEnhance
 from torch.nn.functional import interpolate
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.chance import Draws, flips
+from labelgap.data.counter_rng import CounterRNG, flip_mask
 
-__all__ = ["CentreCrop", "Interpolation", "RandomCrop", "Squash", "Transform", "crop_box", "resized"]
+__all__ = ["CenterCrop", "Interpolation", "RandomResizedCrop", "Resize", "Transform", "random_crop_box", "resize"]
 
 Interpolation = Literal["bilinear", "bicubic"]
 """How a picture is resized: the filter that a network's own pictures were resized by suits it best."""
@@ -40,7 +40,7 @@ class Transform(Protocol):
         """The side of what comes out."""
 
     @property
-    def smallest(self) -> int | None:
+    def min_decode_size(self) -> int | None:
         """A JPEG may be decoded smaller as long as neither side gets shorter than this; None: it may not."""
 
     def __call__(self, picture: NDArray[np.uint8], row: int, epoch: int) -> NDArray[np.uint8]:
@@ -48,7 +48,7 @@ class Transform(Protocol):
 
 
 @dataclass(frozen=True)
-class Squash:
+class Resize:
     """The single-positive papers': brought to exactly ``size`` × ``size``, and in training mirrored half of the time.
 
     Attributes:
@@ -57,7 +57,7 @@ class Squash:
         interpolation: the filter of the resize.
 
     Example:
-        >>> Squash(4)(np.full((20, 10, 3), 7, np.uint8), row=0, epoch=1).shape
+        >>> Resize(4)(np.full((20, 10, 3), 7, np.uint8), row=0, epoch=1).shape
         (3, 4, 4)
     """
 
@@ -69,19 +69,19 @@ class Squash:
         _check(self.size, self.interpolation)
 
     @property
-    def smallest(self) -> int | None:
+    def min_decode_size(self) -> int | None:
         """Twice the size: nobody sees the difference after the resize."""
         return 2 * self.size
 
     def __call__(self, picture: NDArray[np.uint8], row: int, epoch: int) -> NDArray[np.uint8]:
         """Return the picture squashed, and mirrored if its coin says so."""
-        squashed = resized(picture, self.size, self.size, self.interpolation)
-        mirrored = self.flip_seed is not None and bool(flips(self.flip_seed, epoch, [row])[0])
+        squashed = resize(picture, self.size, self.size, self.interpolation)
+        mirrored = self.flip_seed is not None and bool(flip_mask(self.flip_seed, epoch, [row])[0])
         return squashed[:, :, ::-1] if mirrored else squashed
 
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomResizedCrop:
     r"""The two-way paper's, for training: a random part of the picture, mirrored or not, in other light.
 
     A rectangle of 8 to 100 % of the area and of sides 3:4 to 4:3 is resized to ``size`` × ``size`` (as in Inception;
@@ -117,16 +117,16 @@ class RandomCrop:
             raise InputError(f"jitter ({self.jitter}) is from 0 to 1, lighting ({self.lighting}) at least 0.")
 
     @property
-    def smallest(self) -> int | None:
+    def min_decode_size(self) -> int | None:
         """None: a small part of the picture may be enlarged."""
         return None
 
     def __call__(self, picture: NDArray[np.uint8], row: int, epoch: int) -> NDArray[np.uint8]:
         """Return a random part in random light; grey pictures come out with three channels."""
-        draws = Draws(self.seed, epoch, row)
-        top, left, height, width = crop_box(picture.shape[0], picture.shape[1], draws)
+        draws = CounterRNG(self.seed, epoch, row)
+        top, left, height, width = random_crop_box(picture.shape[0], picture.shape[1], draws)
         part = picture[top : top + height, left : left + width]
-        part = resized(part, self.size, self.size, self.interpolation)
+        part = resize(part, self.size, self.size, self.interpolation)
         if draws.uniform() < 0.5 and self.mirrored:
             part = part[:, :, ::-1]
         part = np.broadcast_to(part, (3, self.size, self.size))
@@ -136,7 +136,7 @@ class RandomCrop:
 
 
 @dataclass(frozen=True)
-class CentreCrop:
+class CenterCrop:
     """The two-way paper's, for val and test: the shorter side to ``resize``, then the ``size`` × ``size`` middle.
 
     Attributes:
@@ -145,7 +145,7 @@ class CentreCrop:
         interpolation: the filter of the resize.
 
     Example:
-        >>> CentreCrop(4, 6)(np.zeros((20, 10, 1), np.uint8), row=0, epoch=1).shape
+        >>> CenterCrop(4, 6)(np.zeros((20, 10, 1), np.uint8), row=0, epoch=1).shape
         (1, 4, 4)
     """
 
@@ -159,7 +159,7 @@ class CentreCrop:
             raise InputError(f"a middle of {self.size} pixels does not fit into a side of {self.resize}.")
 
     @property
-    def smallest(self) -> int | None:
+    def min_decode_size(self) -> int | None:
         """Twice the shorter side."""
         return 2 * self.resize
 
@@ -169,11 +169,11 @@ class CentreCrop:
         short = min(height, width)
         height, width = self.resize * height // short, self.resize * width // short
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
-        whole = resized(picture, height, width, self.interpolation)
+        whole = resize(picture, height, width, self.interpolation)
         return whole[:, top : top + self.size, left : left + self.size]
 
 
-def resized(
+def resize(
     picture: NDArray[np.uint8], height: int, width: int, interpolation: Interpolation = "bilinear"
 ) -> NDArray[np.uint8]:
     """Resize ``(H, W, C)`` bytes to ``(C, height, width)``, by a filter that covers every pixel.
@@ -184,7 +184,7 @@ def resized(
     order. (Tall noise in black and white is worse in bicubic: what the first pass overshoots is cut off.)
 
     Example:
-        >>> resized(np.full((20, 10, 3), 7, np.uint8), 2, 2)[0].tolist()
+        >>> resize(np.full((20, 10, 3), 7, np.uint8), 2, 2)[0].tolist()
         [[7, 7], [7, 7]]
     """
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] not in (1, 3) or 0 in picture.shape:
@@ -198,7 +198,7 @@ def resized(
     return made
 
 
-def crop_box(height: int, width: int, draws: Draws) -> tuple[int, int, int, int]:
+def random_crop_box(height: int, width: int, draws: CounterRNG) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a random part: 8 to 100 % of the area, sides 3:4 to 4:3."""
     area, low, high = height * width, 3 / 4, 4 / 3
     for _ in range(10):
@@ -213,7 +213,7 @@ def crop_box(height: int, width: int, draws: Draws) -> tuple[int, int, int, int]
     return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
-def _jittered(picture: Image.Image, strength: float, draws: Draws) -> Image.Image:
+def _jittered(picture: Image.Image, strength: float, draws: CounterRNG) -> Image.Image:
     if strength == 0:
         return picture
     steps = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
@@ -223,7 +223,7 @@ def _jittered(picture: Image.Image, strength: float, draws: Draws) -> Image.Imag
     return picture
 
 
-def _lit(picture: Image.Image, strength: float, draws: Draws) -> Image.Image:
+def _lit(picture: Image.Image, strength: float, draws: CounterRNG) -> Image.Image:
     if strength == 0:
         return picture
     amounts = np.array([draws.normal(strength) for _ in range(3)])

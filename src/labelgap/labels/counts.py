@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Counts"]
+__all__ = ["LabelCounts"]
 
 
 @dataclass(frozen=True)
-class Counts:
+class LabelCounts:
     """How many labels of each state there are, per class.
 
     Attributes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.compressed import different_names
+from labelgap.labels.sparse import unique_names
 from labelgap.labels.table import LabelTable
 
 __all__ = ["table_from_lists"]
@@ -37,7 +37,7 @@ def table_from_lists(
         raise InputError(f"present lists {count} images, absent {len(absent_lengths)}: one entry per image in each.")
     if images is not None and len(images) != count:
         raise InputError(f"{len(images)} image names were given for {count} rows of labels.")
-    classes = sorted({*names, *absent_names}) if classes is None else different_names(classes, "class")
+    classes = sorted({*names, *absent_names}) if classes is None else unique_names(classes, "class")
     yes = _places(lengths, names, classes)
     no = _places(absent_lengths, absent_names, classes)
     both = np.intersect1d(yes, no, assume_unique=True)

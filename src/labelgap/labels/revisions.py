@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.compressed import entries_of, integers, starts_of
+from labelgap.labels.sparse import as_indices, entries_of_rows, starts_from_lengths
 from labelgap.labels.table import LabelTable
 
-__all__ = ["PERSON_SOURCES", "Revision", "Revisions", "apply_revisions"]
+__all__ = ["HUMAN_SOURCES", "Revision", "Revisions", "apply_revisions"]
 
-PERSON_SOURCES: Final = frozenset({"review"})
+HUMAN_SOURCES: Final = frozenset({"review"})
 
 _SCHEMA = pa.schema(
     [
@@ -122,8 +122,8 @@ class Revisions(Sequence[Revision]):
             source: the method.
             epoch: one epoch, or ``(R,)`` of them.
         """
-        rows = integers(rows, "row", len(table))
-        columns = integers(columns, "class number", len(table.classes))
+        rows = as_indices(rows, "row", len(table))
+        columns = as_indices(columns, "class number", len(table.classes))
         if len(rows) != len(columns):
             raise InputError(f"{len(rows)} rows and {len(columns)} class numbers: one of each for a revision.")
         if values is None:
@@ -220,7 +220,7 @@ def apply_revisions(table: LabelTable, revisions: Revisions, sources: Iterable[s
     places, values, by_person = _decided(table, revisions, sources)
     row, column = np.divmod(places, max(len(table.classes), 1))
     touched, which = np.unique(row, return_inverse=True)
-    entries, lengths, first = entries_of(table.starts, touched)
+    entries, lengths, first = entries_of_rows(table.starts, touched)
     known = np.repeat(touched, lengths) * len(table.classes) + table.columns[entries]
     at = np.searchsorted(known, places)
     observed = np.isin(places, known, assume_unique=True)
@@ -228,7 +228,7 @@ def apply_revisions(table: LabelTable, revisions: Revisions, sources: Iterable[s
     labels = table.values.copy()
     labels[entries[at[replaced]]] = values[replaced]
     before = (table.starts[row] + at - first[which])[added]
-    starts = table.starts + starts_of(np.bincount(row[added], minlength=len(table)))
+    starts = table.starts + starts_from_lengths(np.bincount(row[added], minlength=len(table)))
     columns, labels = np.insert(table.columns, before, column[added]), np.insert(labels, before, values[added])
     revised = LabelTable(starts, columns, labels, table.classes, table.images)
     known_still = labels != UNKNOWN
@@ -246,7 +246,7 @@ def _decided(
     said = said.filter(said["target"].is_null())
     if sources is not None:
         said = said.filter(pc.is_in(said["source"], _texts(sources)))
-    by_person = pc.is_in(said["source"], _texts(PERSON_SOURCES)).to_numpy()
+    by_person = pc.is_in(said["source"], _texts(HUMAN_SOURCES)).to_numpy()
     row, column = Revisions._of(said).places(table)
     places = row * len(table.classes) + column
     order = np.argsort(by_person, kind="stable")[::-1]

@@ -17,21 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.compressed import (
-    different_names,
+from labelgap.labels.counts import LabelCounts
+from labelgap.labels.sparse import (
+    as_indices,
+    as_row_indices,
     entries_at,
-    entries_of,
-    integers,
-    row_numbers,
+    entries_of_rows,
     sort_entries,
-    starts_of,
+    starts_from_lengths,
+    unique_names,
 )
-from labelgap.labels.counts import Counts
 
 if TYPE_CHECKING:
     from labelgap.labels.revisions import Revisions
 
-__all__ = ["Counts", "LabelTable"]
+__all__ = ["LabelCounts", "LabelTable"]
 
 Amount = int | Literal["all"]
 
@@ -64,8 +64,8 @@ class LabelTable:
         self.starts = np.asarray(starts, dtype=np.int64)
         self.columns = np.asarray(columns, dtype=np.int32)
         self.values = np.asarray(values, dtype=np.int8)
-        self.classes = different_names(classes, "class")
-        self.images = different_names(range(len(starts) - 1) if images is None else images, "image")
+        self.classes = unique_names(classes, "class")
+        self.images = unique_names(range(len(starts) - 1) if images is None else images, "image")
         if len(self.images) != len(self):
             raise InputError(f"{len(self.images)} image names were given for {len(self)} rows of labels.")
         if not len(self.columns) == len(self.values) == self.starts[-1]:
@@ -91,16 +91,16 @@ class LabelTable:
             classes: K names.
             images: N names, or just N.
         """
-        classes = different_names(classes, "class")
+        classes = unique_names(classes, "class")
         count = int(images) if isinstance(images, int | np.integer) else len(images)
-        row = integers(rows, "row", count)
-        column = integers(columns, "class number", len(classes))
+        row = as_indices(rows, "row", count)
+        column = as_indices(columns, "class number", len(classes))
         value = as_codes(np.asarray(values).ravel())
         if not len(row) == len(column) == len(value):
             raise InputError(f"{len(row)} rows, {len(column)} class numbers and {len(value)} values: one each a label.")
         known = value != UNKNOWN
         row, narrow, value = sort_entries(row[known], column[known], value[known], classes)
-        starts = starts_of(np.bincount(row, minlength=count))
+        starts = starts_from_lengths(np.bincount(row, minlength=count))
         return cls(starts, narrow, value, classes, None if isinstance(images, int | np.integer) else images)
 
     @classmethod
@@ -125,7 +125,7 @@ class LabelTable:
         if len(classes) != codes.shape[1]:
             raise InputError(f"{len(classes)} class names were given for {codes.shape[1]} columns of labels.")
         rows, columns = np.nonzero(codes != UNKNOWN)
-        starts = starts_of(np.bincount(rows, minlength=len(codes)))
+        starts = starts_from_lengths(np.bincount(rows, minlength=len(codes)))
         return cls(starts, columns.astype(np.int32), codes[rows, columns], classes, images)
 
     @classmethod
@@ -159,14 +159,14 @@ class LabelTable:
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
         """Read a CSV, wide (``image,[split],class…``) or lists (``image,[split],present,[absent]`` with ``;``)."""
-        from labelgap.labels.csvfile import TableOptions, read_csv
+        from labelgap.labels.io.csv import TableOptions, read_csv
 
         return read_csv(Path(path), TableOptions(zeros=zeros, unlisted=unlisted, separator=";")).table
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> LabelTable:
         """Read what ``to_parquet`` wrote."""
-        from labelgap.labels.parquet import read_table
+        from labelgap.labels.io.parquet import read_table
 
         return read_table(Path(path))
 
@@ -175,13 +175,13 @@ class LabelTable:
 
         A name that would be read back as another (class ``split``, blanks around it) is refused; Parquet holds it.
         """
-        from labelgap.labels.csvfile import write_csv
+        from labelgap.labels.io.csv import write_csv
 
         write_csv(self, Path(path), splits)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write one row per image with the lists of present and absent classes; whole or not at all."""
-        from labelgap.labels.parquet import write_table
+        from labelgap.labels.io.parquet import write_table
 
         write_table(self, Path(path))
 
@@ -198,9 +198,9 @@ class LabelTable:
             >>> LabelTable.from_dense([[1, 0], [-1, 1]]).batch([1])
             tensor([[-1,  1]], dtype=torch.int8)
         """
-        index = row_numbers(rows, len(self))
+        index = as_row_indices(rows, len(self))
         codes = np.full((len(index), len(self.classes)), UNKNOWN, dtype=np.int8)
-        entries, lengths, _ = entries_of(self.starts, index)
+        entries, lengths, _ = entries_of_rows(self.starts, index)
         codes[np.repeat(np.arange(len(index)), lengths), self.columns[entries]] = self.values[entries]
         return torch.from_numpy(codes)
 
@@ -211,7 +211,7 @@ class LabelTable:
             >>> LabelTable.from_dense([[1, 0], [-1, 1]]).codes_at([1, 0, 1], [0, 1, 1])
             array([-1,  0,  1], dtype=int8)
         """
-        row, column = integers(rows, "row", len(self)), integers(columns, "class number", len(self.classes))
+        row, column = as_indices(rows, "row", len(self)), as_indices(columns, "class number", len(self.classes))
         if len(row) != len(column):
             raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a place.")
         entries, known = entries_at(self.starts, self.columns, row, column, len(self.classes))
@@ -219,22 +219,24 @@ class LabelTable:
         codes[known] = self.values[entries[known]]
         return codes
 
-    def counts(self) -> Counts:
+    def counts(self) -> LabelCounts:
         """Count present, absent and unknown labels per class."""
         present = np.bincount(self.columns[self.values == PRESENT], minlength=len(self.classes))
         absent = np.bincount(self.columns[self.values == ABSENT], minlength=len(self.classes))
-        return Counts(present, absent, len(self) - present - absent)
+        return LabelCounts(present, absent, len(self) - present - absent)
 
     def select(self, rows: ArrayLike) -> LabelTable:
         """Return the table of some rows, in the order given."""
-        index = row_numbers(rows, len(self))
-        entries, lengths, _ = entries_of(self.starts, index)
+        index = as_row_indices(rows, len(self))
+        entries, lengths, _ = entries_of_rows(self.starts, index)
         images = [self.images[row] for row in index.tolist()]
-        return LabelTable(starts_of(lengths), self.columns[entries], self.values[entries], self.classes, images)
+        return LabelTable(
+            starts_from_lengths(lengths), self.columns[entries], self.values[entries], self.classes, images
+        )
 
     def keep(self, kept: NDArray[np.bool_]) -> LabelTable:
         """Return the table with some of its known labels, chosen by a mask over ``values``; the rest is unknown."""
-        starts = starts_of(kept)[self.starts]
+        starts = starts_from_lengths(kept)[self.starts]
         return LabelTable(starts, self.columns[kept], self.values[kept], self.classes, self.images)
 
     @classmethod
@@ -242,26 +244,26 @@ class LabelTable:
         """Put tables of the same classes one below the other."""
         if len({table.classes for table in tables}) != 1:
             raise InputError("only tables of the same classes, in the same order, can be put together; one at least.")
-        starts = starts_of(np.concatenate([np.diff(table.starts) for table in tables]))
+        starts = starts_from_lengths(np.concatenate([np.diff(table.starts) for table in tables]))
         columns = np.concatenate([table.columns for table in tables])
         values = np.concatenate([table.values for table in tables])
         return cls(starts, columns, values, tables[0].classes, [name for table in tables for name in table.images])
 
     def split(self, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Split the rows as the papers do; see ``labelgap.labels.draws.paper_split``."""
-        from labelgap.labels.draws import paper_split
+        """Split the rows as the papers do; see ``labelgap.labels.masking.paper_split``."""
+        from labelgap.labels.masking import paper_split
 
         return paper_split(len(self), fraction, seed)
 
     def observe(self, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
         """Keep so many positives and negatives of every image, as the papers draw them; hide the rest."""
-        from labelgap.labels.draws import observe
+        from labelgap.labels.masking import observe
 
         return observe(self, positives, negatives, seed)
 
     def drop(self, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:
         """Hide a fraction of the known labels at random, of each class alike when ``per_class``."""
-        from labelgap.labels.draws import drop
+        from labelgap.labels.masking import drop
 
         return drop(self, fraction, seed, per_class=per_class)
 

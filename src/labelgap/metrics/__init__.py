@@ -7,10 +7,10 @@ class (or image) is **counted** only where it has at least one known present and
 
 from __future__ import annotations
 
-from labelgap.metrics.average import average_precision
-from labelgap.metrics.calibration import Thresholds, thresholds
-from labelgap.metrics.corrections import RevisionQuality, revision_quality
-from labelgap.metrics.decisions import f1, precision, recall
+from labelgap.metrics.average_precision import average_precision
+from labelgap.metrics.classification import f1, precision, recall
+from labelgap.metrics.revisions import RevisionQuality, revision_quality
+from labelgap.metrics.thresholds import Thresholds, thresholds
 
 __all__ = [
     "RevisionQuality",

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.metrics.inputs import Codes, Floats
+from labelgap.metrics.validation import Codes, Floats
 
 __all__ = ["Cuts", "cuts_at_present", "order_keys", "slices"]
 

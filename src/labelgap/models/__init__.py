@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights, parameter_count
-from labelgap.models.catalogue import (
-    BackboneRow,
-    check_name,
-    create,
-    describe,
-    describe_one,
-    is_pretrained,
-    names,
-)
+from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, count_parameters
 from labelgap.models.classifier import (
     Classifier,
-    activation_maps,
     backbone_parameters,
+    class_activation_maps,
     head_parameters,
     parameter_groups,
 )
 from labelgap.models.efficientnet_lite import EfficientNetLite
 from labelgap.models.heads import BoostLU, Head, HeadName, LinearHead
-from labelgap.models.small import SmallCNN
-from labelgap.models.timm_backbone import TimmBackbone
-from labelgap.models.timm_library import count_models as count_timm_models
+from labelgap.models.registry import (
+    BackboneInfo,
+    backbone_info,
+    backbone_names,
+    check_backbone,
+    create_backbone,
+    is_pretrained,
+    list_backbones,
+)
+from labelgap.models.small_cnn import SmallCNN
+from labelgap.models.timm.backbone import TimmBackbone
+from labelgap.models.timm.library import count_timm_models as count_timm_models
 
 __all__ = [
     "Backbone",
-    "BackboneRow",
+    "BackboneInfo",
     "BoostLU",
     "Classifier",
     "EfficientNetLite",
@@ -35,20 +35,20 @@ __all__ = [
     "HeadName",
     "InputSpec",
     "LinearHead",
+    "RANDOM_WEIGHTS",
     "SmallCNN",
     "TimmBackbone",
-    "UNTRAINED",
-    "Weights",
-    "activation_maps",
+    "WeightsInfo",
+    "backbone_info",
+    "backbone_names",
     "backbone_parameters",
-    "check_name",
+    "check_backbone",
+    "class_activation_maps",
+    "count_parameters",
     "count_timm_models",
-    "create",
-    "describe",
-    "describe_one",
+    "create_backbone",
     "head_parameters",
     "is_pretrained",
-    "names",
-    "parameter_count",
+    "list_backbones",
     "parameter_groups",
 ]

@@ -1,7 +1,7 @@
 """What every backbone is: pictures in, a map of features out, and the vector that the map is pooled to.
 
 A backbone knows what its pictures must look like (``InputSpec``) and where its weights come from (``source``,
-``licence``), so that nothing else in the package has to.
+``license``), so that nothing else in the package has to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = ["Backbone", "InputSpec", "UNTRAINED", "Weights", "parameter_count"]
+__all__ = ["Backbone", "InputSpec", "RANDOM_WEIGHTS", "WeightsInfo", "count_parameters"]
 
 
 @dataclass(frozen=True)
@@ -51,65 +51,67 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Where weights come from, in words, and the licence they came under."""
+class WeightsInfo:
+    """Where weights come from, in words, and the license they came under."""
 
     source: str
-    licence: str
+    license: str
 
 
-UNTRAINED: Final = Weights("none, starts at random", "none needed")
+RANDOM_WEIGHTS: Final = WeightsInfo("none, starts at random", "none needed")
 
 
 class Backbone(nn.Module, ABC):
     """A network without its last, linear layer.
 
-    A subclass is final: it says how ``maps`` are made and, where the average is not what it wants, how ``pool`` turns
+    A subclass is final: it says how ``feature_maps`` are made and, where the average is not what it wants, how ``pool`` turns
     them into vectors. One whose vectors are not made out of its maps (a transformer's, out of an extra token) says so
     in ``features`` and in ``maps_and_features``, which makes both in one pass.
 
     Args:
         width: how many features there are, ``D``.
         input: what the pictures must look like.
-        weights: where the weights come from; told on as ``source`` and ``licence``.
+        weights: where the weights come from; told on as ``source`` and ``license``.
         name: what the network is, in a word: with the weights and the input, it decides the features. That of the
             class when left out.
     """
 
-    def __init__(self, *, width: int, input: InputSpec, weights: Weights = UNTRAINED, name: str | None = None) -> None:
+    def __init__(
+        self, *, width: int, input: InputSpec, weights: WeightsInfo = RANDOM_WEIGHTS, name: str | None = None
+    ) -> None:
         super().__init__()
         self.name = name or type(self).__name__
         self.width = width
         self.input = input
         self.source = weights.source
-        self.licence = weights.licence
+        self.license = weights.license
         self._mean: Tensor
         self._std: Tensor
         self.register_buffer("_mean", _per_channel(input.mean), persistent=False)
         self.register_buffer("_std", _per_channel(input.std), persistent=False)
 
     @abstractmethod
-    def maps(self, images: Tensor) -> Tensor:
+    def feature_maps(self, images: Tensor) -> Tensor:
         """Return the features of every place: ``(B, C, H, W)`` normalised pictures to ``(B, D, h, w)``."""
 
-    def pool(self, maps: Tensor) -> Tensor:
+    def pool(self, feature_maps: Tensor) -> Tensor:
         """Turn maps ``(B, D, h, w)`` into vectors ``(B, D)``: the average over all places."""
-        return maps.mean(dim=(-2, -1))
+        return feature_maps.mean(dim=(-2, -1))
 
     def features(self, images: Tensor) -> Tensor:
         """Return one vector per picture: ``(B, C, H, W)`` normalised pictures to ``(B, D)``."""
-        return self.pool(self.maps(images))
+        return self.pool(self.feature_maps(images))
 
     def maps_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``maps(images)`` and ``features(images)`` out of one pass."""
-        maps = self.maps(images)
-        return maps, self.pool(maps)
+        """Return ``feature_maps(images)`` and ``features(images)`` out of one pass."""
+        feature_maps = self.feature_maps(images)
+        return feature_maps, self.pool(feature_maps)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return ``features(images)``."""
         return self.features(images)
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         r"""Scale and normalise bytes where they are, so that only bytes have to travel to the device.
 
         .. math:: x = (b / 255 - \mathrm{mean}) / \mathrm{std}
@@ -124,7 +126,7 @@ class Backbone(nn.Module, ABC):
             >>> from labelgap.models import SmallCNN
             >>> white = torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
             >>> backbone = SmallCNN()
-            >>> bool(backbone.normalise(white).max() > 0)
+            >>> bool(backbone.normalize(white).max() > 0)
             True
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input.channels:
@@ -135,11 +137,11 @@ class Backbone(nn.Module, ABC):
         return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)
 
 
-def parameter_count(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     """Count the parameters of a module, frozen ones too.
 
     Example:
-        >>> parameter_count(nn.Linear(3, 2))
+        >>> count_parameters(nn.Linear(3, 2))
         8
     """
     return sum(parameter.numel() for parameter in module.parameters())

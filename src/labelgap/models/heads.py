@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 
 __all__ = ["BoostLU", "Head", "HeadName", "LinearHead", "create_head"]
 
-BOOST: Final = 5.0
+BOOST_FACTOR: Final = 5.0
 
 HeadName = Literal["linear", "boostlu"]
 
@@ -38,7 +38,7 @@ class Head(nn.Module, ABC):
         bias: ``(K,)``
     """
 
-    takes_maps: ClassVar[bool]
+    needs_feature_maps: ClassVar[bool]
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class Head(nn.Module, ABC):
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``(B, K)``."""
 
-    def activations(self, maps: Tensor) -> Tensor:
+    def activations(self, feature_maps: Tensor) -> Tensor:
         """Return what every place says for every class, ``(B, K, h, w)``, without the bias.
 
         Args:
             maps: ``(B, D, h, w)``
         """
-        return functional.conv2d(maps, self.weight[:, :, None, None])
+        return functional.conv2d(feature_maps, self.weight[:, :, None, None])
 
     def extra_repr(self) -> str:
         """Show the sizes."""
@@ -75,7 +75,7 @@ class LinearHead(Head):
         torch.Size([2, 3])
     """
 
-    takes_maps = False
+    needs_feature_maps = False
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``(B, K)`` of pooled features ``(B, D)``."""
@@ -99,16 +99,16 @@ class BoostLU(Head):
         1.0
     """
 
-    takes_maps = True
+    needs_feature_maps = True
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``(B, K)`` of maps ``(B, D, h, w)``."""
         return self.activations(features).mean(dim=(-2, -1)) + self.bias
 
-    def activations(self, maps: Tensor) -> Tensor:
+    def activations(self, feature_maps: Tensor) -> Tensor:
         """Return the amplified map, ``(B, K, h, w)``: its average and the bias make the logit."""
-        plain = super().activations(maps)
-        return plain + (BOOST - 1) * functional.relu(plain)
+        plain = super().activations(feature_maps)
+        return plain + (BOOST_FACTOR - 1) * functional.relu(plain)
 
 
 _HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU}

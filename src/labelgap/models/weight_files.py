@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
-from labelgap.models.backbone import Weights
+from labelgap.models.backbone import WeightsInfo
 
-__all__ = ["WeightFile", "fit_into", "fitted", "mismatch", "read_weight_file"]
+__all__ = ["WeightFile", "describe_mismatch", "load_tensors", "match_tensors", "read_weight_file"]
 
 _WRAPPERS: Final = (
     "state_dict_ema",
@@ -55,7 +55,7 @@ class WeightFile:
 
     path: Path
     tensors: dict[str, Tensor]
-    weights: Weights
+    weights: WeightsInfo
 
 
 def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
@@ -78,7 +78,7 @@ def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
         raise InputError(f"{file} holds no weights: a dictionary of tensors by name is looked for, plain or wrapped.")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
-    told = Weights(f"the file {file.name} (sha256 {digest}…)", "not known: ask whoever gave you the file")
+    told = WeightsInfo(f"the file {file.name} (sha256 {digest}…)", "not known: ask whoever gave you the file")
     return WeightFile(file, tensors, told)
 
 
@@ -110,7 +110,9 @@ def _bare(name: str) -> str:
     return name
 
 
-def fitted(tensors: Mapping[str, Tensor], network: nn.Module, classifiers: Iterable[str] = ()) -> dict[str, Tensor]:
+def match_tensors(
+    tensors: Mapping[str, Tensor], network: nn.Module, classifiers: Iterable[str] = ()
+) -> dict[str, Tensor]:
     """Return the tensors that a network takes, under its names: prefixes taken off, the classifier left out.
 
     Args:
@@ -120,7 +122,7 @@ def fitted(tensors: Mapping[str, Tensor], network: nn.Module, classifiers: Itera
 
     Example:
         >>> given = {"model.weight": torch.zeros(2, 3), "model.bias": torch.zeros(2), "head.weight": torch.ones(4)}
-        >>> sorted(fitted(given, nn.Linear(3, 2)))
+        >>> sorted(match_tensors(given, nn.Linear(3, 2)))
         ['bias', 'weight']
     """
     wanted = set(network.state_dict())
@@ -139,11 +141,11 @@ def _common_prefix(names: Iterable[str], wanted: Collection[str]) -> str:
     return max(counts, key=lambda prefix: (counts[prefix], -len(prefix)))
 
 
-def mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
+def describe_mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
     """Say why tensors do not fit a network, naming the first of each kind; "" where they do.
 
     Example:
-        >>> mismatch({"weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, nn.Linear(3, 2))
+        >>> describe_mismatch({"weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, nn.Linear(3, 2))
         '1 is missing (bias), 1 belongs nowhere (scale), 1 has another shape (weight: 2×4 for 2×3)'
     """
     wanted = network.state_dict()
@@ -167,9 +169,9 @@ def mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
     return ", ".join(told)
 
 
-def fit_into(network: nn.Module, tensors: Mapping[str, Tensor], file: WeightFile, name: str) -> None:
+def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], file: WeightFile, name: str) -> None:
     """Load tensors into a network, or say what of the file does not fit the network of that name."""
-    if reasons := mismatch(tensors, network):
+    if reasons := describe_mismatch(tensors, network):
         raise InputError(
             f"{file.path} does not fit {name}: of {len(network.state_dict()):,} tensors {reasons}. "
             "Are they the weights of another network?"

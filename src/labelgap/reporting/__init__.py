@@ -1,9 +1,9 @@
 """Figures, tables and the self-contained page of a run or a study."""
 
-from labelgap.reporting.compare_table import compare_table
-from labelgap.reporting.methods_page import methods_page
-from labelgap.reporting.picture import study_picture
+from labelgap.reporting.figures.study import study_figure
+from labelgap.reporting.pages.methods import methods_markdown
 from labelgap.reporting.report import write_report
-from labelgap.reporting.tables import study_rows, terminal_table
+from labelgap.reporting.tables.comparison import comparison_table
+from labelgap.reporting.tables.study import study_rows, study_table
 
-__all__ = ["compare_table", "methods_page", "study_picture", "study_rows", "terminal_table", "write_report"]
+__all__ = ["comparison_table", "methods_markdown", "study_figure", "study_rows", "study_table", "write_report"]

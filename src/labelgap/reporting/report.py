@@ -9,15 +9,15 @@ from pathlib import Path
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
-from labelgap.reporting.compare_page import compare_page
-from labelgap.reporting.page import render
-from labelgap.reporting.run_page import run_page
-from labelgap.reporting.study_page import REPORT, study_page
+from labelgap.reporting.html import render_template
+from labelgap.reporting.pages.comparison import comparison_page
+from labelgap.reporting.pages.run import run_page
+from labelgap.reporting.pages.study import REPORT_FILE, study_page
 from labelgap.studies import Comparison, Study, open_study
-from labelgap.studies.comparison import is_comparison
+from labelgap.studies.compare.comparison import is_comparison
 from labelgap.studies.study import FILE as STUDY
 from labelgap.training import Run, open_run
-from labelgap.training.config import FILE as CONFIG
+from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
 __all__ = ["package_version", "write_report"]
 
@@ -41,7 +41,7 @@ def write_report(
     """
     opened = _open(what)
     if isinstance(opened, Comparison):
-        page, template, pictures = compare_page(opened), "compare.html", False
+        page, template, pictures = comparison_page(opened), "compare.html", False
     elif isinstance(opened, Study):
         for _, run in opened.runs:
             _check(run, data)
@@ -51,8 +51,8 @@ def write_report(
         _check(opened, data)
         page, template = run_page(opened, data, images=images), "run.html"
         pictures = bool(page["examples"])
-    path = opened.path / REPORT
-    write_text(path, render(template, page=page, pictures=pictures, version=package_version()))
+    path = opened.path / REPORT_FILE
+    write_text(path, render_template(template, page=page, pictures=pictures, version=package_version()))
     return path
 
 

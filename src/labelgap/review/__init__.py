@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from labelgap.review.estimate import Estimate, estimate_missing, wilson
-from labelgap.review.folder import Folder, draw, is_folder, open_folder
+from labelgap.review.folder import ReviewFolder, create_random_review, is_review_folder, open_review_folder
+from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, wilson_interval
 from labelgap.review.session import Review
 from labelgap.review.store import decisions
 
 __all__ = [
-    "Estimate",
-    "Folder",
     "Review",
+    "ReviewFolder",
+    "SampleEstimate",
+    "create_random_review",
     "decisions",
-    "draw",
-    "estimate_missing",
-    "is_folder",
-    "open_folder",
-    "wilson",
+    "estimate_from_sample",
+    "is_review_folder",
+    "open_review_folder",
+    "wilson_interval",
 ]

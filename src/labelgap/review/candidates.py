@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import FILE, FORMAT, KINDS
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import as_codes
-from labelgap.review.identity import Entry, candidate_id, find, hash_of, mixed
+from labelgap.review.label_key import LabelKey, candidate_id, combine_hashes, find_id, hash_names
 
-__all__ = ["Candidates", "Columns", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG"]
+__all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG"]
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 
@@ -35,7 +35,7 @@ _NUMBERS: Final = {"score": np.float32, "observed": np.int8, "rank": np.int32, "
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class CandidateColumns:
     """Every candidate once, in numbers; C candidates of M images.
 
     Attributes:
@@ -87,7 +87,7 @@ class Candidates:
         return len(self.columns.ids)
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> CandidateColumns:
         """The candidates as numbers."""
         names, numbers = _read(self.path)
         class_names, class_codes = names["class"]
@@ -104,30 +104,30 @@ class Candidates:
         code = split.astype(np.int64) * max(len(images), 1) + image
         different, place = np.unique(code[kept], return_inverse=True)
         places = tuple((splits[at // len(images)], images[at % len(images)]) for at in different.tolist())
-        image_ids = np.array([hash_of(*pair) for pair in places], dtype=np.uint64)
+        image_ids = np.array([hash_names(*pair) for pair in places], dtype=np.uint64)
         found = {name: values[kept] for name, values in numbers.items()} | {"kind": kinds[kept]}
         found |= {"image": place.astype(np.int32), "class_number": classes[kept]}
-        class_ids = np.array([hash_of(name) for name in self.classes], dtype=np.uint64)
-        ids = mixed(image_ids[found["image"]], class_ids[found["class_number"]])
+        class_ids = np.array([hash_names(name) for name in self.classes], dtype=np.uint64)
+        ids = combine_hashes(image_ids[found["image"]], class_ids[found["class_number"]])
         return _once(places, image_ids, ids, found)
 
     def index(self, identity: str) -> int | None:
         """Return the number of the candidate with an id, or None."""
-        return find(self.columns.ids, self._by_id, identity)
+        return find_id(self.columns.ids, self._by_id, identity)
 
     def image_index(self, identity: str) -> int | None:
         """Return the number of the image with an id, or None."""
-        return find(self.columns.image_ids, self._images_by_id, identity)
+        return find_id(self.columns.image_ids, self._images_by_id, identity)
 
-    def number_of(self, entry: Entry) -> int | None:
+    def number_of(self, entry: LabelKey) -> int | None:
         """Return the number of the candidate of a label, or None where it is not among the candidates."""
         return self.index(candidate_id(entry))
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> LabelKey:
         """Return which label a candidate is about."""
         columns = self.columns
         split, image = columns.places[columns.image[number]]
-        return Entry(split, image, self.classes[columns.class_number[number]])
+        return LabelKey(split, image, self.classes[columns.class_number[number]])
 
     def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
         """Return the candidates of a class in the order in which they are shown.
@@ -246,7 +246,7 @@ def _once(
     image_ids: NDArray[np.uint64],
     ids: NDArray[np.uint64],
     found: dict[str, NDArray[Any]],
-) -> Columns:
+) -> CandidateColumns:
     """Keep one row of every label: a label that is ranked may be in the random sample too, and is shown once."""
     random_rank = np.where(found["kind"] == RANDOM, found["class_rank"], 0).astype(np.int32)
     order = np.lexsort((found["kind"], ids))
@@ -258,4 +258,4 @@ def _once(
     kept = order[first]
     back = np.argsort(kept)  # the order of the file
     chosen = {name: values[kept[back]] for name, values in found.items()}
-    return Columns(places, image_ids, random_rank=sampled[back], ids=ids[kept[back]], **chosen)
+    return CandidateColumns(places, image_ids, random_rank=sampled[back], ids=ids[kept[back]], **chosen)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from labelgap.review.identity import Entry
+from labelgap.review.label_key import LabelKey
 
-__all__ = ["Decision", "Event", "Outcome", "Undo"]
+__all__ = ["Decision", "DecisionEvent", "DecisionOutcome", "Undo"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Decision:
         score: the model's probability at that time.
     """
 
-    entry: Entry
+    entry: LabelKey
     value: int
     request: str
     saw: int = 0
@@ -41,13 +41,13 @@ class Undo:
 
 
 @dataclass(frozen=True)
-class Event:
+class DecisionEvent:
     """A row of the list; see ``Decision``. An undo has no value; ``counts`` is False for a decision made unaware."""
 
     id: int
     time: datetime
     reviewer: str
-    entry: Entry
+    entry: LabelKey
     value: int | None
     kind: str
     score: float | None
@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecisionOutcome:
     """What became of a decision or an undo.
 
     Attributes:
@@ -70,5 +70,5 @@ class Outcome:
 
     request: str
     status: Literal["kept", "conflict", "nothing"]
-    entry: Entry | None
-    standing: Event | None
+    entry: LabelKey | None
+    standing: DecisionEvent | None

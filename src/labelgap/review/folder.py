@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, write_json
-from labelgap.core.seeds import generator
-from labelgap.data.catalogue import reopen
+from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.features import FeatureVectors
+from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.registry import load_from_recipe
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import FORMAT
 from labelgap.training import Run, open_run
-from labelgap.training.config import FILE as CONFIG
+from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
-__all__ = ["DRAWN", "Folder", "draw", "is_folder", "open_folder"]
+__all__ = ["REVIEW_FILE", "ReviewFolder", "create_random_review", "is_review_folder", "open_review_folder"]
 
-DRAWN: Final = "review.json"
+REVIEW_FILE: Final = "review.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Folder:
+class ReviewFolder:
     """A folder with candidates and, beside them, decisions.
 
     Attributes:
@@ -53,28 +53,28 @@ class Folder:
     @cached_property
     def data(self) -> Dataset:
         """The data, opened again."""
-        data = reopen(self.recipe)
+        data = load_from_recipe(self.recipe)
         if data.classes != self.classes:
             raise RunError(f"{data.name} has other classes now than when {self.path} was made.")
         return data
 
 
-def is_folder(path: Path) -> bool:
+def is_review_folder(path: Path) -> bool:
     """Whether a path leads to a run, or to a review of random images."""
-    return (path / CONFIG).is_file() or (path / DRAWN).is_file()
+    return (path / CONFIG).is_file() or (path / REVIEW_FILE).is_file()
 
 
-def open_folder(path: str | os.PathLike[str]) -> Folder:
+def open_review_folder(path: str | os.PathLike[str]) -> ReviewFolder:
     """Open a run, or a review of random images."""
     folder = Path(path)
-    if (folder / CONFIG).is_file() or not (folder / DRAWN).is_file():
+    if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
         run = open_run(folder)
-        return Folder(folder, run.config.classes, run.config.data, run)
+        return ReviewFolder(folder, run.config.classes, run.config.data, run)
     about = _about(folder)
-    return Folder(folder, tuple(about["classes"]), about["data"], None, int(about["images"]))
+    return ReviewFolder(folder, tuple(about["classes"]), about["data"], None, int(about["images"]))
 
 
-def draw(data: Dataset, split: str, images: int, seed: int, out: Path) -> Folder:
+def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
     """Draw images at random, and ask of each of them every class that is not known: a small fully known set.
 
     The same call again opens what is there, decisions and all; another one for the same folder is refused.
@@ -95,11 +95,11 @@ def draw(data: Dataset, split: str, images: int, seed: int, out: Path) -> Folder
         raise InputError(f"{data.name} was made by hand, not loaded by name: it cannot be opened again for a review.")
     about = {"format": FORMAT, "data": dict(data.recipe), "classes": list(data.classes), "split": split}
     about |= {"images": images, "seed": seed}
-    if (out / DRAWN).exists():
+    if (out / REVIEW_FILE).exists():
         if _about(out) != json.loads(json.dumps(about)):
             raise RunError(f"{out} holds another review already. Choose another folder with --out.")
-        return open_folder(out)
-    rows = generator(seed, "review").permutation(len(source))[:images]
+        return open_review_folder(out)
+    rows = numpy_generator(seed, "review").permutation(len(source))[:images]
     table = _asked(source, rows)
     if not len(table):
         raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to ask.")
@@ -115,8 +115,8 @@ def draw(data: Dataset, split: str, images: int, seed: int, out: Path) -> Folder
     out.mkdir(parents=True, exist_ok=True)
     with atomic_path(out / CANDIDATES) as temporary:
         pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(header).encode()}), temporary)
-    write_json(out / DRAWN, about)
-    return open_folder(out)
+    write_json(out / REVIEW_FILE, about)
+    return open_review_folder(out)
 
 
 def _asked(source: Split, rows: NDArray[np.int64]) -> pa.Table:
@@ -146,7 +146,7 @@ def _named(names: Sequence[str], numbers: NDArray[np.int64]) -> pa.Array:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    path = folder / DRAWN
+    path = folder / REVIEW_FILE
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         version = about["format"]

@@ -16,11 +16,11 @@ from labelgap.data.dataset import Split
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.estimate import Estimate, estimate_missing, first_gaps
-from labelgap.review.folder import Folder
-from labelgap.review.standing import Standing
+from labelgap.review.folder import ReviewFolder
+from labelgap.review.progress import CurrentDecisions
+from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, first_undecided
 from labelgap.review.store import FILE as STORE
-from labelgap.review.store import Store
+from labelgap.review.store import DecisionStore
 
 __all__ = ["ClassProgress", "Progress", "Review"]
 
@@ -84,13 +84,13 @@ class Review:
         split: leave out the candidates of other splits.
     """
 
-    def __init__(self, folder: Folder, split: str | None = None) -> None:
+    def __init__(self, folder: ReviewFolder, split: str | None = None) -> None:
         self.folder, self.split = folder, split
         self.name = folder.path.resolve().name
         self.candidates = Candidates(folder.path / CANDIDATES, folder.classes, split)
         if not len(self.candidates):
             raise RunError(f"{folder.path} has no candidates{f' of {split}' if split else ''}: nothing to review.")
-        self.store = Store(folder.path / STORE)
+        self.store = DecisionStore(folder.path / STORE)
         self._memory: dict[str, tuple[int, Any]] = {}
 
     @property
@@ -103,9 +103,9 @@ class Review:
         self.store.close()
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> CurrentDecisions:
         """What stands for every candidate."""
-        return Standing(self.candidates, self.store)
+        return CurrentDecisions(self.candidates, self.store)
 
     def remembered(self, key: str, make: Callable[[], Any]) -> Any:
         """Return what was made after the last decision, or make it: much is asked for again before anybody decides."""
@@ -179,20 +179,20 @@ class Review:
         )
         return [ClassProgress(*row) for row in rows if row[2] or row[6]]
 
-    def estimate(self, class_number: int | None = None) -> Estimate | None:
+    def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
         """Estimate how many labels are missing, of one class or of all; None where no random label counts yet."""
         columns, standing = self.candidates.columns, self.standing
         shown, sampled = self.candidates.keys
         with standing.lock:
             standing.refresh()
             listed = columns.kind != WRONG
-            gaps = first_gaps(
+            gaps = first_undecided(
                 columns.class_number[listed], shown[listed], standing.decided[listed], len(self.candidates.classes)
             )
             counts = (columns.random_rank > 0) & standing.decided & (sampled < gaps[columns.class_number])
             if class_number is not None:
                 counts &= columns.class_number == class_number
-            return estimate_missing(columns.class_number[counts], standing.value[counts], self._unknown)
+            return estimate_from_sample(columns.class_number[counts], standing.value[counts], self._unknown)
 
     @cached_property
     def _unknown(self) -> NDArray[np.int64]:

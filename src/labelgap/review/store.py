@@ -24,10 +24,10 @@ import pyarrow as pa
 from labelgap.core.errors import RunError
 from labelgap.labels import Revisions
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.events import Decision, Event, Outcome, Undo
-from labelgap.review.identity import Entry
+from labelgap.review.events import Decision, DecisionEvent, DecisionOutcome, Undo
+from labelgap.review.label_key import LabelKey
 
-__all__ = ["FILE", "SOURCE", "Store", "decisions"]
+__all__ = ["DecisionStore", "FILE", "SOURCE", "decisions"]
 
 FILE: Final = "review.sqlite"
 SOURCE: Final = "review"
@@ -68,7 +68,7 @@ SELECT {_FIELDS} FROM events WHERE id IN
 """
 
 
-class Store:
+class DecisionStore:
     """The list of events of one review. Threads may share it, and several processes may have the same file open.
 
     Args:
@@ -108,7 +108,7 @@ class Store:
         with self._lock:
             self._connection.close()
 
-    def append(self, actions: Iterable[Decision | Undo], *, reviewer: str, client: str) -> list[Outcome]:
+    def append(self, actions: Iterable[Decision | Undo], *, reviewer: str, client: str) -> list[DecisionOutcome]:
         """Write decisions and undos, all of them or none, and say what became of each.
 
         Args:
@@ -124,11 +124,11 @@ class Store:
                 for action in actions
             ]
 
-    def events(self, since: int = 0) -> list[Event]:
+    def events(self, since: int = 0) -> list[DecisionEvent]:
         """Return the events after number ``since``, in order."""
         return self._rows(f"SELECT {_FIELDS} FROM events WHERE id > ? ORDER BY id", (since,))
 
-    def recent(self, most: int) -> list[Event]:
+    def recent(self, most: int) -> list[DecisionEvent]:
         """Return the last events, in order."""
         return self._rows(f"SELECT {_FIELDS} FROM events ORDER BY id DESC LIMIT ?", (most,))[::-1]
 
@@ -138,31 +138,31 @@ class Store:
             (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
         return int(last)
 
-    def standing(self) -> list[Event]:
+    def standing(self) -> list[DecisionEvent]:
         """Return the decision that stands for each label, in the order in which they were made."""
         return self._rows(_STANDING, ())
 
-    def standing_of(self, entry: Entry) -> Event | None:
+    def standing_of(self, entry: LabelKey) -> DecisionEvent | None:
         """Return the decision that stands for one label."""
         with self._lock, _told(self.path):
             return self._stands(entry)
 
-    def counting(self) -> list[Event]:
+    def counting(self) -> list[DecisionEvent]:
         """Return all decisions that count and were not undone; an older one stands again when the newer is undone."""
         return self._rows(f"SELECT {_FIELDS} FROM events AS d WHERE {_COUNTING} ORDER BY id", ())
 
-    def touched(self) -> list[tuple[Entry, int]]:
+    def touched(self) -> list[tuple[LabelKey, int]]:
         """Return the number of the last event about each label, undos among them."""
         query = "SELECT split, image, class, max(id) FROM events GROUP BY split, image, class"
         with self._lock, _told(self.path):
-            return [(Entry(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
+            return [(LabelKey(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
 
-    def _decide(self, decision: Decision, reviewer: str, client: str) -> Outcome:
+    def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
         entry, standing = decision.entry, self._stands(decision.entry)
         there = self._by_request(decision.request)
         if there is not None:  # sent again, because the first answer did not arrive
             lost = not there.counts and standing is not None and standing.value != there.value
-            return Outcome(decision.request, "conflict" if lost else "kept", entry, standing)
+            return DecisionOutcome(decision.request, "conflict" if lost else "kept", entry, standing)
         unaware = (
             standing is not None
             and standing.id > decision.saw
@@ -170,24 +170,24 @@ class Store:
             and standing.value != decision.value
         )
         self._insert(reviewer, client, decision.request, entry, decision, counts=not unaware, saw=decision.saw)
-        return Outcome(decision.request, "conflict" if unaware else "kept", entry, self._stands(entry))
+        return DecisionOutcome(decision.request, "conflict" if unaware else "kept", entry, self._stands(entry))
 
-    def _undo(self, undo: Undo, reviewer: str, client: str) -> Outcome:
+    def _undo(self, undo: Undo, reviewer: str, client: str) -> DecisionOutcome:
         event = self._by_request(undo.of) if isinstance(undo.of, str) else self._by_id(undo.of)
         if event is None or event.undoes is not None:
-            return Outcome(undo.request, "nothing", None, None)
+            return DecisionOutcome(undo.request, "nothing", None, None)
         undone = self._connection.execute("SELECT 1 FROM events WHERE undoes = ?", (event.id,)).fetchone()
         if undone is None:
             self._insert(reviewer, client, undo.request, event.entry, event, undoes=event.id)
-        return Outcome(undo.request, "kept", event.entry, self._stands(event.entry))
+        return DecisionOutcome(undo.request, "kept", event.entry, self._stands(event.entry))
 
     def _insert(
         self,
         reviewer: str,
         client: str,
         request: str,
-        entry: Entry,
-        about: Decision | Event,
+        entry: LabelKey,
+        about: Decision | DecisionEvent,
         *,
         counts: bool = True,
         saw: int = 0,
@@ -202,21 +202,21 @@ class Store:
             (*row, int(counts), saw, client, request),
         )
 
-    def _stands(self, entry: Entry) -> Event | None:
+    def _stands(self, entry: LabelKey) -> DecisionEvent | None:
         query = f"SELECT {_FIELDS} FROM events AS d WHERE split = ? AND image = ? AND class = ? AND {_COUNTING}"
         return self._one(f"{query} ORDER BY id DESC LIMIT 1", entry)
 
-    def _by_request(self, request: str) -> Event | None:
+    def _by_request(self, request: str) -> DecisionEvent | None:
         return self._one(f"SELECT {_FIELDS} FROM events WHERE request = ?", (request,))
 
-    def _by_id(self, number: int) -> Event | None:
+    def _by_id(self, number: int) -> DecisionEvent | None:
         return self._one(f"SELECT {_FIELDS} FROM events WHERE id = ?", (number,))
 
-    def _one(self, query: str, values: Sequence[Any]) -> Event | None:
+    def _one(self, query: str, values: Sequence[Any]) -> DecisionEvent | None:
         row = self._connection.execute(query, tuple(values)).fetchone()
         return None if row is None else _event(row)
 
-    def _rows(self, query: str, values: Sequence[Any]) -> list[Event]:
+    def _rows(self, query: str, values: Sequence[Any]) -> list[DecisionEvent]:
         with self._lock, _told(self.path):
             return [_event(row) for row in self._connection.execute(query, tuple(values))]
 
@@ -265,10 +265,10 @@ def decisions(path: str | Path, split: str | None = None) -> Revisions:
     return Revisions.from_table(pa.table(columns))
 
 
-def _event(row: Sequence[Any]) -> Event:
+def _event(row: Sequence[Any]) -> DecisionEvent:
     number, time, reviewer, split, image, name, value, kind, score, undoes, counts, client, request = row
-    made, entry = datetime.fromisoformat(time), Entry(split, image, name)
-    return Event(number, made, reviewer, entry, value, kind, score, undoes, bool(counts), client, request)
+    made, entry = datetime.fromisoformat(time), LabelKey(split, image, name)
+    return DecisionEvent(number, made, reviewer, entry, value, kind, score, undoes, bool(counts), client, request)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -15,9 +15,9 @@ import torch
 
 from labelgap.core.errors import RunError
 from labelgap.data import load
-from labelgap.studies.study import Member, Study
+from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run, fit, open_run
-from labelgap.training.config import FILE as CONFIG
+from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
 __all__ = ["EPOCHS", "SIZES", "run_demo"]
 
@@ -55,7 +55,10 @@ def run_demo(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already: choose another --out, or remove it.")
-    members = [Member("all labels", "all-labels", ceiling=True), *(Member(name, name) for name in METHODS)]
+    members = [
+        StudyMember("all labels", "all-labels", extra_labels=True),
+        *(StudyMember(name, name) for name in METHODS),
+    ]
     train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
     with suppress(KeyboardInterrupt):
         for member, path in zip(members, _all(train, members, processes or _cores(device)), strict=True):
@@ -71,7 +74,7 @@ def run_demo(
     return study
 
 
-def _all(train: Callable[..., Path], members: list[Member], processes: int) -> Iterator[Path]:
+def _all(train: Callable[..., Path], members: list[StudyMember], processes: int) -> Iterator[Path]:
     """Train every member, several at a time, and yield their folders in order; none waits in a queue."""
     if processes == 1:
         yield from map(train, members)
@@ -96,7 +99,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _train(
-    member: Member,
+    member: StudyMember,
     folder: Path,
     epochs: int,
     seed: int,
@@ -105,7 +108,7 @@ def _train(
     quiet: bool = False,
 ) -> Path:
     data = load("digits", train=sizes[0], val=sizes[1], test=sizes[2])
-    labels, method = (data.reveal(), "bce") if member.ceiling else (data, member.label)
+    labels, method = (data.reveal(), "bce") if member.extra_labels else (data, member.label)
     out = folder / member.folder
     settings: dict[str, Any] = {"epochs": epochs, "batch_size": BATCH_SIZE, "seed": seed, "device": device}
     return fit(labels, method, out=out, quiet=quiet, **settings).path

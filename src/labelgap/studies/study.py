@@ -12,25 +12,25 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import write_json
 from labelgap.training import Run, open_run
 
-__all__ = ["Member", "Study", "open_study"]
+__all__ = ["Study", "StudyMember", "open_study"]
 
 FILE = "study.json"
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Member:
+class StudyMember:
     """One run of a study.
 
     Attributes:
         label: how it is called in tables and figures.
         folder: of the run, relative to the study's.
-        ceiling: whether it saw labels that the others did not; such a run is shown apart.
+        extra_labels: whether it saw labels that the others did not; such a run is shown apart.
     """
 
     label: str
     folder: str
-    ceiling: bool = False
+    extra_labels: bool = False
 
 
 class Study:
@@ -42,17 +42,17 @@ class Study:
         members: its runs.
     """
 
-    def __init__(self, path: str | os.PathLike[str], title: str, members: Iterable[Member]) -> None:
+    def __init__(self, path: str | os.PathLike[str], title: str, members: Iterable[StudyMember]) -> None:
         self.path = Path(path)
         self.title = title
         self.members = tuple(members)
 
-    def run(self, member: Member) -> Run:
+    def run(self, member: StudyMember) -> Run:
         """Open the run of a member."""
         return open_run(self.path / member.folder)
 
     @property
-    def runs(self) -> list[tuple[Member, Run]]:
+    def runs(self) -> list[tuple[StudyMember, Run]]:
         """Every member with its run."""
         return [(member, self.run(member)) for member in self.members]
 
@@ -73,4 +73,4 @@ def open_study(path: str | os.PathLike[str]) -> Study:
         raise RunError(f"{folder / FILE} is damaged ({error}).") from None
     if stored.get("format") != FORMAT:
         raise RunError(f"{folder} is a study of format {stored.get('format')}; this version reads format {FORMAT}.")
-    return Study(folder, stored["title"], [Member(**member) for member in stored["members"]])
+    return Study(folder, stored["title"], [StudyMember(**member) for member in stored["members"]])

@@ -17,26 +17,26 @@ import torch
 from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
-from labelgap.data.features import FEATURES
-from labelgap.models import create
-from labelgap.objectives import describe
-from labelgap.training.again import command_of, python_of, without_folders
-from labelgap.training.card_results import FEW, headline, results, revisions, thresholds
-from labelgap.training.markdown import escaped, listed, table
+from labelgap.data.readers.features import FEATURES
+from labelgap.losses import describe_method
+from labelgap.models import create_backbone
+from labelgap.training.card_results import RARE_CLASS_LIMIT, headline, results, revisions, thresholds
+from labelgap.training.config.describe import PROTOCOLS, describe_settings, method_citation
+from labelgap.training.config.rerun import train_command, train_script, without_directories
+from labelgap.training.markdown import escape_markdown, join_escaped_names, markdown_table
 from labelgap.training.run import Run
-from labelgap.training.telling import PROTOCOLS, paper_of, settings_in_words
 
-__all__ = ["card", "command_of", "write_card"]
+__all__ = ["render_model_card", "train_command", "write_model_card"]
 
-FILE: Final = "MODEL_CARD.md"
+MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 
 
-def write_card(run: Run, data: Dataset) -> None:
+def write_model_card(run: Run, data: Dataset) -> None:
     """Write the card of a finished run."""
-    write_text(run.path / FILE, card(run, data))
+    write_text(run.path / MODEL_CARD_FILE, render_model_card(run, data))
 
 
-def card(run: Run, data: Dataset) -> str:
+def render_model_card(run: Run, data: Dataset) -> str:
     """Return the card of a finished run as Markdown.
 
     Args:
@@ -45,7 +45,11 @@ def card(run: Run, data: Dataset) -> str:
     """
     name = run.path.resolve().name
     sections = {
-        "": [f"# {escaped(name)}: `{run.config.method}` on {escaped(data.name)}", "", *_lead(run, data)],
+        "": [
+            f"# {escape_markdown(name)}: `{run.config.method}` on {escape_markdown(data.name)}",
+            "",
+            *_lead(run, data),
+        ],
         "Results": results(run, data),
         "Use": _use(run, name),
         "What it is for, and where it ends": _limits(run, data),
@@ -53,7 +57,7 @@ def card(run: Run, data: Dataset) -> str:
         "Method": _method(run),
         "Settings": _settings(run),
         "The same again": _again(run),
-        "Licences": _licences(run, data),
+        "Licenses": _licenses(run, data),
     }
     body = ["\n".join([*([f"## {title}", ""] if title else []), *lines]) for title, lines in sections.items()]
     return "\n".join(["---", *_front_matter(run, data), "---", "", "\n\n".join(body), ""])
@@ -62,7 +66,7 @@ def card(run: Run, data: Dataset) -> str:
 def _front_matter(run: Run, data: Dataset) -> list[str]:
     """Return what the hub reads; strings are written as JSON, which YAML can read."""
     tags = ["labelgap", "multi-label-classification", "missing-labels", run.config.method]
-    lines = ["library_name: labelgap", f"license: {_licence_of(data)}"]
+    lines = ["library_name: labelgap", f"license: {_license_of(data)}"]
     if run.config.backbone != FEATURES:
         lines.append("pipeline_tag: image-classification")
     lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags)]
@@ -83,20 +87,20 @@ def _front_matter(run: Run, data: Dataset) -> list[str]:
     ]
 
 
-def _licence_of(data: Dataset) -> str:
-    """Return what the data's recipe says of its licence; what was learned from them can have no better one."""
-    return json.dumps(str(data.recipe.get("licence", "unknown")))
+def _license_of(data: Dataset) -> str:
+    """Return what the data's recipe says of its license; what was learned from them can have no better one."""
+    return json.dumps(str(data.recipe.get("license", "unknown")))
 
 
 def _lead(run: Run, data: Dataset) -> list[str]:
     config = run.config
     present, absent, unknown = data.train.labels.counts().total
     many = len(config.classes)
-    learned = f"It learned from {len(data.train):,} {_things(run)}s of {escaped(data.name)}"
+    learned = f"It learned from {len(data.train):,} {_things(run)}s of {escape_markdown(data.name)}"
     if unknown:
         learned += f", on which {100 * unknown / (present + absent + unknown):.0f} % of the labels were unknown"
     lines = [
-        f"Says of {_things(run, 'a')} which of {many:,} classes are in it, each on its own: {listed(config.classes)}.",
+        f"Says of {_things(run, 'a')} which of {many:,} classes are in it, each on its own: {join_escaped_names(config.classes)}.",
         f"{learned}. {headline(run)}",
     ]
     if run.metrics.get("interrupted"):
@@ -143,11 +147,13 @@ def _limits(run: Run, data: Dataset) -> list[str]:
             "class, not with 0.5, and do not read it as a frequency."
         )
     never = [name for name, count in zip(data.classes, counts.present, strict=True) if count == 0]
-    rare = [name for name, count in zip(data.classes, counts.present, strict=True) if 0 < count < FEW]
+    rare = [name for name, count in zip(data.classes, counts.present, strict=True) if 0 < count < RARE_CLASS_LIMIT]
     if never:
-        said.append(f"Never seen present in training, so nothing can be expected: {listed(never, 10)}.")
+        said.append(f"Never seen present in training, so nothing can be expected: {join_escaped_names(never, 10)}.")
     if rare:
-        said.append(f"Known to be present in fewer than {FEW} training images, expect little: {listed(rare, 10)}.")
+        said.append(
+            f"Known to be present in fewer than {RARE_CLASS_LIMIT} training images, expect little: {join_escaped_names(rare, 10)}."
+        )
     said.append("This is one training with one seed. How much another seed would differ was not measured.")
     return [f"- {sentence}" for sentence in said]
 
@@ -159,17 +165,17 @@ def _data(data: Dataset) -> list[str]:
         share = 100 * unknown / max(present + absent + unknown, 1)
         rows.append([split.name, f"{len(split):,}", f"{present:,}", f"{absent:,}", f"{unknown:,} ({share:.0f} %)"])
     truth = [split.name for split in data.splits if split.truth is not None and not split.labels.complete]
-    lines = [f"- {escaped(rule)}" for rule in data.rules]
-    lines += ["", *table(("labels observed", "images", "present", "absent", "unknown"), rows)]
+    lines = [f"- {escape_markdown(rule)}" for rule in data.rules]
+    lines += ["", *markdown_table(("labels observed", "images", "present", "absent", "unknown"), rows)]
     if truth:
         lines += ["", f"What was hidden in {' and '.join(truth)} is known, and used for measuring only."]
     return lines
 
 
 def _method(run: Run) -> list[str]:
-    config, entry = run.config, describe(run.config.method)
+    config, entry = run.config, describe_method(run.config.method)
     why = "It was asked for by name." if config.why == "as asked" else f"Chosen by `auto`: {config.why}."
-    paper = paper_of(config.method)
+    paper = method_citation(config.method)
     return [
         f"`{config.method}`: {entry.summary}. {why} What was trained: {PROTOCOLS[config.protocol]}.",
         *(["", f"It follows {paper}. If you use it, cite them."] if paper else []),
@@ -180,16 +186,16 @@ def _method(run: Run) -> list[str]:
 
 def _settings(run: Run) -> list[str]:
     size = None if run.config.backbone == FEATURES else _own_size(run)
-    rows = [(name, escaped(text)) for name, text in settings_in_words(run.config, everything=True, size=size)]
-    return table(("", ""), rows, numbers=False)
+    rows = [(name, escape_markdown(text)) for name, text in describe_settings(run.config, everything=True, size=size)]
+    return markdown_table(("", ""), rows, numbers=False)
 
 
 def _weights(run: Run) -> dict[str, Any]:
-    """Return where the backbone's weights come from, and their licence."""
+    """Return where the backbone's weights come from, and their license."""
     stored: dict[str, Any] | None = run.metrics.get("weights")
     if stored is not None:
         return stored
-    return {"source": run.model.backbone.source, "licence": run.model.backbone.licence}
+    return {"source": run.model.backbone.source, "license": run.model.backbone.license}
 
 
 def _own_size(run: Run) -> int | None:
@@ -198,15 +204,15 @@ def _own_size(run: Run) -> int | None:
         return int(_weights(run)["size"])
     try:
         with torch.device("meta"):
-            return create(run.config.backbone, pretrained=False).input.size
+            return create_backbone(run.config.backbone, pretrained=False).input.size
     except (LabelGapError, RuntimeError):  # not every network can be built so, and this is not worth a failure
         return None
 
 
 def _again(run: Run) -> list[str]:
-    shown = without_folders(run.config)
-    command = command_of(shown)
-    lines = ["```python", python_of(shown), "```"] if command is None else ["```", _wrapped(command), "```"]
+    shown = without_directories(run.config)
+    command = train_command(shown)
+    lines = ["```python", train_script(shown), "```"] if command is None else ["```", _wrapped(command), "```"]
     cut = " Folders are cut off here; `config.json` has them." if shown != run.config else ""
     made = f"Made with labelgap {_version()}, torch {torch.__version__} and Python {platform.python_version()}"
     device = (
@@ -225,17 +231,17 @@ def _wrapped(command: str) -> str:
     return " \\\n  ".join(map(shlex.join, lines))
 
 
-def _licences(run: Run, data: Dataset) -> list[str]:
+def _licenses(run: Run, data: Dataset) -> list[str]:
     weights = _weights(run)
-    said = data.recipe.get("licence")
+    said = data.recipe.get("license")
     known = (
-        f"{escaped(str(said))}."
+        f"{escape_markdown(str(said))}."
         if said
-        else "labelgap does not know their licence. Ask, before you pass the weights on."
+        else "labelgap does not know their license. Ask, before you pass the weights on."
     )
     return [
-        f"- Weights the backbone began with: {escaped(weights['source'])}; {escaped(weights['licence'])}.",
-        f"- Data ({escaped(data.name)}): {known}",
+        f"- Weights the backbone began with: {escape_markdown(weights['source'])}; {escape_markdown(weights['license'])}.",
+        f"- Data ({escape_markdown(data.name)}): {known}",
         "- labelgap itself: Apache-2.0.",
     ]
 

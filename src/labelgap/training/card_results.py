@@ -8,12 +8,12 @@ import numpy as np
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.metrics import Thresholds
-from labelgap.training.markdown import escaped, table
+from labelgap.training.markdown import escape_markdown, markdown_table
 from labelgap.training.run import Run
 
-__all__ = ["FEW", "headline", "results", "revisions", "thresholds"]
+__all__ = ["RARE_CLASS_LIMIT", "headline", "results", "revisions", "thresholds"]
 
-FEW: Final = 10
+RARE_CLASS_LIMIT: Final = 10
 """A class with fewer known presents than this may be good or bad by chance."""
 
 _ENDS: Final = 5
@@ -53,7 +53,7 @@ def results(run: Run, data: Dataset) -> list[str]:
         return [kept, "", "Nothing was measured: there is neither a val nor a test split."]
     rows = [_row(split, summary[split.name]) for split in splits]
     columns = ("", "images", "mAP", "counted", "mAP per image", "F1 micro", "F1 macro")
-    return [*table(columns, rows), "", kept, "", *_meaning(run, splits), *_classes(run, data)]
+    return [*markdown_table(columns, rows), "", kept, "", *_meaning(run, splits), *_classes(run, data)]
 
 
 def _row(split: Split, measured: dict[str, Any]) -> list[str]:
@@ -105,7 +105,7 @@ def _unmeasured(splits: list[Split]) -> list[str]:
     """Say how much of the splits nobody knows, and what that may do to the numbers."""
     shares = []
     for split in splits:
-        present, absent, unknown = split.best_labels.counts().total
+        present, absent, unknown = split.evaluation_labels.counts().total
         if unknown:
             shares.append(f"{100 * unknown / (present + absent + unknown):.0f} % of the {split.name} labels")
     if not shares:
@@ -115,7 +115,7 @@ def _unmeasured(splits: list[Split]) -> list[str]:
 
 
 def _by_chance(split: Split) -> float:
-    counts = split.best_labels.counts()
+    counts = split.evaluation_labels.counts()
     both = (counts.present > 0) & (counts.absent > 0)
     return float((counts.present[both] / (counts.present[both] + counts.absent[both])).mean())
 
@@ -131,12 +131,12 @@ def _classes(run: Run, data: Dataset) -> list[str]:
         return []
     order = sorted(each, key=lambda name: -each[name])
     whole = len(order) <= 2 * _ENDS
-    held, seen = split.best_labels.counts().present, data.train.labels.counts().present
+    held, seen = split.evaluation_labels.counts().present, data.train.labels.counts().present
     place = {name: number for number, name in enumerate(data.classes)}
     groups = [order] if whole else [order[:_ENDS], order[-_ENDS:]]
     found = run.thresholds
     rows = [
-        [f"{escaped(name)}{_STAR if held[place[name]] < FEW else ''}", _percent(each[name])]
+        [f"{escape_markdown(name)}{_STAR if held[place[name]] < RARE_CLASS_LIMIT else ''}", _percent(each[name])]
         + [f"{counts[place[name]]:,}" for counts in (held, seen)]
         + [f"{found.values[place[name]]:.2f}, {found.marks[place[name]]}"]
         for group in groups
@@ -147,9 +147,9 @@ def _classes(run: Run, data: Dataset) -> list[str]:
     title = "every class that counts" if whole else f"the {_ENDS} strongest and the {_ENDS} weakest classes"
     lines = ["", f"On {split.name}, {title}:", ""]
     known = (f"known present in {split.name}", "known present in train")
-    lines += table(("", "average precision", *known, "threshold"), rows)
+    lines += markdown_table(("", "average precision", *known, "threshold"), rows)
     if any(row[0].endswith(_STAR) for row in rows):
-        lines += ["", f"{_STAR.strip()} fewer than {FEW} known presents: its number may be chance."]
+        lines += ["", f"{_STAR.strip()} fewer than {RARE_CLASS_LIMIT} known presents: its number may be chance."]
     return lines
 
 

@@ -8,7 +8,7 @@ import torch
 
 from labelgap.core.errors import InputError
 
-__all__ = ["choose_device", "use_workers"]
+__all__ = ["choose_device", "choose_workers"]
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -34,11 +34,11 @@ def choose_device(asked: str = "auto") -> torch.device:
     return device
 
 
-def use_workers(asked: int | None, device: torch.device) -> int:
+def choose_workers(asked: int | None, device: torch.device) -> int:
     """Return how many processes decode images: as asked, else enough to keep a GPU busy, and none beside a CPU.
 
     Example:
-        >>> use_workers(None, torch.device("cpu"))
+        >>> choose_workers(None, torch.device("cpu"))
         0
     """
     if asked is not None:

@@ -12,7 +12,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.metrics import Thresholds, average_precision, f1, precision, recall
-from labelgap.metrics.intervals import FEWEST, bootstrap_intervals
+from labelgap.metrics.bootstrap import MIN_KNOWN_LABELS, bootstrap_intervals
 
 __all__ = ["evaluate_in_full", "evaluate_scores", "match_classes", "probabilities"]
 
@@ -122,7 +122,11 @@ def _why(present: int, absent: int) -> str | None:
     if not present or not absent:
         lacking = "label" if not present and not absent else "present" if not present else "absent"
         return f"no known {lacking}: nothing can be measured"
-    return f"fewer than {FEWEST} known of a state: no interval" if min(present, absent) < FEWEST else None
+    return (
+        f"fewer than {MIN_KNOWN_LABELS} known of a state: no interval"
+        if min(present, absent) < MIN_KNOWN_LABELS
+        else None
+    )
 
 
 def match_classes(

@@ -12,37 +12,37 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.core.machine import in_words
-from labelgap.core.processes import is_main
-from labelgap.core.seeds import derive, seed_everything
+from labelgap.core.distributed import is_main_process
+from labelgap.core.seeds import derive_seed, seed_everything
+from labelgap.core.system import format_bytes
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
+from labelgap.losses import Loss
 from labelgap.metrics import Thresholds, revision_quality, thresholds
-from labelgap.objectives import Objective
-from labelgap.training.card import FILE as CARD
-from labelgap.training.card import write_card
-from labelgap.training.checkpoint import State, remove_previous, saying_what_is_kept
-from labelgap.training.config import read_config, write_config
-from labelgap.training.cost import Cost, announce, measure
-from labelgap.training.defaults import TrainingSettings
-from labelgap.training.devices import choose_device, use_workers
+from labelgap.training.card import MODEL_CARD_FILE as CARD
+from labelgap.training.card import write_model_card
+from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs
+from labelgap.training.checkpoints.history import write_history
+from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
+from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
+from labelgap.training.config.schema import read_config, write_config
+from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores, probabilities
-from labelgap.training.history import write_history
-from labelgap.training.keeping import stopped_early
-from labelgap.training.parallel import check_batch, join, local_device, wait
-from labelgap.training.phases import Outcome, Phase, linear_phase, linear_start, network_phase
-from labelgap.training.prediction_calibration import calibration_of
+from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
+from labelgap.training.loop.epoch_end import should_stop
+from labelgap.training.loop.trace import finish_trace
+from labelgap.training.prediction_calibration import fit_platt_calibration
 from labelgap.training.progress import Reporter
+from labelgap.training.protocols import PhaseResult, TrainingContext, linear_init_phase, linear_phase, network_phase
 from labelgap.training.run import Run, write_predictions
-from labelgap.training.settings import Wishes, decide, holds_run, open_folder
-from labelgap.training.traces import finish_trace
-from labelgap.training.vectors import build_network, vector_width
 
 __all__ = ["dry_run", "fit"]
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Execution:
     """How a run goes on its way: not what it does, and so not in its configuration."""
 
     device: torch.device
@@ -96,94 +96,100 @@ def fit(
     Returns:
         The run; finished, unless a Ctrl-C came before the first epoch was done.
     """
-    wishes = Wishes(method, dict(options or {}), preset, backbone, None if weights is None else os.fspath(weights))
+    wishes = TrainingRequest(
+        method, dict(options or {}), preset, backbone, None if weights is None else os.fspath(weights)
+    )
     wishes = replace(wishes, protocol=protocol, head=head, seed=seed, select=select, trace=trace, training=training)
     wishes = replace(wishes, allow_micro_batch=allow_micro_batch)
     where = local_device(choose_device(device))
-    join(where)
-    return _fit(data, wishes, Path(out), _Way(where, use_workers(workers, where), _reporter(quiet)), resume)
+    init_distributed(where)
+    return _fit(data, wishes, Path(out), _Execution(where, choose_workers(workers, where), _reporter(quiet)), resume)
 
 
-def dry_run(data: Dataset, wishes: Wishes, *, device: str = "auto", workers: int | None = None) -> Cost:
+def dry_run(
+    data: Dataset, wishes: TrainingRequest, *, device: str = "auto", workers: int | None = None
+) -> CostEstimate:
     """Decide everything and measure what a run would cost, on a few batches; nothing is written but the cache."""
     where = choose_device(device)
-    config, _, objective = decide(data, wishes, where)
-    objective.to(where).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    network = build_network(config, vector_width(data)).to(where)
-    return measure(data, config, network, objective, where, use_workers(workers, where))
+    config, _, loss_fn = resolve_config(data, wishes, where)
+    loss_fn.to(where).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    network = build_classifier(config, feature_width(data)).to(where)
+    return measure_cost(data, config, network, loss_fn, where, choose_workers(workers, where))
 
 
 def _reporter(quiet: bool) -> Reporter:
-    return Reporter(quiet or not is_main())
+    return Reporter(quiet or not is_main_process())
 
 
-def _fit(data: Dataset, wishes: Wishes, folder: Path, way: _Way, resume: bool) -> Run:
-    stored = read_config(folder) if resume and holds_run(folder) else None
-    config, selection, objective = decide(data, wishes, way.device, stored)
-    check_batch(config.batch_size)
-    objective.to(way.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    open_folder(folder, config, resume)
-    wait()
+def _fit(data: Dataset, wishes: TrainingRequest, folder: Path, way: _Execution, resume: bool) -> Run:
+    stored = read_config(folder) if resume and is_run_folder(folder) else None
+    config, selection, loss_fn = resolve_config(data, wishes, way.device, stored)
+    check_batch_size(config.batch_size)
+    loss_fn.to(way.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    prepare_folder(folder, config, resume)
+    barrier()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
         way.reporter.say(f"{folder} is finished already")
-        if is_main() and not (folder / CARD).exists():
-            write_card(done, data)
+        if is_main_process() and not (folder / CARD).exists():
+            write_model_card(done, data)
         return done
     way.reporter.say(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
     way.reporter.say(selection.why)
-    if objective.state_bytes:
-        way.reporter.say(f"{objective.name} keeps {in_words(objective.state_bytes)} for the training images")
-    seed_everything(derive(config.seed, "initialisation"))
-    network = build_network(config, vector_width(data)).to(way.device)
-    announce(data, config, network, objective, way.device, way.workers, way.reporter)
-    if is_main():
+    if loss_fn.state_bytes:
+        way.reporter.say(f"{loss_fn.name} keeps {format_bytes(loss_fn.state_bytes)} for the training images")
+    seed_everything(derive_seed(config.seed, "initialisation"))
+    network = build_classifier(config, feature_width(data)).to(way.device)
+    report_cost(data, config, network, loss_fn, way.device, way.workers, way.reporter)
+    if is_main_process():
         write_config(folder, config)
-    phase = Phase(folder, data, config, selection, network, way.device, way.workers, way.reporter)
-    outcome = _train(phase, objective)
+    phase = TrainingContext(folder, data, config, selection, network, way.device, way.workers, way.reporter)
+    outcome = _train(phase, loss_fn)
     if outcome.state.epoch:
-        with saying_what_is_kept(folder):
+        with report_saved_epochs(folder):
             _finish(phase, outcome)
-    wait()
+    barrier()
     return Run(folder)
 
 
-def _train(phase: Phase, objective: Objective) -> Outcome:
+def _train(phase: TrainingContext, loss_fn: Loss) -> PhaseResult:
     """Go through the protocol's one phase or two."""
     config = phase.config
     if config.protocol == "linear":
         return linear_phase(phase)
     if config.protocol == "end-to-end":
-        return network_phase(phase, objective)
-    start = linear_start(phase)
+        return network_phase(phase, loss_fn)
+    start = linear_init_phase(phase)
     if start is None:
-        return Outcome(State(), Revisions(), lambda split: np.zeros((0, len(config.classes)), dtype=np.float32))
-    return network_phase(phase, objective, start)
+        return PhaseResult(
+            TrainingState(), Revisions(), lambda split: np.zeros((0, len(config.classes)), dtype=np.float32)
+        )
+    return network_phase(phase, loss_fn, start)
 
 
-def _finish(phase: Phase, outcome: Outcome) -> None:
+def _finish(phase: TrainingContext, outcome: PhaseResult) -> None:
     """Measure the best epoch, and write what the run came to."""
     data, config, state = phase.data, phase.config, outcome.state
     logits = {split.name: outcome.logits(split.name) for split in data.splits}
     chosen = _thresholds(data, logits)
-    calibration = None if data.val is None else calibration_of(logits["val"], data.val.labels)
+    calibration = None if data.val is None else fit_platt_calibration(logits["val"], data.val.labels)
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
-        "interrupted": state.epoch < config.epochs and not stopped_early(state, config.stop_below),
+        "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
         "seconds": sum(record["seconds"] for record in state.history) + outcome.seconds_before,
         "select": config.select,
         "score": state.best_score,
-        "weights": {"source": phase.network.backbone.source, "licence": phase.network.backbone.licence},
+        "weights": {"source": phase.network.backbone.source, "license": phase.network.backbone.license},
         "calibration": calibration,
         "thresholds": {"values": chosen.values.tolist(), "marks": list(chosen.marks)},
     }
     for split in data.splits:
         if split.name != "train" or split.truth is not None:
-            summary[split.name] = evaluate_scores(logits[split.name], split.best_labels, chosen)
+            summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, chosen)
     truth = data.train.truth
     if len(outcome.revisions) and truth is not None:
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, outcome.revisions))
-    if not is_main():
+    if not is_main_process():
         return
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
     write_predictions(phase.folder, held_out, config.classes)
@@ -191,7 +197,7 @@ def _finish(phase: Phase, outcome: Outcome) -> None:
     write_history(phase.folder, state, summary)
     if not summary["interrupted"]:
         remove_previous(phase.folder)
-    write_card(Run(phase.folder), data)
+    write_model_card(Run(phase.folder), data)
 
 
 def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresholds:

@@ -17,16 +17,16 @@ from scipy.special import expit
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 
-__all__ = ["Calibration", "calibration_of", "platt", "read_calibration"]
+__all__ = ["PlattCalibration", "fit_platt_calibration", "platt", "read_calibration"]
 
-FEWEST: Final = 5
+MIN_LABELS: Final = 5
 """Known present and known absent labels in val that a class must have, each, to be calibrated."""
 
 _STEPS: Final = 100
 
 
 @dataclass(frozen=True)
-class Calibration:
+class PlattCalibration:
     """A line through logits: the probability is the sigmoid of ``scale`` × logit + ``offset``.
 
     Attributes:
@@ -52,7 +52,7 @@ class Calibration:
         return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
 
 
-def calibration_of(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
+def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
     """Find the calibration of a run on val, as its summary keeps it; None where val supports none.
 
     Args:
@@ -65,13 +65,13 @@ def calibration_of(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.
     Example:
         >>> random = np.random.default_rng(0)
         >>> labels = (random.random((400, 2)) < 0.5).astype(np.int8)
-        >>> found = calibration_of(random.normal(size=(400, 2)) + labels, labels)
+        >>> found = fit_platt_calibration(random.normal(size=(400, 2)) + labels, labels)
         >>> found["classes"], round(found["scale"]), round(found["known"])
         ([True, True], 1, 1)
     """
     codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
-    supported = (present >= FEWEST) & (absent >= FEWEST)
+    supported = (present >= MIN_LABELS) & (absent >= MIN_LABELS)
     known = (codes != UNKNOWN) & supported[None, :]
     if not known.any() or not np.isfinite(logits[known]).all():
         return None
@@ -80,17 +80,17 @@ def calibration_of(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.
         return None
     share = known.sum() / (len(codes) * supported.sum())
     counts = int(present[supported].sum()), int(absent[supported].sum())
-    found = Calibration(scale, offset, tuple(supported.tolist()), *counts, float(share))
+    found = PlattCalibration(scale, offset, tuple(supported.tolist()), *counts, float(share))
     return {"method": "platt", **asdict(found), "classes": list(found.classes)}
 
 
-def read_calibration(summary: Mapping[str, Any]) -> Calibration | None:
+def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
     """Return the calibration in a run's summary; None for a run without one, or from before there were any."""
     stored = summary.get("calibration")
     if not stored:
         return None
     numbers = {name: stored[name] for name in ("scale", "offset", "present", "absent", "known")}
-    return Calibration(classes=tuple(stored["classes"]), **numbers)
+    return PlattCalibration(classes=tuple(stored["classes"]), **numbers)
 
 
 def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tuple[float, float]:
@@ -119,8 +119,8 @@ def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tupl
     values = logits.astype(np.float64)
     many, few = int(present.sum()), int((~present).sum())
     targets = np.where(present, (many + 1) / (many + 2), 1 / (few + 2))
-    centre, spread = float(values.mean()), float(values.std()) or 1.0
-    design = np.stack([(values - centre) / spread, np.ones_like(values)])
+    center, spread = float(values.mean()), float(values.std()) or 1.0
+    design = np.stack([(values - center) / spread, np.ones_like(values)])
     line = np.array([0.0, np.log((many + 1) / (few + 1))])
     cost = _cost(line, design, targets)
     for _ in range(_STEPS):
@@ -133,7 +133,7 @@ def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tupl
         line, cost = line - step, min(cost, tried)
         if np.abs(step).max() < 1e-10:
             break
-    return float(line[0] / spread), float(line[1] - line[0] * centre / spread)
+    return float(line[0] / spread), float(line[1] - line[0] * center / spread)
 
 
 def _cost(line: NDArray[np.float64], design: NDArray[np.float64], targets: NDArray[np.float64]) -> float:

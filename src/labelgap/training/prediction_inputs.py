@@ -16,10 +16,10 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
 from labelgap.data.decoding import to_rgb
-from labelgap.data.features import FeatureVectors
-from labelgap.data.images import FileImages, ImageSource, row_numbers
+from labelgap.data.images import FileImages, ImageSource, check_rows
+from labelgap.data.readers.features import FeatureVectors
 
-__all__ = ["GivenPictures", "as_source"]
+__all__ = ["InMemoryImages", "as_image_source"]
 
 _KINDS: Final = (
     "paths of files, Pillow images, uint8 arrays (H, W), (H, W, 3) or (N, H, W, 3), tensors (C, H, W) or (N, C, H, W) "
@@ -28,7 +28,7 @@ _KINDS: Final = (
 )
 
 
-class GivenPictures:
+class InMemoryImages:
     """Pictures of any sizes that are in memory already; each is brought to bytes when it is asked for.
 
     Args:
@@ -36,7 +36,7 @@ class GivenPictures:
             come. Numbers are uint8, or floats from 0 to 1, which are rounded to bytes.
 
     Example:
-        >>> given = GivenPictures([Image.new("L", (5, 4)), np.zeros((2, 3, 3), np.uint8)])
+        >>> given = InMemoryImages([Image.new("L", (5, 4)), np.zeros((2, 3, 3), np.uint8)])
         >>> given[0].shape, given[1].shape
         ((4, 5, 3), (2, 3, 3))
     """
@@ -64,7 +64,7 @@ class GivenPictures:
 
     def select(self, rows: ArrayLike) -> Self:
         """Return these rows, in this order."""
-        chosen = row_numbers(rows, len(self)).tolist()
+        chosen = check_rows(rows, len(self)).tolist()
         selected = type(self)([self.pictures[row] for row in chosen])
         selected.names = tuple(self.names[row] for row in chosen)
         return selected
@@ -78,7 +78,7 @@ class GivenPictures:
         return digest.hexdigest()
 
 
-def as_source(images: Any) -> ImageSource:
+def as_image_source(images: Any) -> ImageSource:
     """Turn what was given to ``Run.predict`` into a source of images, or say what can be given.
 
     Args:
@@ -100,7 +100,7 @@ def as_source(images: Any) -> ImageSource:
     if isinstance(images, str | os.PathLike):
         return _files([images])
     if isinstance(images, Image.Image):
-        return GivenPictures([images])
+        return InMemoryImages([images])
     if isinstance(images, np.ndarray | Tensor):
         return _from_numbers(images)
     if not isinstance(images, Sequence) or isinstance(images, bytes):
@@ -111,7 +111,7 @@ def as_source(images: Any) -> ImageSource:
         if not isinstance(item, Image.Image | np.ndarray | Tensor):
             mixed = " Paths and pictures cannot be mixed." if isinstance(item, str | os.PathLike) else ""
             raise InputError(f"item {place} is a {type(item).__name__}: pictures are {_KINDS}.{mixed}")
-    return GivenPictures(images)
+    return InMemoryImages(images)
 
 
 def _files(names: Sequence[str | os.PathLike[str]]) -> FileImages:
@@ -126,7 +126,7 @@ def _from_numbers(values: NDArray[Any] | Tensor) -> ImageSource:
     if values.ndim == 2 and floating:
         return FeatureVectors(values.detach().cpu().float().numpy() if isinstance(values, Tensor) else values)
     many = values.ndim == 4 or (values.ndim == 3 and not first and values.shape[-1] not in (1, 3))
-    return GivenPictures(list(values) if many else [values])
+    return InMemoryImages(list(values) if many else [values])
 
 
 def _check_numbers(picture: NDArray[Any] | Tensor, what: str) -> None:

@@ -16,28 +16,28 @@ from numpy.typing import NDArray
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
 from labelgap.data.dataset import Dataset
-from labelgap.data.features import FEATURES
 from labelgap.data.images import ImageSource
+from labelgap.data.readers.features import FEATURES
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.models import Classifier
-from labelgap.training.checkpoint import BEST, has_backbone, load_weights
-from labelgap.training.config import RunConfig, read_config
-from labelgap.training.devices import choose_device, use_workers
+from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_weights
+from labelgap.training.checkpoints.history import read_history
+from labelgap.training.config.schema import RunConfig, read_config
+from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes, probabilities
-from labelgap.training.history import read_history
-from labelgap.training.inputs import ImageInputs
-from labelgap.training.keeping import REVISIONS
-from labelgap.training.loop import score_all
-from labelgap.training.prediction_calibration import Calibration, read_calibration
-from labelgap.training.prediction_inputs import as_source
-from labelgap.training.summary import run_html
-from labelgap.training.traces import read_trace
-from labelgap.training.vectors import build_network, stored_width, vector_inputs
+from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
+from labelgap.training.html_repr import run_html
+from labelgap.training.loop.epoch_end import REVISIONS_FILE
+from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.trace import read_trace
+from labelgap.training.loop.trainer import predict_logits
+from labelgap.training.prediction_calibration import PlattCalibration, read_calibration
+from labelgap.training.prediction_inputs import as_image_source
 
 __all__ = ["Run", "open_run", "write_predictions"]
 
-PREDICTIONS = "predictions.parquet"
+PREDICTIONS_FILE = "predictions.parquet"
 
 
 class Run:
@@ -67,7 +67,7 @@ class Run:
         return Thresholds(np.asarray(stored["values"], dtype=np.float64), tuple(stored["marks"]))
 
     @property
-    def calibration(self) -> Calibration | None:
+    def calibration(self) -> PlattCalibration | None:
         """What turns scores into probabilities, where labels of val support it; None where they do not."""
         return read_calibration(self._summary())
 
@@ -76,15 +76,15 @@ class Run:
         """The network with the weights of the best epoch, in eval mode."""
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
-        width = stored_width(self.path / BEST) if self.config.backbone == FEATURES else None
-        network = build_network(self.config, width, pretrained=not has_backbone(self.path))
+        width = stored_feature_width(self.path / BEST) if self.config.backbone == FEATURES else None
+        network = build_classifier(self.config, width, pretrained=not has_backbone(self.path))
         load_weights(self.path, network)
         return network.eval()
 
     @cached_property
     def revisions(self) -> Revisions:
         """Every label the method changed: what it became, and when."""
-        path = self.path / REVISIONS
+        path = self.path / REVISIONS_FILE
         return Revisions.from_parquet(path) if path.exists() else Revisions()
 
     @cached_property
@@ -98,12 +98,12 @@ class Run:
         network = self.model.to(where)
         if not len(images):
             return np.zeros((0, len(self.config.classes)), dtype=np.float32)
-        vectors = vector_inputs(images, network, where)
+        vectors = feature_inputs(images, network, where)
         if vectors is not None:
-            return score_all(network, vectors, batch_size=64)
-        transform, decoding = self.config.transform, use_workers(workers, where)
+            return predict_logits(network, vectors, batch_size=64)
+        transform, decoding = self.config.transform, choose_workers(workers, where)
         pictures = ImageInputs(images, network.backbone, where, workers=decoding, transform=transform)
-        return score_all(network, pictures, batch_size=64)
+        return predict_logits(network, pictures, batch_size=64)
 
     def predict(self, images: Any, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
         """Return the (N, K) scores of images, from 0 to 1: the sigmoid of the logits.
@@ -111,13 +111,13 @@ class Run:
         Args:
             images: one picture or many: paths, Pillow images, arrays ``(H, W, 3)``, tensors ``(C, H, W)`` or
                 ``(N, C, H, W)`` of uint8 or of floats from 0 to 1, a split or a source of images; or ``(N, D)``
-                features where the run was trained on features. ``as_source`` tells all of it.
+                features where the run was trained on features. ``as_image_source`` tells all of it.
             device: "auto", "cpu", "cuda", "mps".
             workers: processes that decode images.
 
         A million images go to a file better, with ``predict_to_file`` or ``labelgap predict``.
         """
-        return probabilities(self.logits(as_source(images), device=device, workers=workers))
+        return probabilities(self.logits(as_image_source(images), device=device, workers=workers))
 
     def evaluate(
         self,
@@ -142,7 +142,7 @@ class Run:
             What ``evaluate_in_full`` returns, and the names of the classes that are not in both.
         """
         chosen = data.splits if split == "all" else (data.split(split),)
-        labels, missing, extra = match_classes([each.best_labels for each in chosen], self.config.classes)
+        labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
         logits = np.concatenate([self.logits(each.images, device=device, workers=workers) for each in chosen])
         measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
@@ -187,5 +187,5 @@ def write_predictions(
         columns |= {f"score.{name}": pa.array(chance[:, column]) for column, name in enumerate(classes)}
         tables.append(pa.table(columns))
     if tables:
-        with atomic_path(folder / PREDICTIONS) as temporary:
+        with atomic_path(folder / PREDICTIONS_FILE) as temporary:
             pq.write_table(pa.concat_tables(tables), temporary)

@@ -18,15 +18,15 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 
-__all__ = ["RULES", "Score", "Selection", "choose_selection"]
+__all__ = ["EpochScore", "RULES", "Selection", "choose_selection"]
 
 RULES = ("clean", "known", "observed", "last")
-FEW = 20
+FEW_PRESENT = 20
 """Fewer known presents than this in val, and the choice of an epoch is left to chance."""
 
 
 @dataclass(frozen=True)
-class Score:
+class EpochScore:
     """How good an epoch is under the rule, and over how many classes that was averaged."""
 
     value: float
@@ -47,7 +47,7 @@ class Selection:
     labels: LabelTable | None
     why: str
 
-    def score(self, scores: NDArray[np.float32] | None) -> Score | None:
+    def score(self, scores: NDArray[np.float32] | None) -> EpochScore | None:
         """Return the score of an epoch from val's logits, or None under "last"."""
         if self.labels is None or scores is None:
             return None
@@ -55,7 +55,7 @@ class Selection:
             raise RunError("the training has diverged, its scores are not finite: try a lower learning rate, --lr.")
         unknown: Literal["absent", "ignore"] = "absent" if self.rule == "observed" else "ignore"
         value, counted = average_precision(scores, self.labels.to_dense(), unknown=unknown, return_counted=True)
-        return Score(float(value), int(counted))
+        return EpochScore(float(value), int(counted))
 
 
 def choose_selection(observed: LabelTable | None, truth: LabelTable | None, asked: str = "auto") -> Selection:
@@ -115,5 +115,9 @@ def _why(rule: str, both: int, observed: LabelTable) -> str:
         "last": "the last epoch is kept",
     }
     known = observed.counts().total[0]
-    few = f"; with {known} known presents in val that is close to chance" if known < FEW and rule != "last" else ""
+    few = (
+        f"; with {known} known presents in val that is close to chance"
+        if known < FEW_PRESENT and rule != "last"
+        else ""
+    )
     return reasons[rule] + few

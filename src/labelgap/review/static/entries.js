@@ -1,6 +1,6 @@
 // The candidates on the page: what is said of each, moving between them, taking things back.
 
-import { tab } from "./memory.js";
+import { tab } from "./storage.js";
 import { name } from "./queue.js";
 
 const WORDS = { 1: "yes", 0: "no", "-1": "can’t tell", "": "not decided" };

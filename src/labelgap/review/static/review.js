@@ -2,8 +2,8 @@
 // other people did.
 
 import { Entries } from "./entries.js";
-import { Large } from "./large.js";
-import { browser, tab } from "./memory.js";
+import { Large } from "./viewer.js";
+import { browser, tab } from "./storage.js";
 import { Queue, name } from "./queue.js";
 
 const EVERY = 3000;

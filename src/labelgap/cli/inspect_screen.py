@@ -1,0 +1,147 @@
+"""The one screen of ``labelgap inspect``: the numbers that matter, what they allow, what to do next."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from labelgap.data.summary import ClassSummary, DatasetSummary
+
+__all__ = ["LABEL_WIDTH", "class_table", "inspect_lines"]
+
+LABEL_WIDTH: Final = 13
+"""Columns of the words at the left."""
+
+_SPLIT: Final = re.compile(r"\b(split|splits|val|test|duplicates?|near-duplicates?|leaks?)\b")
+_SHOWN: Final = 8
+_TIED: Final = "\u00a0"
+"""A blank at which no line is broken."""
+
+
+def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None = None, width: int = 80) -> list[str]:
+    """Return the lines of the screen.
+
+    Args:
+        summary: of the data.
+        seconds: how long reading took.
+        estimate: how long the next command will take, in words.
+        width: columns of the terminal; only commands may be longer, so that they can be copied.
+    """
+    what = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
+    first, took = f"{summary.name}: {what}", f"read in {seconds:.1f} s"
+    read, split = _rules(summary)
+    if len(read) == 1 and len(first) + len(read[0]) + len(took) + 6 <= width:
+        first += f" ({read.pop()})"
+    lines = _beside(first, took, width, "")
+    lines += _states(summary, width)
+    lines += _rarest(summary, width)
+    findings = [_named(finding.text, finding.names) for finding in summary.findings if finding.kind != "few_present"]
+    lines += _block("looks wrong", findings, width)
+    lines += _block("read as", read, width) + _block("split", split, width)
+    lines += _block("you can", summary.can, width) + _block("you cannot", summary.cannot, width)
+    if summary.next:
+        command = f"{'next':<{LABEL_WIDTH}}{summary.next}"
+        lines += [command] if estimate is None else _beside(command, estimate, width, " " * LABEL_WIDTH)
+    return lines
+
+
+def class_table(summary: DatasetSummary) -> list[str]:
+    """Return a line for every class: present, absent, unknown, and the splits on which it can be measured."""
+    longest = max((len(row.name) for row in summary.classes), default=0)
+    left = min(max(longest, len(summary.class_word)), 40) + 2
+    head = f"{summary.class_word:<{left}}{'present':>10}{'absent':>10}{'unknown':>10}   measurable on"
+    return [head, *(_class_row(row, left) for row in summary.classes)]
+
+
+def _class_row(row: ClassSummary, left: int) -> str:
+    name = _one_line(row.name)
+    name = name if len(name) <= left - 2 else name[: left - 3] + "…"
+    return f"{name:<{left}}{row.present:>10,}{row.absent:>10,}{row.unknown:>10,}   {', '.join(row.measurable) or '–'}"
+
+
+def _states(summary: DatasetSummary, width: int) -> list[str]:
+    """Return the table of states: all together, then each split."""
+    rows = {"all": summary.whole, **{f"  {name}": split for name, split in summary.splits.items()}}
+    cells = {
+        name: [f"{value:,}" for value in (row.images, row.present, row.absent, row.unknown)]
+        for name, row in rows.items()
+    }
+    header = [f"{summary.image_word}s", "present", "absent", "unknown"]
+    wide = [max(map(len, column)) + 3 for column in zip(header, *cells.values(), strict=True)]
+
+    def line(name: str, texts: Sequence[str]) -> str:
+        return f"{name:<{LABEL_WIDTH - 3}}" + "".join(f"{text:>{size}}" for text, size in zip(texts, wide, strict=True))
+
+    labels = summary.whole.present + summary.whole.absent + summary.whole.unknown
+    share = _percent(summary.whole.unknown, labels)
+    given = summary.class_words if summary.present_per_image != 1 else summary.class_word
+    note = f"{summary.present_per_image:.1f} {given} given per {summary.image_word}, {share} of labels unknown"
+    first = _beside(line("all", cells.pop("all")), note, width, " " * LABEL_WIDTH, gap=6)
+    return [line("", header), *first, *(line(name, texts) for name, texts in cells.items())]
+
+
+def _percent(part: int, whole: int) -> str:
+    """Return a share without decimals; only nothing is 0 % and only everything is 100 %."""
+    if part in (0, whole):
+        return "0 %" if part == 0 else "100 %"
+    value = round(100 * part / whole)
+    return "under 1 %" if value < 1 else "over 99 %" if value > 99 else f"{value} %"
+
+
+def _rarest(summary: DatasetSummary, width: int) -> list[str]:
+    from labelgap.data.summary import RARE_BELOW
+
+    few = sum(0 < row.present < RARE_BELOW for row in summary.classes)
+    rows = summary.rarest(min(few, _SHOWN) or 3)
+    if not rows:
+        return []
+    text = " · ".join(f"{_one_line(row.name)} {row.present:,}".replace(" ", _TIED) for row in rows)
+    if not few:
+        return _block("rarest", [text], width)
+    left = few - len(rows)
+    text += f" and {left:,} more" if left > 0 else ""
+    note = f"fewer than {RARE_BELOW} {summary.image_word}s: expect little from these"
+    if LABEL_WIDTH + len(text) + 3 + len(note) <= width:
+        return [f"{'rarest':<{LABEL_WIDTH}}{text.replace(_TIED, ' ')}   {note}"]
+    return _block("rarest", [text, note], width)
+
+
+def _rules(summary: DatasetSummary) -> tuple[list[str], list[str]]:
+    """Return how labels were read, and how they were split; without the counts, which the screen shows anyway."""
+    counts = re.compile(rf"{summary.whole.images:,} \w+, {len(summary.classes):,} \w+\b")
+    said = [rule for rule in summary.rules if not counts.match(rule)]
+    known = [rule for rule in said if "nothing is missing here" not in rule]
+    split = [rule for rule in known if _SPLIT.search(rule)]
+    return [rule for rule in known if rule not in split], split
+
+
+def _named(text: str, names: Sequence[str]) -> str:
+    if not names:
+        return text
+    shown = ", ".join(map(_one_line, names[:_SHOWN]))
+    return f"{text}: {shown}" + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+
+
+def _block(label: str, texts: Sequence[str], width: int) -> list[str]:
+    """Return texts beside a word at the left, each from a new line on, folded at the terminal's width."""
+    lines: list[str] = []
+    for text in texts:
+        room = max(width - LABEL_WIDTH, 20)
+        lines += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = [line.replace(_TIED, " ") for line in lines]
+    return [f"{label if number == 0 else '':<{LABEL_WIDTH}}{line}" for number, line in enumerate(lines)]
+
+
+def _beside(text: str, note: str, width: int, indent: str, gap: int = 8) -> list[str]:
+    """Return a note to the right of a text where there is room, else below it."""
+    room = width - len(text) - len(note)
+    if room >= 3:
+        return [text + " " * min(gap, room) + note]
+    return [text, *(indent + line for line in textwrap.wrap(note, max(width - len(indent), 20)))]
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split())

@@ -1,0 +1,131 @@
+"""Differentiable sums and gathers over processes.
+
+Under data parallelism each process sees its shard of the batch, but several objectives look at the whole batch.
+With these functions every process computes the same global loss, and the gradient that reaches its own logits is
+W times its share (W processes); the mean that DistributedDataParallel takes over the processes is then exactly the
+gradient that one process would have computed on the whole batch. Shards may differ in size, and may be empty.
+
+Outside of ``torch.distributed`` everything here is the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["all_max", "all_sum", "gather_rows", "is_main_process", "own_rows", "rank", "single_process", "world_size"]
+
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+def world_size() -> int:
+    """Return how many processes work together; 1 outside of ``torch.distributed``."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _ALONE.get() else 1
+
+
+@contextmanager
+def single_process() -> Iterator[None]:
+    """Let every process work for itself for a while: nothing is summed or gathered, and nobody waits.
+
+    ``rank`` stays, so that what is written is still written by one.
+    """
+    before = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the one that prints and writes."""
+    return rank() == 0
+
+
+def all_sum(values: Tensor) -> Tensor:
+    """Sum a tensor over all processes; its gradient is summed over all processes as well."""
+    if world_size() == 1:
+        return values
+    result: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
+    return result
+
+
+def all_max(values: Tensor) -> Tensor:
+    """Take the maximum of a tensor over all processes. No gradient flows through it."""
+    values = values.detach()
+    if world_size() == 1:
+        return values
+    values = values.clone()
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return values
+
+
+def gather_rows(values: Tensor, dim: int = 0) -> Tensor:
+    """Concatenate the shards of all processes along ``dim``, in the order of the processes.
+
+    The gradient of the result is summed over the processes, and each takes the rows that were its own.
+    """
+    if world_size() == 1:
+        return values
+    result: Tensor = _GatherRows.apply(values, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+def own_rows(values: Tensor, count: int, dim: int = 0) -> Tensor:
+    """Cut this process's ``count`` rows out of what ``gather_rows`` put together."""
+    if world_size() == 1:
+        return values
+    start = sum(_sizes(count, values.device)[: rank()])
+    return values.narrow(dim, start, count)
+
+
+def _sizes(count: int, device: torch.device) -> list[int]:
+    """Return every process's number of rows."""
+    sizes = torch.zeros(world_size(), dtype=torch.int64, device=device)
+    sizes[rank()] = count
+    dist.all_reduce(sizes)
+    return [int(size) for size in sizes.tolist()]
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
+        sizes = _sizes(values.shape[dim], values.device)
+        ctx.dim, ctx.start, ctx.count = dim, sum(sizes[: rank()]), values.shape[dim]
+        padded = list(values.shape)
+        padded[dim] = max(sizes)
+        sent = values.new_zeros(padded)
+        sent.narrow(dim, 0, values.shape[dim]).copy_(values)
+        received = [torch.empty_like(sent) for _ in sizes]
+        dist.all_gather(received, sent)
+        return torch.cat([part.narrow(dim, 0, size) for part, size in zip(received, sizes, strict=True)], dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.narrow(ctx.dim, ctx.start, ctx.count), None

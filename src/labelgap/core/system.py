@@ -1,0 +1,89 @@
+"""What the machine has to offer."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.errors import InputError
+
+__all__ = ["available_memory", "format_bytes", "free_disk_space", "parse_bytes", "used_memory"]
+
+_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+def available_memory() -> int | None:
+    """Return how many bytes of main memory can still be had; None where the system does not say.
+
+    Example:
+        >>> available_memory() is None or available_memory() > 0
+        True
+    """
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def free_disk_space(path: Path) -> int | None:
+    """Return how many bytes the disk still takes where a file or folder is or would be; None where it does not say.
+
+    Example:
+        >>> free_disk_space(Path("not", "there", "yet")) == free_disk_space(Path())
+        True
+    """
+    there = next((place for place in (path, *path.absolute().parents) if place.exists()), None)
+    try:
+        return None if there is None else shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def parse_bytes(text: str) -> int:
+    """Read an amount of bytes as a person writes it.
+
+    Example:
+        >>> parse_bytes("20GB"), parse_bytes("1.5 mb"), parse_bytes("2 KiB"), parse_bytes("300")
+        (20000000000, 1500000, 2048, 300)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
+    if found is None or (found[3] and not found[2]):
+        raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
+    unit = 1024.0 ** "kmgt".index(found[2]) * 1024 if found[3] else _UNITS[found[2]]
+    return round(float(found[1]) * unit)
+
+
+def used_memory() -> int:
+    """Return how many bytes of main memory this process has at the moment; 0 where the system does not say.
+
+    Example:
+        >>> used_memory() >= 0
+        True
+    """
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes as a person reads it.
+
+    Example:
+        >>> format_bytes(1_500_000), format_bytes(12)
+        ('1.5 MB', '12 bytes')
+    """
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,96 @@
+"""What a data set's labels allow and what they do not, in words, with the way out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.data.dataset import Dataset, Split
+
+__all__ = ["count_noun", "describe_capabilities", "measurable_classes", "plural"]
+
+_PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
+_FEW = "choose thresholds by accuracy"
+_ENOUGH = 300
+
+
+def measurable_classes(split: Split) -> NDArray[np.bool_]:
+    """Return, ``(K,)``, for which classes accuracy can be measured: a known present and a known absent are there.
+
+    It goes by the truth where a split has one.
+    """
+    counts = split.evaluation_labels.counts()
+    both: NDArray[np.bool_] = (counts.present > 0) & (counts.absent > 0)
+    return both
+
+
+def describe_capabilities(
+    data: Dataset, words: tuple[str, str] = ("image", "class")
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what can and what cannot be done with these labels, a sentence each.
+
+    Args:
+        data: the data set.
+        words: what its owner calls an image and a class.
+    """
+    image, tag = words
+    can, cannot = [], []
+    present, _, unknown = data.train.labels.counts().total
+    if not present:
+        cannot.append(f"train: no {tag} is known to be present in a train {image}")
+    else:
+        can.append("train and rank missing labels now" if unknown else "train now; no label is missing in train")
+    splits = {split.name: split for split in data.splits}
+    wanting = []
+    for name, purpose in _PURPOSES.items():
+        if name not in splits:
+            cannot.append(f"{purpose}: there is no {name} split")
+            continue
+        counted, every = int(measurable_classes(splits[name]).sum()), len(data.classes)
+        if counted:
+            which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
+            too_few = name == "val" and 2 * counted < every
+            can.append(f"{_FEW if too_few else purpose} on {name}, over {which} {plural(tag)}")
+            if too_few:
+                cannot.append(
+                    f"choose epochs by accuracy: that takes half of the {plural(tag)}; the observed ranking will do"
+                )
+        if counted < every:
+            cannot.append(_lacking(splits[name], purpose, tag))
+            wanting.append(splits[name])
+    if wanting:
+        names, few = " and ".join(split.name for split in wanting), min(_ENOUGH, *map(len, wanting))
+        each = " each" if len(wanting) > 1 else ""
+        cannot[-1] += f"; to change that, label {few:,} random {names} {image}s{each} in full"
+    return tuple(can), tuple(cannot)
+
+
+def _lacking(split: Split, purpose: str, tag: str) -> str:
+    """Say how many classes cannot be measured, and which state they lack."""
+    counts = split.evaluation_labels.counts()
+    lacking = ~measurable_classes(split)
+    states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
+    lack = "lack a known present or a known absent" if not states else f"have no known {' and no known '.join(states)}"
+    missing, every = int(lacking.sum()), len(lacking)
+    start = f"{purpose} on {split.name}" if missing == every else f"{purpose} of the others on {split.name}"
+    return f"{start}: {missing:,} of {every:,} {plural(tag)} {lack} there"
+
+
+def plural(word: str) -> str:
+    """Return a word for more than one.
+
+    Example:
+        >>> plural("tag"), plural("class")
+        ('tags', 'classes')
+    """
+    return f"{word}es" if word.endswith("s") else f"{word}s"
+
+
+def count_noun(number: int, word: str) -> str:
+    """Return a number of things.
+
+    Example:
+        >>> count_noun(1, "class"), count_noun(1200, "class")
+        ('1 class', '1,200 classes')
+    """
+    return f"{number:,} {word if number == 1 else plural(word)}"

@@ -1,0 +1,3 @@
+"""Readers."""
+
+__all__: list[str] = []

@@ -1,0 +1,152 @@
+"""MS COCO 2014 and 2017 in their own layout, as the single-positive papers read them.
+
+A class is present where the image has an annotation of it, a crowd's included, and absent elsewhere. Images without
+any annotation are left out, rows are sorted by the image's number *as a text* ("100" before "9"), and classes are in
+the order of the file: the papers' draw of labels depends on all three.
+
+Reference: Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+
+__all__ = ["find_coco", "load_coco2014", "load_coco2017"]
+
+
+def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
+    """Read COCO 2014: train and val are cut from train2014, test is val2014, as in the papers.
+
+    Args:
+        path: the folder with ``annotations/instances_train2014.json``, ``annotations/instances_val2014.json`` and the
+            photos in ``train2014`` and ``val2014`` (or in ``images/train2014`` …); or one of the two files.
+    """
+    return _load(path, "2014")
+
+
+def load_coco2017(path: str | os.PathLike[str]) -> Dataset:
+    """Read COCO 2017: train and val are cut from train2017, test is val2017.
+
+    Args:
+        path: as for ``load_coco2014``, with 2017.
+    """
+    return _load(path, "2017")
+
+
+def find_coco(path: Path, year: str) -> Path | None:
+    """Return the folder of a year's COCO that a path leads to, or None."""
+    if path.is_file():
+        path = path.parent.parent if path.name in (f"instances_train{year}.json", f"instances_val{year}.json") else path
+    elif path.name == "annotations":
+        path = path.parent
+    return path if _file(path, "train", year).is_file() else None
+
+
+def _file(root: Path, split: str, year: str) -> Path:
+    return root / "annotations" / f"instances_{split}{year}.json"
+
+
+def _load(path: str | os.PathLike[str], year: str) -> Dataset:
+    refuse_url(path, "images")
+    root = find_coco(Path(path), year)
+    if root is None:
+        raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
+    name = f"coco{year}"
+    train, left_out = _read(root, "train", year)
+    test, left_out_too = _read(root, "val", year)
+    if train.labels.classes != test.labels.classes:
+        raise InputError(f"{root / 'annotations'}: train{year} and val{year} have other categories.")
+    rules = [
+        "a class with an annotation (a crowd's too) is present, all others are absent; every label is known",
+        f"{left_out + left_out_too:,} images without any annotation are left out; rows sorted by number as a text",
+        f"train is the official train{year}, test the official val{year}",
+    ]
+    return from_official_splits(name, train, test, rules)
+
+
+def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
+    """Read an official split, and count the images without annotations."""
+    path = _file(root, split, year)
+    content = _parsed(path)
+    try:
+        return _understood(root, path, split, year, content)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        what = f"{type(error).__name__}: {error}" if not isinstance(error, KeyError) else f"no {error}"
+        raise InputError(f"{path} is not as COCO's instances are ({what}).") from None
+
+
+def _understood(root: Path, path: Path, split: str, year: str, content: Mapping[str, Any]) -> tuple[Split, int]:
+    categories = {int(each["id"]): column for column, each in enumerate(content["categories"])}
+    classes = [str(each["name"]) for each in content["categories"]]
+    files = {int(each["id"]): str(each["file_name"]) for each in content["images"]}
+    annotations = content["annotations"]
+    ids = sorted({int(each["image_id"]) for each in annotations}, key=str)
+    for number in ids:
+        if number not in files:
+            raise InputError(f"{path}: image {number} has annotations, but is not among the images.")
+    row_of = {number: row for row, number in enumerate(ids)}
+    codes = np.full((len(ids), len(classes)), ABSENT, dtype=np.int8)
+    found = BoxBuilder()
+    for each in annotations:
+        row, column = row_of[int(each["image_id"])], categories.get(int(each["category_id"]))
+        if column is None:
+            raise InputError(
+                f"{path}: annotation {each.get('id')} is of category {each['category_id']}, which is none."
+            )
+        codes[row, column] = PRESENT
+        if each.get("bbox"):
+            found.add(row, column, _corners(each["bbox"]), bool(each.get("iscrowd", 0)))
+    if not ids:
+        raise InputError(f"{path} has no annotations.")
+    names = [files[number] for number in ids]
+    return _split(root, path, f"{split}{year}", LabelTable.from_dense(codes, classes, names), found.boxes()), (
+        len(files) - len(ids)
+    )
+
+
+def _split(root: Path, path: Path, folder: str, table: LabelTable, boxes: Boxes) -> Split:
+    place = next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
+    files = [f"{place}/{name}" for name in table.images]
+    require_files(path, root, files, f"Are all photos unpacked into {root / folder}?")
+    name = "train" if folder.startswith("train") else "test"
+    return Split(name, FileImages(root, table.images, files), table, boxes=boxes)
+
+
+def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:
+    """Turn x, y, width, height into inclusive corners."""
+    left, top, width, height = map(float, box)
+    return left, top, left + width - 1, top + height - 1
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """Read a file of instances; outlines are dropped while reading, they are most of it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            content = json.load(file, object_hook=_without_outlines)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}).") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not as COCO's instances are: it holds no object.")
+    return content
+
+
+def _without_outlines(value: dict[str, Any]) -> dict[str, Any]:
+    value.pop("segmentation", None)
+    return value

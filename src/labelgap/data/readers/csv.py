@@ -1,0 +1,96 @@
+"""Your own photos and tags: a CSV of labels and a folder of images.
+
+The text is understood by ``labelgap.labels``, the images are found and divided by ``labelgap.data.readers.image_table``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from labelgap.data.dataset import Dataset
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_table import ImageOptions, read_image_table, resolve_image_folder
+from labelgap.labels.io.csv import read_csv
+from labelgap.labels.io.table_file import TableOptions
+
+__all__ = ["load_csv", "table_options"]
+
+
+def load_csv(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    zeros: str = "absent",
+    unlisted: str = "unknown",
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    separator: str | None = None,
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    aliases: str | os.PathLike[str] | None = None,
+    parents: str | os.PathLike[str] | None = None,
+    on_bad_image: str = "error",
+    duplicates: str = "near",
+    allow_leaks: bool = False,
+    seed: int = 0,
+) -> Dataset:
+    """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
+
+    Without a ``split`` column 80 % of the images are to learn from, 10 % are val and 10 % are test, stratified by known
+    positives; copies of an image, and images of one ``group``, stay together. With one, but without val rows, 10 % of
+    train are held out as val.
+
+    Args:
+        path: wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``).
+        images: the folder that the names under ``image`` start from; the CSV's own folder when not given.
+        zeros: what a 0 in a wide table says: "absent", or "unknown" where it only means that nobody tagged it.
+        unlisted: what a class in neither list of a lists table is: "unknown" or "absent".
+        delimiter: between cells; like the next two guessed, and said in ``rules``, when not given.
+        encoding: of the text.
+        separator: between the tags of a list.
+        classes: the tags to use, in this order; other columns are left out.
+        ignore_columns: columns that are no tags.
+        rename: old name → new name, of tags (two that get one name become one) and of columns (``{"file": "image"}``).
+        aliases: a CSV of two columns, synonym and tag.
+        parents: a CSV of two columns, child and parent: where a child is present its parent is, as revisions.
+        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out and says how many.
+        duplicates: which copies of images are looked for: "near", "exact" or "off".
+        allow_leaks: whether copies of an image may be in two splits; refused otherwise where the file has such splits.
+        seed: of the split, where the file gives none.
+    """
+    refuse_url(path, "tables")
+    options = table_options(zeros, unlisted, separator, classes, ignore_columns, rename, aliases, parents)
+    album = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
+    path = Path(path)
+    return read_image_table(
+        path,
+        resolve_image_folder(images, path),
+        lambda finder: read_csv(path, options, encoding=encoding, delimiter=delimiter, check_image=finder),
+        album,
+    )
+
+
+def table_options(
+    zeros: str,
+    unlisted: str,
+    separator: str | None,
+    classes: Sequence[str] | None,
+    ignore_columns: Sequence[str],
+    rename: Mapping[str, str] | None,
+    aliases: str | os.PathLike[str] | None,
+    parents: str | os.PathLike[str] | None,
+) -> TableOptions:
+    """Put the options of a table into one object; see ``load_csv``."""
+    return TableOptions(
+        zeros,
+        unlisted,
+        separator,
+        classes if classes is None or isinstance(classes, str) else tuple(classes),  # type: ignore[arg-type]
+        ignore_columns if isinstance(ignore_columns, str) else tuple(ignore_columns),  # type: ignore[arg-type]
+        dict(rename or {}),
+        None if aliases is None else Path(aliases),
+        None if parents is None else Path(parents),
+    )

@@ -1,0 +1,3 @@
+"""Digits."""
+
+__all__: list[str] = []

@@ -1,0 +1,261 @@
+"""Vectors that a network computed elsewhere, with their labels: a data set without pixels.
+
+npz: ``{split}_features`` (N, D), ``{split}_ids`` (N,), ``classes`` (K,), and of labels (N, K) with 1 present, 0 absent,
+−1 or NaN unknown: ``{split}_labels``, or ``{split}_truth`` (all that is known) and ``{split}_observed`` (what training
+may see). Splits are train, val and test.
+
+Parquet: a row per image with ``features`` (a list of numbers), ``id`` or ``image``, ``split``, and ``labels``, or
+``truth`` and ``observed`` (lists of K codes); the names of the classes as JSON in the file's metadata, ``classes``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import check_rows
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.labels import LabelTable, paper_split
+from labelgap.labels.io.table_file import SPLITS
+
+__all__ = ["FEATURES", "FeatureVectors", "is_feature_file", "load_features"]
+
+FEATURES: Final = "features"
+"""The name of the backbone that is no network: what comes in are its features."""
+
+_KINDS: Final = ("labels", "truth", "observed")
+
+
+class FeatureVectors:
+    """One vector per image, in place of the pixels.
+
+    It stands where an ``ImageSource`` does, but asking it for a picture is an error that says why.
+
+    Args:
+        vectors: ``(N, D)`` floats, any precision. They are kept, not copied.
+        names: ``N`` names; row numbers when left out.
+
+    Example:
+        >>> images = FeatureVectors(np.eye(3, dtype=np.float32), names="abc")
+        >>> images.width, images.select([2]).vectors
+        (3, array([[0., 0., 1.]], dtype=float32))
+    """
+
+    def __init__(self, vectors: NDArray[np.floating[Any]], names: Sequence[str] | None = None) -> None:
+        vectors = np.asarray(vectors)
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
+            raise InputError(f"features are (N, D) floats, not {vectors.shape} of {vectors.dtype}.")
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise InputError(f"the features of row {wrong[0]} are not finite, and those of {len(wrong)} rows in all.")
+        self.names: tuple[str, ...] = tuple(map(str, range(len(vectors)) if names is None else names))
+        if len(self.names) != len(vectors):
+            raise InputError(f"{len(vectors)} vectors were given, but {len(self.names)} names.")
+        self.vectors = vectors
+
+    @property
+    def width(self) -> int:
+        """D, the number of features."""
+        return int(self.vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, row: int) -> NoReturn:
+        raise InputError(
+            "these data are feature vectors, there are no pixels to show or to train a network on: "
+            "use the protocol linear, or data with images."
+        )
+
+    def __repr__(self) -> str:
+        return f"FeatureVectors({len(self):,} of {self.width:,} numbers)"
+
+    def select(self, rows: ArrayLike) -> Self:
+        """Return these rows, in this order."""
+        chosen = check_rows(rows, len(self))
+        selected = copy(self)
+        selected.vectors = self.vectors[chosen]
+        selected.names = tuple(self.names[row] for row in chosen.tolist())
+        return selected
+
+    def fingerprint(self) -> str:
+        """Return a hash of the shape and every number."""
+        digest = hashlib.blake2b(f"{self.vectors.shape} {self.vectors.dtype}".encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.vectors).data)
+        return digest.hexdigest()
+
+
+def load_features(path: str | os.PathLike[str]) -> Dataset:
+    """Read features and labels that were computed before; see the head of this file for the layout.
+
+    Where train and val are the papers' cut of one set (their ids, sorted, give it back), labels are drawn over that
+    whole set, as in the papers.
+
+    Args:
+        path: an ``.npz`` or ``.parquet`` file.
+    """
+    refuse_url(path, "features")
+    path = Path(path)
+    arrays = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_npz(path)
+    if "train_features" not in arrays:
+        raise InputError(f"{path} has no train_features; it has {', '.join(sorted(arrays)[:10]) or 'nothing'}.")
+    try:
+        parts = {name: _split(name, arrays, path) for name in SPLITS if f"{name}_features" in arrays}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    widths = {split.images.width for split in parts.values() if isinstance(split.images, FeatureVectors)}
+    if len(widths) > 1:
+        raise InputError(
+            f"{path}: the splits have features of different widths ({', '.join(map(str, sorted(widths)))})."
+        )
+    rules = [f"features of {widths.pop():,} numbers and their labels: 1 = present, 0 = absent, -1 = unknown; no pixels"]
+    origins = _origins(parts)
+    if origins:
+        parts = {name: _with_origin(split, origins.get(name)) for name, split in parts.items()}
+        rules.append("train and val are the papers' cut of one set (recognised): labels are drawn over all of it")
+    return Dataset(
+        path.name,
+        parts["train"],
+        parts.get("val"),
+        parts.get("test"),
+        rules=tuple(rules),
+        backbone=FEATURES,
+        protocol="linear",
+        flip=False,
+    )
+
+
+def is_feature_file(path: Path) -> bool:
+    """Whether a file holds features: by the names of its arrays or columns."""
+    if not path.is_file():
+        return False
+    try:
+        if path.suffix.lower() == ".npz":
+            with zipfile.ZipFile(path) as file:
+                return "train_features.npy" in file.namelist()
+        return path.suffix.lower() == ".parquet" and FEATURES in pq.read_schema(path).names
+    except (OSError, zipfile.BadZipFile, pa.ArrowException):
+        return False
+
+
+def _split(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> Split:
+    vectors = arrays[f"{name}_features"]
+    ids = [str(each) for each in arrays.get(f"{name}_ids", np.arange(len(vectors)))]
+    given = {kind: arrays[f"{name}_{kind}"] for kind in _KINDS if f"{name}_{kind}" in arrays}
+    if not given:
+        raise InputError(f"{name} has features but no labels: {name}_labels, or {name}_truth and {name}_observed.")
+    if "labels" in given and len(given) > 1:
+        raise InputError(f"{name} has labels beside truth or observed: give the one or the others.")
+    tables = {kind: _table(codes, arrays.get("classes"), ids, f"{name}_{kind}") for kind, codes in given.items()}
+    truth = tables.get("truth")
+    labels = tables.get("labels") or tables.get("observed") or truth
+    assert labels is not None
+    if truth is not None and not _within(labels, truth):
+        raise InputError(f"{name}_observed says something else than {name}_truth.")
+    return Split(name, FeatureVectors(vectors, ids), labels, truth)
+
+
+def _table(codes: NDArray[Any], classes: NDArray[Any] | None, ids: Sequence[str], what: str) -> LabelTable:
+    names = None if classes is None else [str(each) for each in classes]
+    try:
+        return LabelTable.from_dense(codes, names, ids)
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+
+
+def _within(observed: LabelTable, truth: LabelTable) -> bool:
+    """Whether all that was observed is true."""
+    return observed is truth or bool((truth.to_dense()[observed.rows, observed.columns] == observed.values).all())
+
+
+def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
+    """Return the rows that train and val had in one sorted set, if the papers' cut of it gives just them."""
+    if "train" not in parts or "val" not in parts:
+        return {}
+    train, val = (np.array(parts[name].labels.images) for name in ("train", "val"))
+    together = np.sort(np.concatenate([train, val]))
+    rows = paper_split(len(together))
+    if len(rows[0]) != len(train) or len(together) < 20:
+        return {}
+    same = np.array_equal(together[rows[0]], train) and np.array_equal(together[rows[1]], val)
+    return dict(zip(("train", "val"), rows, strict=True)) if same else {}
+
+
+def _with_origin(split: Split, origin: NDArray[np.int64] | None) -> Split:
+    return Split(split.name, split.images, split.labels, split.truth, split.boxes, origin)
+
+
+def _from_npz(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, KeyError) as error:
+        raise InputError(f"{path} cannot be read as npz ({error}). Its arrays are of numbers and texts.") from None
+
+
+def _from_parquet(path: Path) -> dict[str, NDArray[Any]]:
+    """Read a table of one row per image into the arrays that an npz would have."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}).") from None
+    names = next((name for name in ("id", "image") if name in table.column_names), None)
+    for needed in (FEATURES, "split"):
+        if needed not in table.column_names:
+            raise InputError(f"{path} has no column '{needed}': it has {', '.join(table.column_names[:10])}.")
+    arrays: dict[str, NDArray[Any]] = {}
+    splits = np.array([str(each) for each in table["split"].to_pylist()])
+    strange = sorted({*splits.tolist()} - {*SPLITS})
+    if strange:
+        raise InputError(f"{path}: '{strange[0]}' under split: it is train, val or test.")
+    for split in sorted({*splits.tolist()}):
+        rows = table.filter(pa.array(splits == split))
+        for kind in (FEATURES, *_KINDS):
+            if kind in table.column_names:
+                arrays[f"{split}_{kind}"] = _matrix(rows[kind], f"{path}, column '{kind}'")
+        if names is not None:
+            arrays[f"{split}_ids"] = np.array([str(each) for each in rows[names].to_pylist()])
+    stored = (table.schema.metadata or {}).get(b"classes")
+    if stored is not None:
+        arrays["classes"] = _names(stored, path)
+    return arrays
+
+
+def _names(stored: bytes, path: Path) -> NDArray[Any]:
+    try:
+        names = json.loads(stored)
+    except ValueError:
+        names = None
+    if not isinstance(names, list):
+        raise InputError(f"{path}: 'classes' in its metadata is not a JSON list of names.")
+    return np.array([str(name) for name in names])
+
+
+def _matrix(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
+    """Turn a column of lists, all of one length, into a matrix."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise InputError(f"{where}: it must hold lists of numbers, not {kind}.")
+    flat = pa.concat_arrays([chunk.flatten() for chunk in column.chunks]) if column.num_chunks else pa.array([])
+    if flat.null_count or column.null_count or len(pc.unique(pc.list_value_length(column))) > 1:
+        raise InputError(f"{where}: it must hold lists of numbers, all of one length, without gaps.")
+    values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), -1)

@@ -1,0 +1,47 @@
+"""Your own photos and tags in a Parquet file: the rules are those of CSV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from labelgap.data.dataset import Dataset
+from labelgap.data.readers.csv import table_options
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_table import ImageOptions, read_image_table, resolve_image_folder
+from labelgap.labels.io.parquet import read_parquet
+
+__all__ = ["load_parquet"]
+
+
+def load_parquet(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    zeros: str = "absent",
+    unlisted: str = "unknown",
+    separator: str | None = None,
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    aliases: str | os.PathLike[str] | None = None,
+    parents: str | os.PathLike[str] | None = None,
+    on_bad_image: str = "error",
+    duplicates: str = "near",
+    allow_leaks: bool = False,
+    seed: int = 0,
+) -> Dataset:
+    """Read a Parquet file of labels and find its images, or raise one error with everything that is wrong.
+
+    Wide columns hold booleans, numbers or texts; lists are Parquet's own (``present``, ``absent``), or texts with a
+    separator. What ``LabelTable.to_parquet`` wrote keeps the order of its classes. All options are those of
+    ``load_csv``; rows are counted from 1.
+    """
+    refuse_url(path, "tables")
+    options = table_options(zeros, unlisted, separator, classes, ignore_columns, rename, aliases, parents)
+    album = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
+    path = Path(path)
+    return read_image_table(
+        path, resolve_image_folder(images, path), lambda finder: read_parquet(path, options, check_image=finder), album
+    )

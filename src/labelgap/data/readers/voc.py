@@ -1,0 +1,153 @@
+"""PASCAL VOC2007 and VOC2012 in the devkit's own layout, as the single-positive papers read them.
+
+``ImageSets/Main/CLASS_SPLIT.txt`` has a line per image: 1 where an object of the class is in it, 0 where only difficult
+ones are, −1 where none is. Their −1 says absent, ours unknown: nothing is passed through as it is. As in the papers a
+difficult object counts as absent, rows are sorted by name and classes by the alphabet.
+
+Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 2010.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import numpy as np
+
+from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+
+__all__ = ["find_voc", "load_voc2007", "load_voc2012"]
+
+_CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
+"""What the devkit's codes say: present; only difficult objects, absent for the papers; absent."""
+
+
+def load_voc2007(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset:
+    """Read VOC2007: train and val are cut from ``trainval``, test is ``test``; without it, as VOC2012.
+
+    Args:
+        path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2007``.
+        boxes: whether to read where the objects are (``Annotations``); difficult ones are marked.
+    """
+    root = _root(path, "2007")
+    has_test = any(_main(root).glob("*_test.txt")) and any(_main(root).glob("*_trainval.txt"))
+    return _load(root, "voc2007", *(("trainval", "test") if has_test else ("train", "val")), boxes)
+
+
+def load_voc2012(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset:
+    """Read VOC2012: train and val are cut from the official ``train``, test is the official ``val``, as in the papers.
+
+    Args:
+        path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2012``.
+        boxes: whether to read where the objects are (``Annotations``); difficult ones are marked.
+    """
+    return _load(_root(path, "2012"), "voc2012", "train", "val", boxes)
+
+
+def find_voc(path: Path, year: str) -> Path | None:
+    """Return the folder of a year's devkit that a path leads to, or None."""
+    places = [path / "VOCdevkit" / f"VOC{year}", path / f"VOC{year}", *([path] if path.name == f"VOC{year}" else [])]
+    return next((place for place in places if _main(place).is_dir()), None)
+
+
+def _root(path: str | os.PathLike[str], year: str) -> Path:
+    refuse_url(path, "images")
+    given = Path(path)
+    root = find_voc(given, year) or (given if _main(given).is_dir() else None)
+    if root is None:
+        raise InputError(f"{given} holds no VOC{year}: there is no VOC{year}/ImageSets/Main in it.")
+    return root
+
+
+def _main(root: Path) -> Path:
+    return root / "ImageSets" / "Main"
+
+
+def _load(root: Path, name: str, learned: str, tested: str, boxes: bool) -> Dataset:
+    train, difficult = _read(root, learned)
+    test, difficult_too = _read(root, tested)
+    if train.classes != test.classes:
+        odd = sorted({*train.classes} ^ {*test.classes})
+        raise InputError(f"{_main(root)}: {odd[0]} is a class of one of {learned} and {tested}, but not of the other.")
+    rules = [
+        f"labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
+        f"({difficult + difficult_too:,} labels); every label is known",
+        f"train is the official {learned}, test the official {tested}",
+    ]
+    return from_official_splits(name, _split(root, "train", train, boxes), _split(root, "test", test, boxes), rules)
+
+
+def _split(root: Path, name: str, table: LabelTable, boxes: bool) -> Split:
+    files = [f"JPEGImages/{image}.jpg" for image in table.images]
+    require_files(root, root, files, "Are all of its photos unpacked into JPEGImages?")
+    found = _boxes(root, table) if boxes and (root / "Annotations").is_dir() else None
+    return Split(name, FileImages(root, table.images, files), table, boxes=found)
+
+
+def _read(root: Path, split: str) -> tuple[LabelTable, int]:
+    """Read the per-class files of an official split: the labels, and how many of them are difficult."""
+    ending = f"_{split}.txt"
+    files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
+    if not files:
+        raise InputError(f"{_main(root)} has no files of classes such as aeroplane{ending}: is the devkit complete?")
+    problems: list[Problem] = []
+    codes = {name: _read_class(file, problems) for name, file in files.items()}
+    images = sorted({image for each in codes.values() for image in each})
+    for name, each in codes.items():
+        problems += [
+            Problem(len(problems), f"{files[name].name}: no line about {image}")
+            for image in images
+            if image not in each
+        ]
+    if problems or not images:
+        raise ProblemsError(_main(root), problems or [Problem(0, f"the files of {split} are empty")], unit="")
+    matrix = np.array([[_CODES[codes[name][image]] for name in files] for image in images], dtype=np.int8)
+    difficult = sum(code == "0" for each in codes.values() for code in each.values())
+    return LabelTable.from_dense(matrix, list(files), images), difficult
+
+
+def _read_class(file: Path, problems: list[Problem]) -> dict[str, str]:
+    """Read one file of ``image code`` lines, with one blank or two between them."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        parts = line.split()
+        if len(parts) == 2 and parts[1] in _CODES and parts[0] not in found:
+            found[parts[0]] = parts[1]
+        elif parts:
+            what = "is listed again" if parts[0] in found else "a line is an image and 1, 0 or -1"
+            problems.append(Problem(len(problems), f"{file.name}, line {number}: {line.strip()[:60]!r}: {what}"))
+    return found
+
+
+def _boxes(root: Path, table: LabelTable) -> Boxes:
+    """Read the objects of every image; the devkit counts pixels from 1. An image without a file of them has none."""
+    number = {name: column for column, name in enumerate(table.classes)}
+    found = BoxBuilder()
+    for row, image in enumerate(table.images):
+        file = root / "Annotations" / f"{image}.xml"
+        try:
+            objects = ElementTree.parse(file).getroot().findall("object")
+            for each in objects:
+                column = number.get((each.findtext("name") or "").strip())
+                if column is not None:
+                    found.add(row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1")
+        except FileNotFoundError:
+            continue
+        except (ElementTree.ParseError, ValueError, OSError) as error:
+            raise InputError(f"{file} cannot be read ({error}).") from None
+    return found.boxes()
+
+
+def _corners(element: ElementTree.Element) -> list[float]:
+    """Return x0, y0, x1, y1 from 0; parts of an object (a person's head) have boxes of their own further in."""
+    box = element.find("bndbox")
+    if box is None:
+        raise ValueError("an object without a bndbox")
+    return [float(box.findtext(edge) or "") - 1.0 for edge in ("xmin", "ymin", "xmax", "ymax")]

@@ -1,0 +1,3 @@
+"""Writers."""
+
+__all__: list[str] = []

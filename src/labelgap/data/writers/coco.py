@@ -1,0 +1,122 @@
+"""Labels as one COCO JSON, with LVIS's two lists for what plain COCO cannot say.
+
+A class that is present in an image has annotations: one per box where boxes are known (``iscrowd`` where an object is
+a crowd or marked as difficult), else one for the whole image without a box. A known absent class is in the image's
+``neg_category_ids``, an unknown one in its ``not_exhaustive_category_ids`` (Gupta, Dollár and Girshick, "LVIS", CVPR
+2019: tools that know these lists neither reward nor punish what they find of such a class). A class in none of the
+three is unknown as well. The split of an image is its ``split``, which other tools ignore.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import ArrayImages, FileImages
+from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+
+__all__ = ["MOST_LISTED", "read_coco", "write_coco"]
+
+MOST_LISTED: Final = 20_000_000
+"""More unknown labels than this are not written out: what is in no list is unknown anyway."""
+
+Place = tuple[list[float], bool]  # corners, and whether the object is marked as doubtful
+
+
+def write_coco(data: Dataset, path: Path) -> None:
+    """Write the observed labels of all splits; boxes only of classes that are known to be present."""
+    exchange = merge_splits(data)
+    listed = exchange.table.counts().total[2] <= MOST_LISTED
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for split in data.splits:
+        boxes = _boxes(split)
+        for row, name in enumerate(split.labels.images):
+            file = exchange.files[len(images)]
+            image = {"id": len(images) + 1, "file_name": file, **_size(split, row), "split": split.name}
+            image |= {} if file == name else {"name": name}
+            codes = split.labels.batch([row]).numpy()[0]
+            image["neg_category_ids"] = (np.flatnonzero(codes == ABSENT) + 1).tolist()
+            image["not_exhaustive_category_ids"] = (np.flatnonzero(codes == UNKNOWN) + 1).tolist() if listed else []
+            images.append(image)
+            for column in np.flatnonzero(codes == PRESENT).tolist():
+                for place in boxes.get((row, column), [None]):
+                    number = {"id": len(annotations) + 1, "image_id": image["id"], "category_id": column + 1}
+                    annotations.append({**number, **_where(place)})
+    categories = [{"id": number, "name": name} for number, name in enumerate(data.classes, start=1)]
+    said = "a category in neg_category_ids is absent, one in no annotation and not there is unknown"
+    info = {"description": f"{data.name}: labels in three states; {said}"}
+    write_compact_json(path, {"info": info, "images": images, "annotations": annotations, "categories": categories})
+
+
+def read_coco(path: Path) -> ExchangeTable:
+    """Read what ``write_coco`` wrote. In plain COCO files, without the lists, whatever is not annotated is unknown."""
+    file = read_json(path, "a COCO file", ("images", "annotations", "categories"))
+    try:
+        column = {category["id"]: number for number, category in enumerate(file["categories"])}
+        row = {image["id"]: number for number, image in enumerate(file["images"])}
+        pairs = {(row[entry["image_id"]], column[entry["category_id"]]) for entry in file["annotations"]}
+        absent = {
+            (number, column[category])
+            for number, image in enumerate(file["images"])
+            for category in image.get("neg_category_ids", ())
+        }
+        names = [image.get("name", image["file_name"]) for image in file["images"]]
+        classes = [category["name"] for category in file["categories"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a COCO file: an image, annotation or category lacks {error}.") from None
+    entries = [(*pair, state) for state, found in ((PRESENT, pairs), (ABSENT, absent)) for pair in sorted(found)]
+    rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
+    try:
+        table = LabelTable.from_entries(rows, columns, values, classes, names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    splits = [image.get("split") for image in file["images"]]
+    return ExchangeTable(table, None if None in splits else tuple(splits))
+
+
+def _boxes(split: Split) -> dict[tuple[int, int], list[Place | None]]:
+    """Return the boxes of every (image, class)."""
+    found: dict[tuple[int, int], list[Place | None]] = defaultdict(list)
+    boxes = split.boxes
+    if boxes is not None:
+        difficult = np.zeros(len(boxes.rows), dtype=bool) if boxes.difficult is None else boxes.difficult
+        for row, column, *place in zip(
+            boxes.rows, boxes.classes, boxes.corners.tolist(), difficult.tolist(), strict=True
+        ):
+            found[int(row), int(column)].append((place[0], place[1]))
+    return found
+
+
+def _where(place: Place | None) -> dict[str, Any]:
+    """Return COCO's x, y, width, height of a box whose edges are inclusive; none for a whole image."""
+    if place is None:
+        return {"iscrowd": 0}
+    (left, top, right, bottom), difficult = place
+    width, height = right - left + 1, bottom - top + 1
+    return {"bbox": [left, top, width, height], "area": width * height, "iscrowd": int(difficult)}
+
+
+def _size(split: Split, row: int) -> dict[str, int]:
+    """Return the size of an image as it is stored, from its header alone; nothing where that cannot be read."""
+    source = split.images
+    if isinstance(source, ArrayImages):
+        height, width = source.array.shape[1:3]
+        return {"width": int(width), "height": int(height)}
+    if isinstance(source, FileImages):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # only the header is looked at
+                with Image.open(source.path(row)) as picture:
+                    return {"width": picture.width, "height": picture.height}
+        except Exception:  # whatever is wrong with the image, its labels are right
+            return {}
+    return {}

@@ -1,0 +1,78 @@
+"""What travels between labelgap and other tools: one table of all splits, and the split of every row."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelgap.core.errors import InputError
+from labelgap.core.files import write_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import FileImages
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+
+__all__ = ["ExchangeTable", "known_class_names", "merge_splits", "read_json", "write_compact_json"]
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeTable:
+    """Labels in three states, and where each image belongs.
+
+    Attributes:
+        table: all images.
+        splits: train, val or test for each of them; None where a file names none.
+        files: what their files are called, from the folder of the images on; the names where nothing else is known.
+    """
+
+    table: LabelTable
+    splits: tuple[str, ...] | None
+    files: tuple[str, ...] = ()
+
+
+def merge_splits(data: Dataset) -> ExchangeTable:
+    """Put the splits of a data set one below the other: the observed labels, never a hidden truth."""
+    try:
+        table = LabelTable.concatenate([split.labels for split in data.splits])
+    except InputError as error:
+        raise InputError(f"{data.name} cannot be written as one table: {error}") from None
+    splits = tuple(split.name for split in data.splits for _ in range(len(split)))
+    return ExchangeTable(table, splits, tuple(file for split in data.splits for file in _files(split)))
+
+
+def _files(split: Split) -> Iterable[str]:
+    source = split.images
+    if not isinstance(source, FileImages):
+        return split.labels.images
+    below = (Path(os.path.relpath(source.path(row), source.root)) for row in range(len(source)))
+    return (path.as_posix() for path in below)
+
+
+def known_class_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
+    """Return the classes known to be present, and those known to be absent, in an image."""
+    entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
+    columns, values = table.columns[entries], table.values[entries]
+    present, absent = ([table.classes[column] for column in columns[values == state]] for state in (PRESENT, ABSENT))
+    return present, absent
+
+
+def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
+    """Read a JSON file; where keys are asked for, check that it is an object that has them."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}.") from None
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise InputError(f"{path} is not {what}: it has no '{missing[0]}'.")
+    return value
+
+
+def write_compact_json(path: Path, value: Any) -> None:
+    """Write JSON without blanks, whole or not at all: these files are for machines, and have a list per image."""
+    write_text(path, json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")

@@ -1,0 +1,128 @@
+"""Labels in the formats of other tools, with all three states; and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.files import atomic_path
+from labelgap.data.dataset import Dataset
+from labelgap.data.images import FileImages
+from labelgap.data.writers.coco import write_coco
+from labelgap.data.writers.exchange import merge_splits
+from labelgap.data.writers.fiftyone import write_fiftyone
+from labelgap.data.writers.label_studio import LOCAL_FILES, interface_path, write_label_studio
+
+__all__ = ["ConversionResult", "convert", "format_names"]
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What was written.
+
+    Attributes:
+        paths: the file asked for, and what lies beside it.
+        hint: how to open it in the other tool; empty where that needs no words.
+    """
+
+    paths: tuple[Path, ...]
+    hint: str = ""
+
+
+def format_names() -> list[str]:
+    """Return the formats.
+
+    Example:
+        >>> format_names()
+        ['coco', 'csv', 'fiftyone', 'labelstudio', 'parquet']
+    """
+    return sorted(_FORMATS)
+
+
+def convert(
+    data: Dataset, to: str, out: str | os.PathLike[str], *, prefix: str | None = None, force: bool = False
+) -> ConversionResult:
+    """Write the observed labels of all splits in another format, whole or not at all.
+
+    Args:
+        data: whose labels; images are not copied, and a hidden truth is not shown.
+        to: one of ``format_names()``.
+        out: the file to write.
+        prefix: what stands before every image's name; for FiftyOne and Label Studio.
+        force: whether a file that is there already may be replaced.
+    """
+    if to not in _FORMATS:
+        raise UnknownNameError("format", to, _FORMATS)
+    path = Path(out)
+    source = data.recipe.get("path")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise InputError(f"{path} is the data themselves: they are never overwritten. Write to another file.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file in it.")
+    for place in (path, *([interface_path(path)] if to == "labelstudio" else [])):
+        if place.exists() and not force:
+            raise InputError(f"{place} is there already. Write to another file, or replace it with --force.")
+    if prefix is not None and to not in _SHOWN:
+        raise InputError(f"--prefix is for {' and '.join(sorted(_SHOWN))}: {to} names images as they are.")
+    if to in _SHOWN and not all(isinstance(split.images, FileImages) for split in data.splits):
+        raise InputError(
+            f"{data.name} has no image files that {_SHOWN[to]} could open. Convert it to csv, parquet or coco."
+        )
+    return _FORMATS[to](data, path, prefix)
+
+
+def _csv(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
+    exchange = merge_splits(data)
+    exchange.table.to_csv(path, exchange.splits)
+    return ConversionResult((path,))
+
+
+def _parquet(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
+    exchange = merge_splits(data)
+    with atomic_path(path) as temporary:
+        exchange.table.to_parquet(temporary)
+        table = pq.read_table(temporary)
+        pq.write_table(table.add_column(1, "split", pa.array(exchange.splits, pa.string())), temporary)
+    return ConversionResult((path,))
+
+
+def _coco(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
+    write_coco(data, path)
+    return ConversionResult(
+        (path,), "absent is in each image's neg_category_ids, unknown in not_exhaustive_category_ids"
+    )
+
+
+def _fiftyone(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
+    write_fiftyone(data, path, prefix or "")
+    folder = "" if prefix else f", rel_dir={_folder(data)!r}"
+    return ConversionResult((path,), f"fiftyone.Dataset.from_json({str(path)!r}{folder})")
+
+
+def _labelstudio(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
+    interface = write_label_studio(data, path, LOCAL_FILES if prefix is None else prefix)
+    hint = f"paste {interface} into the project's labelling interface, then import {path}"
+    if prefix is None:
+        hint += f"; images come from local storage, LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={_folder(data)}"
+    return ConversionResult((path, interface), hint)
+
+
+def _folder(data: Dataset) -> str:
+    images = data.train.images
+    return str(images.root) if isinstance(images, FileImages) else ""
+
+
+_FORMATS: dict[str, Callable[[Dataset, Path, str | None], ConversionResult]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "coco": _coco,
+    "fiftyone": _fiftyone,
+    "labelstudio": _labelstudio,
+}
+_SHOWN = {"fiftyone": "FiftyOne", "labelstudio": "Label Studio"}

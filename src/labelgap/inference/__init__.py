@@ -1,0 +1,3 @@
+"""Inference."""
+
+__all__: list[str] = []

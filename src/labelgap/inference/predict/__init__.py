@@ -1,0 +1,3 @@
+"""Predict."""
+
+__all__: list[str] = []

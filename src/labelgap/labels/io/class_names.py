@@ -1,0 +1,161 @@
+"""Tags under other names: renamed, synonyms, and those that look like one tag written in two ways."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.labels.io.dialect import detect_dialect, open_text
+from labelgap.labels.sparse import starts_from_lengths
+from labelgap.labels.table import LabelTable
+
+__all__ = ["read_name_pairs", "rename_classes", "resolve_aliases", "select_classes", "similar_class_names"]
+
+_ENDINGS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
+_SHOWN: Final = 10
+_HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})
+
+
+def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
+    """Read a CSV of two columns, with or without a header, or raise one error with all that is wrong.
+
+    Args:
+        path: the file; its encoding and delimiter are guessed.
+        first: what the first column holds, in a word.
+        second: what the second column holds.
+    """
+    import csv
+
+    dialect = detect_dialect(path, None, None, lambda cells: len(cells) == 2)
+    pairs, problems = list[tuple[str, str]](), list[Problem]()
+    with open_text(path, dialect.encoding) as file:
+        reader = csv.reader(file, delimiter=dialect.delimiter)
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if len(cells) == 2 and all(cells):
+                pairs.append((cells[0], cells[1]))
+            elif any(cells):
+                problems.append(Problem(reader.line_num, f"a line is {first},{second}; this has {len(cells)} cells"))
+    if problems:
+        raise ProblemsError(path, problems)
+    return pairs[1:] if pairs and {*map(str.casefold, pairs[0])} <= _HEADERS else pairs
+
+
+def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, str]:
+    """Follow names that stand for names that stand for others, to the last; refuse two answers and circles.
+
+    Example:
+        >>> resolve_aliases([("puppy", "dog"), ("dog", "Dog")], "rename")
+        {'puppy': 'Dog', 'dog': 'Dog'}
+    """
+    direct: dict[str, str] = {}
+    for old, new in pairs:
+        if direct.setdefault(old, new) != new:
+            raise InputError(f"{where}: '{old}' stands for '{direct[old]}' and for '{new}'. It can stand for one tag.")
+    direct = {old: new for old, new in direct.items() if old != new}
+    final: dict[str, str] = {}
+    for old in direct:
+        name, passed = old, [old]
+        while name in direct:
+            name = direct[name]
+            if name in passed:
+                raise InputError(f"{where}: {' → '.join([*passed, name])} goes round in a circle.")
+            passed.append(name)
+        final[old] = name
+    return final
+
+
+def rename_classes(
+    table: LabelTable, names: Mapping[str, str], *, alphabetical: bool = False
+) -> tuple[LabelTable, list[tuple[int, str]]]:
+    """Give classes other names; those that get one name become one class.
+
+    Present or absent beats unknown. Where one of them says present and another absent there is no right answer: such
+    labels are returned as (row, class) and are unknown in the table.
+
+    Args:
+        table: labels.
+        names: old name → new name; the others keep theirs.
+        alphabetical: order the classes by name, rather than by where they first were.
+
+    Example:
+        >>> table = LabelTable.from_dense([[1, -1], [0, 1]], classes=["dog", "Dog"])
+        >>> renamed, torn = rename_classes(table, {"dog": "Dog"})
+        >>> renamed.to_dense().tolist(), torn
+        ([[1], [-1]], [(1, 'Dog')])
+    """
+    wanted = [names.get(name, name) for name in table.classes]
+    classes = sorted(set(wanted)) if alphabetical else list(dict.fromkeys(wanted))
+    number = {name: column for column, name in enumerate(classes)}
+    columns = np.array([number[name] for name in wanted], dtype=np.int64)[table.columns]
+    places = table.rows * max(len(classes), 1) + columns
+    place, first, which = np.unique(places, return_index=True, return_inverse=True)
+    value = table.values[first]
+    torn = np.unique(place[which[table.values != value[which]]])
+    kept = ~np.isin(place, torn)
+    row, column = np.divmod(place, max(len(classes), 1))
+    starts = starts_from_lengths(np.bincount(row[kept], minlength=len(table)))
+    renamed = LabelTable(starts, column[kept].astype(np.int32), value[kept], classes, table.images)
+    return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in torn]
+
+
+def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, int]:
+    """Keep some classes, in the order given; one that is not in the table is there then, unknown everywhere.
+
+    Returns:
+        The table, and how many known labels of other classes were left out.
+    """
+    position = {name: at for at, name in enumerate(table.classes)}
+    new = np.full(len(table.classes) + 1, len(classes), dtype=np.int64)
+    for column, name in enumerate(classes):
+        new[position.get(name, len(table.classes))] = column
+    new[len(table.classes)] = len(classes)
+    columns: NDArray[np.int64] = new[table.columns]
+    kept = columns < len(classes)
+    rows = table.rows[kept]
+    order = np.lexsort((columns[kept], rows))
+    starts = starts_from_lengths(np.bincount(rows, minlength=len(table)))
+    chosen = LabelTable(starts, columns[kept][order].astype(np.int32), table.values[kept][order], classes, table.images)
+    return chosen, int(len(kept) - kept.sum())
+
+
+def similar_class_names(table: LabelTable) -> list[str]:
+    """Say which tags differ only in case, blanks, marks or a plural, each with the option that makes them one.
+
+    Example:
+        >>> similar_class_names(LabelTable.from_lists([["Dog", "cats"], ["Dog", "dog"], ["cat", "owl"]]))
+        ["'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog",
+         "'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat"]
+    """
+    present = table.counts().present
+    alike: dict[str, list[int]] = {}
+    for column, name in enumerate(table.classes):
+        alike.setdefault(_key(name), []).append(column)
+    said = []
+    for columns in alike.values():
+        if len(columns) > 1:
+            ranked = sorted(columns, key=lambda column: (-int(present[column]), table.classes[column]))
+            shown = " and ".join(f"'{table.classes[column]}' ({present[column]:,})" for column in ranked)
+            chosen = table.classes[ranked[0]]
+            options = [shlex.quote(f"{table.classes[column]}={chosen}") for column in ranked[1:]]
+            said.append(f"{shown} look like one tag: {' '.join(f'--rename {option}' for option in options)}")
+    more = [f"{len(said) - _SHOWN:,} more tags look like another"] if len(said) > _SHOWN else []
+    return said[:_SHOWN] + more
+
+
+def _key(name: str) -> str:
+    """Return what is left of a name when case, blanks, marks and a plural are taken away."""
+    letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
+    if len(letters) > 3 and not letters.endswith("ss"):
+        for ending, singular in _ENDINGS:
+            if letters.endswith(ending):
+                return letters.removesuffix(ending) + singular
+    return letters or name

@@ -1,0 +1,153 @@
+"""Text as people's programs write it: in which encoding, and with what between the cells.
+
+Both are guessed where nobody says, and the guess is said. A file that is partly UTF-8 and partly not is refused: read
+in one way or the other, some of its names would be wrong without anybody noticing.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from labelgap.core.errors import InputError
+from labelgap.labels.io.cells import describe_separator, parse_separator
+
+__all__ = ["Dialect", "detect_dialect", "open_text"]
+
+_DELIMITERS: Final = (",", ";", "\t", "|")
+_MARKED: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_START: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV is written.
+
+    Attributes:
+        encoding: the name of Python's codec.
+        delimiter: between cells.
+        skip: lines before the header that only say the delimiter.
+        rules: in words, what was guessed; nothing where the file is as labelgap would write it.
+    """
+
+    encoding: str
+    delimiter: str
+    skip: int
+    rules: tuple[str, ...]
+
+
+def detect_dialect(
+    path: Path, encoding: str | None, delimiter: str | None, is_header: Callable[[list[str]], bool]
+) -> Dialect:
+    """Find out how a CSV is written.
+
+    Args:
+        path: the file.
+        encoding: its encoding; guessed when None: UTF-8, UTF-16 if it begins with a mark, or else cp1252.
+        delimiter: between its cells; guessed from the header when None.
+        is_header: whether the cells of the first record, cut at the right places, can be the header.
+    """
+    codec = _encoding(path) if encoding is None else _codec(encoding)
+    rules = [] if encoding is not None or codec == "utf-8-sig" else [f"text in {codec} (--encoding says otherwise)"]
+    with open_text(path, codec) as file:
+        marked = _MARKED.fullmatch(file.readline())
+    skip = 1 if marked else 0
+    if delimiter is not None:
+        return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(rules))
+    mark = marked[1] if marked else _delimiter(path, codec, is_header)
+    if mark != ",":
+        rules.append(f"{describe_separator(mark)} between cells (--delimiter says otherwise)")
+    return Dialect(codec, mark, skip, tuple(rules))
+
+
+@contextmanager
+def open_text(path: Path, encoding: str) -> Iterator[TextIO]:
+    """Open a text file; what the system or the encoding has against it becomes an ``InputError``."""
+    with _readable(path), path.open(encoding=encoding, newline="") as file:
+        try:
+            yield file
+        except (UnicodeDecodeError, UnicodeError):
+            known = "UTF-8" if encoding == "utf-8-sig" else encoding
+            line = _bad_line(path, encoding)
+            raise InputError(
+                f"{path}, line {line}: not {known} text. Save the table as 'CSV UTF-8', or name its --encoding."
+            ) from None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not a CSV file.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
+def _codec(encoding: str) -> str:
+    try:
+        found = codecs.lookup(encoding)
+        "".encode(found.name)  # some codecs are from bytes to bytes
+    except (LookupError, ValueError):
+        raise InputError(f"encoding={encoding!r} is not known: utf-8, cp1252, utf-16 and such are.") from None
+    return "utf-8-sig" if found.name == "utf-8" else found.name
+
+
+def _encoding(path: Path) -> str:
+    """Guess the encoding of a file from all of its lines."""
+    with _readable(path), path.open("rb") as file:
+        start = file.read(_START)
+        if start.startswith(_UTF_16):
+            return "utf-16"
+        if b"\0" in start:
+            raise InputError(f"{path} is no text, and so no CSV file (it has bytes that are zero).")
+        file.seek(0)
+        good, bad, undefined = start.startswith(codecs.BOM_UTF8), False, False
+        for line in file:
+            if not line.isascii():
+                utf_8 = _decodes(line, "utf-8")
+                good, bad = good or utf_8, bad or not utf_8
+                undefined = undefined or not (utf_8 or _decodes(line, "cp1252"))
+    return "cp1252" if bad and not good and not undefined else "utf-8-sig"  # ``open_text`` tells a line that is neither
+
+
+def _decodes(line: bytes, encoding: str) -> bool:
+    try:
+        line.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bad_line(path: Path, encoding: str) -> int:
+    """Return the first line that does not decode; 1 where lines cannot be told apart in the bytes."""
+    data = path.read_bytes()
+    if data.startswith(_UTF_16):
+        return 1
+    lines = enumerate(data.split(b"\n"), 1)
+    return next((number for number, line in lines if not _decodes(line, encoding.removesuffix("-sig"))), 1)
+
+
+def _delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
+    """Return the delimiter that makes a header of the first record; failing that, the one that cuts it into most."""
+    pieces: dict[str, int] = {}
+    for mark in _DELIMITERS:
+        with open_text(path, encoding) as file:
+            try:
+                reader = csv.reader(file, delimiter=mark, strict=True)
+                cells = next((cells for row in reader if any(cells := [cell.strip() for cell in row])), [])
+            except csv.Error:
+                continue
+        if len(cells) > 1 and is_header(cells):
+            return mark
+        pieces[mark] = len(cells)
+    return max(pieces, key=lambda mark: pieces[mark] > 1 and pieces[mark], default=",")

@@ -1,0 +1,174 @@
+"""Label tables in Parquet: one row per image.
+
+What ``write_table`` writes has the lists of present and absent classes, and ``read_table`` reads it quickly.
+``read_parquet`` reads anybody's file, wide or lists, by the rules of ``labelgap.labels.io.rows``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.core.files import atomic_path
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
+from labelgap.labels.io.table_file import TableFile, TableOptions
+from labelgap.labels.sparse import starts_from_lengths
+from labelgap.labels.table import LabelTable
+
+__all__ = ["read_parquet", "read_table", "write_table"]
+
+_KEY = b"labelgap.classes"
+_STATES = {"present": PRESENT, "absent": ABSENT}
+
+
+def write_table(table: LabelTable, path: Path) -> None:
+    """See ``LabelTable.to_parquet``; the class names and their order are in the file's metadata."""
+    columns = {"image": pa.array(table.images, pa.string())}
+    names = pa.array(table.classes, pa.string())
+    for name, state in _STATES.items():
+        chosen = table.values == state
+        starts = starts_from_lengths(chosen)[table.starts]
+        entries = pa.DictionaryArray.from_arrays(pa.array(table.columns[chosen]), names)
+        columns[name] = pa.LargeListArray.from_arrays(pa.array(starts), entries)
+    metadata = {_KEY: json.dumps(table.classes, ensure_ascii=False).encode()}
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
+
+
+def read_table(path: Path) -> LabelTable:
+    """See ``LabelTable.from_parquet``; without class names in the metadata they are those that occur, sorted."""
+    file = _opened(path)
+    lists = {
+        name: _flat(file.column(name), f"{path}, column '{name}'") for name in _STATES if name in file.schema.names
+    }
+    found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
+    classes = _stored_classes(file.schema.metadata, path) or sorted(found)
+    number = {name: column for column, name in enumerate(classes)}
+    strange = sorted(found - number.keys())
+    if strange:
+        raise InputError(f"{path} lists the class '{strange[0]}', which its own list of classes does not have.")
+    columns = [
+        np.asarray([number.get(name, 0) for name in names], dtype=np.int64)[numbers]
+        for _, numbers, names in lists.values()
+    ]
+    rows = [rows for rows, _, _ in lists.values()]
+    values = [np.full(len(entries), _STATES[name], dtype=np.int8) for name, (entries, _, _) in lists.items()]
+    images = file.column("image").to_pylist()
+    try:
+        return LabelTable.from_entries(
+            np.concatenate(rows), np.concatenate(columns), np.concatenate(values), classes, images
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_parquet(
+    path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
+) -> TableFile:
+    """Read a Parquet file of labels, or raise one error with everything that is wrong with it; rows count from 1.
+
+    Args:
+        path: the file: wide with numbers, booleans or texts in its columns, or lists of tags.
+        options: how its cells are to be understood.
+        check_image: says what is wrong with an image's name, or None; what it says is told with all other problems.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            classes = _stored_classes(file.schema_arrow.metadata, path)
+            rows = _rows(file)
+            return parse_rows(
+                path, rows, options or TableOptions(), check_image=check_image, classes=classes, unit="row"
+            )
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _refusal(path, error) from None
+
+
+def _rows(file: pq.ParquetFile) -> Iterator[Row]:
+    """Yield the names of the columns, then the cells of every row, as texts, or as lists of texts."""
+    yield 0, [name.strip() for name in file.schema_arrow.names]
+    number = 0
+    for batch in file.iter_batches(batch_size=8192):
+        for cells in zip(*map(_cells, batch.columns), strict=True):
+            number += 1
+            yield number, list(cells)
+
+
+def _cells(column: pa.Array) -> list[Cell]:
+    """Write a column as a CSV would; what no CSV could hold is named by its type, and so is no state and no tag."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [[str(name) for name in names or () if name is not None] for names in column.to_pylist()]
+    try:
+        texts = pc.fill_null(pc.cast(column, pa.large_string()), "").to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return [f"({kind})"] * len(column)
+    return [text.strip() for text in texts]
+
+
+def _opened(path: Path) -> pa.Table:
+    try:
+        file = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise _refusal(path, error) from None
+    missing = [name for name in ("image", "present") if name not in file.schema.names]
+    if missing:
+        raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
+    nameless = pc.index(file.column("image").is_null(), True).as_py()
+    if nameless >= 0:
+        raise InputError(f"{path}, row {nameless}: no image is named.")
+    return file
+
+
+def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
+    """Return the class names that ``write_table`` left in a file, or None where there are none."""
+    stored = (metadata or {}).get(_KEY)
+    if stored is None:
+        return None
+    try:
+        classes = json.loads(stored)
+    except ValueError:
+        classes = None
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise InputError(f"{path}: its list of classes is damaged.")
+    return classes
+
+
+def _refusal(path: Path, error: Exception) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path} does not exist.")
+    return InputError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())[:200]}).")
+
+
+def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Return the row of everything in a column of lists, and its name as a number into the names, which follow."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
+    rows, numbers, names = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], list[str]()
+    before = 0
+    for chunk in column.chunks:
+        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()
+        rows.append(np.repeat(np.arange(before, before + len(chunk)), lengths))
+        entries = chunk.flatten()
+        if not pa.types.is_dictionary(entries.type):
+            entries = entries.dictionary_encode()
+        if entries.null_count or entries.dictionary.null_count or not _is_text(entries.type.value_type):
+            raise InputError(f"{where}: it must hold lists of class names, each of them a text.")
+        numbers.append(entries.indices.to_numpy().astype(np.int64) + len(names))
+        names += entries.dictionary.to_pylist()
+        before += len(chunk)
+    return np.concatenate(rows), np.concatenate(numbers), names
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))

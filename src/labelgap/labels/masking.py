@@ -1,0 +1,108 @@
+"""How a partial table is drawn from a full one.
+
+The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split; both are repeated here bit
+for bit, since a number can be compared with theirs only on the same labels.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.table import Amount, LabelTable
+
+__all__ = ["drop", "observe", "paper_split"]
+
+
+def observe(table: LabelTable, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
+    """Keep some positives and negatives of every image and hide all other labels.
+
+    The draw of the papers: one ``RandomState(seed)``; per image in row order the array of its positive class numbers
+    is shuffled and the first ``positives`` are kept, then the array of its negative class numbers is shuffled and the
+    first ``negatives`` are kept. The second shuffle uses up random state even when nothing is kept.
+
+    Args:
+        table: labels to draw from; what is unknown stays unknown.
+        positives: how many, or "all".
+        negatives: how many, or "all".
+        seed: 1200 in the papers.
+
+    Example:
+        >>> LabelTable.from_dense([[1, 1, 0], [0, 1, 0]]).observe(positives=1, negatives=0).to_dense()
+        array([[ 1, -1, -1],
+               [-1,  1, -1]], dtype=int8)
+    """
+    keep_positives, keep_negatives = _amount(positives, "positives"), _amount(negatives, "negatives")
+    random = _random_state(seed)
+    kept = np.zeros(len(table.values), dtype=bool)
+    for row in range(len(table)):
+        first, last = table.starts[row], table.starts[row + 1]
+        values = table.values[first:last]
+        for state, amount in ((PRESENT, keep_positives), (ABSENT, keep_negatives)):
+            entries = np.flatnonzero(values == state)
+            random.shuffle(entries)
+            kept[first + entries[:amount]] = True
+    return table.keep(kept)
+
+
+def drop(table: LabelTable, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:
+    """Hide a fraction of the known labels at random.
+
+    Args:
+        table: labels to draw from.
+        fraction: 0.9 hides nine labels in ten; read as the decimal it is written as, so that the number hidden is
+            exactly fraction · labels, rounded (a half to the even number).
+        seed: of the draw.
+        per_class: hide that fraction of every class, rather than of all labels together.
+
+    Example:
+        >>> LabelTable.from_dense([[1, 0, 0, 1], [0, 1, -1, 1]]).drop(0.7)
+        LabelTable(2 images, 4 classes: 1 present, 1 absent, 6 unknown)
+    """
+    if not 0 <= fraction <= 1:
+        raise InputError(f"drop({fraction}): the share of labels to hide lies between 0 and 1.")
+    random = numpy_generator(seed, "drop").random(len(table.values))
+    group = table.columns if per_class else np.zeros_like(table.columns)
+    order = np.lexsort((random, group))
+    sizes = np.bincount(group, minlength=1)
+    hidden = [round(Fraction(str(fraction)) * size) for size in sizes.tolist()]
+    position = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order] = position >= np.repeat(hidden, sizes)
+    return table.keep(kept)
+
+
+def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split ``count`` rows into (train, val) as the papers do.
+
+    ``RandomState(seed).permutation(N)``, n_val = round(fraction · N); train is the sorted first N − n_val, val the
+    sorted rest.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(
+            f"a val fraction of {fraction}: it lies between 0 and 1, and 1 would leave nothing to train on."
+        )
+    order = _random_state(seed).permutation(count).astype(np.int64)
+    train = count - round(fraction * count)
+    return np.sort(order[:train]), np.sort(order[train:])
+
+
+def _random_state(seed: int) -> np.random.RandomState:
+    try:
+        return np.random.RandomState(seed)
+    except (TypeError, ValueError):
+        raise InputError(f"seed={seed!r}: a seed of the papers' draws is a whole number from 0 to 2³² - 1.") from None
+
+
+def _amount(amount: Amount, name: str) -> int | None:
+    """Return an upper end for a slice: None keeps all."""
+    if amount == "all":
+        return None
+    if isinstance(amount, bool) or not isinstance(amount, int | np.integer) or amount < 0:
+        raise InputError(f"{name}={amount!r}: give a number of labels per image, or 'all'.")
+    return int(amount)

@@ -1,0 +1,146 @@
+"""Known labels in compressed rows: the arithmetic under the label table, without names or states.
+
+The known labels of all images lie behind one another, row by row, their class numbers ascending within a row; those
+of row i are the entries ``starts[i]:starts[i + 1]``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError
+
+__all__ = [
+    "UniqueNames",
+    "as_indices",
+    "as_row_indices",
+    "entries_at",
+    "entries_of_rows",
+    "sort_entries",
+    "starts_from_lengths",
+    "unique_names",
+]
+
+
+def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Return where rows of these lengths start, and at last where they end.
+
+    Example:
+        >>> starts_from_lengths([2, 0, 1])
+        array([0, 2, 2, 3])
+    """
+    counts = np.asarray(lengths, dtype=np.int64)
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def entries_of_rows(
+    starts: NDArray[np.int64], index: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the entries of some rows one after the other, and how many each row has and where its own start.
+
+    Example:
+        >>> entries, lengths, first = entries_of_rows(starts_from_lengths([2, 0, 1]), np.array([2, 0]))
+        >>> entries, lengths, first
+        (array([2, 0, 1]), array([1, 2]), array([0, 1]))
+    """
+    lengths = starts[index + 1] - starts[index]
+    first = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) + np.repeat(starts[index] - first, lengths), lengths, first
+
+
+def entries_at(
+    starts: NDArray[np.int64],
+    columns: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    wanted: NDArray[np.int64],
+    width: int,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Find single places: the entry of every (row, class number), and whether there is one.
+
+    Only the rows that are asked for are looked at, so a few places of a table of millions cost little.
+
+    Args:
+        starts: ``(N + 1,)``, where rows start.
+        columns: class number of every entry.
+        rows: ``(P,)``
+        wanted: ``(P,)`` class numbers.
+        width: how many classes there are.
+
+    Returns:
+        ``(P,)`` entries, of no meaning where there is none, and ``(P,)`` whether there is one.
+
+    Example:
+        >>> starts, columns = starts_from_lengths([2, 0, 1]), np.array([0, 3, 1], np.int32)
+        >>> entries_at(starts, columns, np.array([2, 0, 0, 1]), np.array([1, 3, 2, 0]), 4)
+        (array([2, 1, 1, 2]), array([ True,  True, False, False]))
+    """
+    touched, which = np.unique(rows, return_inverse=True)
+    entries, lengths, _ = entries_of_rows(starts, touched)
+    if not len(entries):
+        return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    known = np.repeat(np.arange(len(touched)), lengths) * width + columns[entries]
+    places = which * width + wanted
+    at = np.searchsorted(known, places).clip(max=len(known) - 1)
+    return entries[at], known[at] == places
+
+
+def sort_entries(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.int8], classes: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
+    """Put entries in order of row and class number, refusing two for one place."""
+    places = rows * max(len(classes), 1) + columns
+    order = np.argsort(places, kind="stable")
+    places, rows, columns = places[order], rows[order], columns[order]
+    repeated = np.flatnonzero(places[1:] == places[:-1])
+    if len(repeated):
+        row, column = rows[repeated[0]], columns[repeated[0]]
+        raise InputError(f"row {row} has two labels for class '{classes[column]}': it can have one.")
+    return rows, columns.astype(np.int32), values[order]
+
+
+def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Turn row numbers, or a mask over all rows, into row numbers within a table of ``count`` rows."""
+    index = np.asarray(rows.detach().cpu() if isinstance(rows, torch.Tensor) else rows)
+    if index.dtype == bool:
+        if index.shape != (count,):
+            raise InputError(f"a mask of rows must have shape ({count},), not {index.shape}.")
+        return np.flatnonzero(index).astype(np.int64)
+    return as_indices(index, "row", count)
+
+
+def as_indices(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
+    """Turn whole numbers from 0 below ``count`` into a flat int64 array, refusing all others."""
+    array = np.asarray(numbers).ravel()
+    if array.dtype.kind not in "iu" and array.size:
+        raise InputError(f"a {kind} is a whole number, not {array.dtype} such as {array[0]!s}.")
+    outside = (array < 0) | (array >= count)
+    if outside.any():
+        raise InputError(f"{kind} {array[outside][0]} is outside the table, which has {count:,} of them, from 0.")
+    return array.astype(np.int64)
+
+
+class UniqueNames(tuple[str, ...]):
+    """Names that were found to be different, so that they need not be looked at again: a table may have millions."""
+
+    __slots__ = ()
+
+
+def unique_names(names: Iterable[Any], kind: str) -> UniqueNames:
+    """Return the names as texts, refusing one that is there twice."""
+    if isinstance(names, UniqueNames):
+        return names
+    if isinstance(names, str):
+        raise InputError(f"the {kind} names come as a list; {names!r} is a single text.")
+    texts = UniqueNames(map(str, names))
+    if len(set(texts)) != len(texts):
+        (name, _), *_ = Counter(texts).most_common(1)
+        raise InputError(f"the {kind} '{name}' is listed twice: every {kind} needs a name of its own.")
+    return texts

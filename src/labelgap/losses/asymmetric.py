@@ -1,0 +1,119 @@
+"""Asymmetric loss (Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021).
+
+An image has few positives and many easy negatives. So negatives are focused harder than positives, and those whose
+probability is below a margin are dropped altogether.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.option_checks import check_flag, check_number
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
+
+__all__ = ["AsymmetricLoss", "asymmetric", "power"]
+
+
+def power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Return ``base ** exponent`` for a base from 0 on, with a gradient of 0 where the base is 0.
+
+    Example:
+        >>> power(torch.tensor([0.0, 4.0]), torch.tensor(0.5))
+        tensor([0., 2.])
+    """
+    positive = base > 0
+    powered = torch.where(positive, base, 1.0) ** exponent
+    return torch.where(positive | (exponent == 0), powered, 0.0)
+
+
+def asymmetric(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma_pos: Number = 0.0,
+    gamma_neg: Number = 2.0,
+    margin: Number = 0.2,
+    detach_focus: bool = False,
+    eps: Number = 0.0,
+) -> Tensor:
+    r"""Cost of every entry when easy negatives count little, and an unknown label counts as absent.
+
+    .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y \ne 1]\,(1-p_m)^{\gamma_-}(-\ln p_m),
+        \qquad p_m = \min(1 - p + m,\; 1)
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        gamma_pos: γ₊; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        gamma_neg: γ₋.
+        margin: m.
+        detach_focus: whether the focusing weights are constants to the gradient, as in the authors' training.
+        eps: added inside the logarithm.
+
+    Returns:
+        ``(…, B, K)``, not reduced.
+
+    Unknown labels are taken as absent.
+
+    Example:
+        >>> asymmetric(torch.zeros(1, 2), torch.tensor([[1, -1]]), gamma_neg=1.0, margin=0.0)
+        tensor([[0.6931, 0.3466]])
+    """
+    logits = widen(logits)
+    present = states(labels).present
+    level = per_head(margin, logits)
+    focus_present = torch.exp(-per_head(gamma_pos, logits) * cost_absent(logits))
+    focus_absent = power((torch.sigmoid(logits) - level).clamp(min=0.0), per_head(gamma_neg, logits))
+    if detach_focus:
+        focus_present, focus_absent = focus_present.detach(), focus_absent.detach()
+    least = -per_head(eps, logits).log1p()
+    shifted = cost_absent(logits, margin + eps).clamp(min=least)
+    return torch.where(present, focus_present * cost_present(logits, eps), focus_absent * shifted)
+
+
+@method("asl", paper="Ridnik 2021", summary="asymmetric loss: easy negatives count little; unknown counts as absent")
+class AsymmetricLoss(ElementwiseLoss):
+    """Mean of ``asymmetric``; final. The published learning rates of this family assume ``reduction="sum"``.
+
+    Args:
+        gamma_pos: γ₊, focus of the positives.
+        gamma_neg: γ₋, focus of the negatives.
+        margin: m, the probability below which a negative is dropped.
+        detach_focus: whether the focusing weights are constants to the gradient.
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none".
+    """
+
+    gamma_pos: Number
+    gamma_neg: Number
+    margin: Number
+    eps: Number
+
+    def __init__(
+        self,
+        gamma_pos: Number = 0.0,
+        gamma_neg: Number = 2.0,
+        margin: Number = 0.2,
+        detach_focus: bool = False,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.hold(gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0))
+        self.hold(margin=check_number("margin", margin, 0, 1), eps=check_number("eps", eps, 0, 1))
+        self.detach_focus = check_flag("detach_focus", detach_focus)
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``asymmetric``."""
+        return asymmetric(
+            logits,
+            labels,
+            gamma_pos=self.gamma_pos,
+            gamma_neg=self.gamma_neg,
+            margin=self.margin,
+            detach_focus=self.detach_focus,
+            eps=self.eps,
+        )

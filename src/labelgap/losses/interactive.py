@@ -1,0 +1,250 @@
+"""Interactive learning with partial labels (Huynh & Elhamifar, "Interactive Multi-Label CNN Learning with Partial
+Labels", CVPR 2020).
+
+Images that look alike have labels that are alike. Each image's features are written as a combination of a few others'
+out of a dictionary, and so are its labels, those that nobody gave as the network thinks them to be; what is left over
+is a cost. A learned graph G between the classes fills gaps in the dictionary's labels first. As the network changes, so
+do the images it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from labelgap.core.distributed import gather_rows
+from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
+from labelgap.core.system import format_bytes
+from labelgap.labels import LabelTable
+from labelgap.labels.codes import PRESENT
+from labelgap.losses.assume_negative import ignore_unknown
+from labelgap.losses.matching_pursuit import View, matching_pursuit
+from labelgap.losses.option_checks import check_integer, check_number
+from labelgap.losses.per_image_state import PerImageState, free_memory
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, per_head, states, widen
+
+__all__ = ["InteractiveLearning", "asymmetric_sigmoid", "co_occurrence", "soft_labels"]
+
+DICTIONARY = 256
+
+
+def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
+    r"""Turn logits into soft labels between −1/c and 1, with a logit of 0 at 0.
+
+    .. math:: y = \frac{e^v - e^{-v}/c}{e^v + e^{-v}} = \left(1 + \tfrac1c\right) \sigma(2v) - \tfrac1c,
+        \qquad v = x + \tfrac12 \ln \tfrac1c
+
+    Args:
+        logits: ``(…, B, K)``
+        asymmetry: c; a tensor of shape ``(…)`` gives every head its own.
+
+    Example:
+        >>> asymmetric_sigmoid(torch.tensor([[-9.0, 0.0, 9.0]]))
+        tensor([[-0.5000,  0.0000,  1.0000]])
+    """
+    c = per_head(asymmetry, logits)
+    return (1 + 1 / c) * torch.sigmoid(2 * logits - c.log()) - 1 / c
+
+
+def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tensor:
+    """Lay what is known over soft labels ``(…, B, K)``: 1 where present, −1/c where absent.
+
+    Example:
+        >>> soft_labels(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1, 0, -1]]))
+        tensor([[ 1.0000, -0.5000,  0.3000]])
+    """
+    present, absent, _ = states(labels)
+    return torch.where(present, 1.0, torch.where(absent, -1 / per_head(asymmetry, values), values))
+
+
+def co_occurrence(table: LabelTable) -> Tensor:
+    """Return the graph that learning starts from, ``(K, K)``: how much class i speaks for class j.
+
+    It is the share of j among the images where i is known to be present and j is known; 1 for i = j, 0 where there is
+    no such image. Every column is divided by its sum: what a class is told by all is an average.
+
+    Example:
+        >>> co_occurrence(LabelTable.from_dense([[1, 1], [1, 0], [-1, 1]]))
+        tensor([[0.5000, 0.3333],
+                [0.5000, 0.6667]])
+    """
+    known = csr_array((np.ones(len(table.values), dtype=np.float32), table.columns, table.starts), shape=table.shape)
+    is_present = (table.values == PRESENT).astype(np.float32)
+    present = csr_array((is_present, table.columns, table.starts), shape=table.shape)
+    share = (present.T @ present).toarray() / np.maximum((present.T @ known).toarray(), 1)
+    np.fill_diagonal(share, 1)
+    return torch.from_numpy((share / share.sum(axis=0)).astype(np.float32))
+
+
+@method("imcl", paper="Huynh 2020", summary="known labels, and images that look alike should be labelled alike")
+class InteractiveLearning(PerImageState):
+    r"""Mean of what known labels cost and of what a few images of a dictionary cannot explain; final.
+
+    .. math:: L = \frac1{BK} \sum_b \Bigl\{ \sum_{k\,\text{known}} \ell_k
+        + \lambda_L \bigl\| y - \textstyle\sum_i a_i Y_i \bigr\|^2
+        + \lambda_F \bigl\| f - \textstyle\sum_i b_i F_i \bigr\|^2 \Bigr\}
+
+    with ℓ the logistic loss, f the features, y the ``asymmetric_sigmoid`` of the logits, and :math:`Y_i` that of atom i
+    times G; where a label is known both are 1 or −1/c. Which atoms, and a and b, say ``matching_pursuit`` with weights
+    that are as the two λ, never an image itself among its own atoms; they are constants to the gradient. Unknown labels
+    cost nothing but through y. An image that found no atom has the first term only.
+
+    The dictionary is a seeded sample of the training images. An atom is what the network made of the image when it last
+    saw it, in this epoch or the one before, and cannot be chosen before that. G, which starts from ``co_occurrence``,
+    learns at the rate of the head; what has become negative is set to 0 after every step.
+
+    The features' term grows with the square of their length, and a network that starts from random weights can shorten
+    its features instead of learning anything; give it ``lambda_features=0``. Where features are fixed it is a constant.
+
+    It makes no sense where no absent label is known: everything would be called present.
+
+    Args:
+        lambda_labels: :math:`\lambda_L`.
+        lambda_features: :math:`\lambda_F`.
+        asymmetry: c; an absent label is −1/c.
+        atoms: how many a row may use.
+        threshold: the correlation above which an atom is used.
+        dictionary: how many images are in the dictionary; 256, or all where there are fewer, when not given.
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none"; the features' term lies on all K entries of an image in equal parts.
+    """
+
+    needs = frozenset({"index", "features"})
+    lambda_labels: Number
+    lambda_features: Number
+    asymmetry: Number
+    atoms: Number
+    threshold: Number
+    eps: Number
+    graph: nn.Parameter
+    slot: Tensor
+    seen: Tensor
+    atom_labels: Tensor
+    atom_logits: Tensor
+    atom_features: Tensor
+    _marked: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __init__(
+        self,
+        lambda_labels: Number = 1.0,
+        lambda_features: Number = 0.5,
+        asymmetry: Number = 2.0,
+        atoms: Number = 3,
+        threshold: Number = 1e-3,
+        dictionary: int | None = None,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.hold(lambda_labels=check_number("lambda_labels", lambda_labels, 0))
+        self.hold(lambda_features=check_number("lambda_features", lambda_features, 0))
+        self.hold(asymmetry=check_number("asymmetry", asymmetry, 0, above=True), atoms=check_integer("atoms", atoms, 1))
+        self.hold(threshold=check_number("threshold", threshold, 0, 1), eps=check_number("eps", eps, 0, 1))
+        self.most = int(torch.as_tensor(atoms).max())
+        self.dictionary = DICTIONARY if dictionary is None else int(check_integer("dictionary", dictionary, 1))
+        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Draw the dictionary and make the graph; the features' room is made when their number is known."""
+        super().prepare(table, epochs, seed, heads)
+        present, absent, _ = table.counts().total
+        if not present or not absent:
+            missing, all_ = ("absent", "present") if present else ("present", "absent")
+            raise InputError(
+                f"'{self.name}' learns from known labels, and none is known to be {missing}: it would call everything "
+                f"{all_}. Take a method for such labels (em, role, ll-ct)."
+            )
+        device, classes = self.clock.device, len(table.classes)
+        self._reserve_graph(classes)
+        rows = np.sort(numpy_generator(seed, "imcl").permutation(len(table))[: self.dictionary])
+        slot = torch.full((len(table), 1), len(rows))
+        slot[torch.from_numpy(rows), 0] = torch.arange(len(rows))
+        self.graph = nn.Parameter(co_occurrence(table).expand(*heads, -1, -1).clone().to(device))
+        self.register_buffer("slot", slot.to(device), persistent=False)
+        self.register_buffer("atom_labels", table.batch(rows).to(device), persistent=False)
+        self.register_buffer("seen", torch.zeros(*heads, len(rows), dtype=torch.bool, device=device))
+        self.register_buffer("atom_logits", torch.zeros(*heads, len(rows), classes, device=device))
+        self.register_buffer("atom_features", torch.zeros(*heads, len(rows), 0, device=device))
+        self.state_bytes += self.atom_logits.nbytes + slot.nbytes
+        self._marked = None
+
+    def _reserve_graph(self, classes: int) -> None:
+        """Count the graph, its gradient and Adam's two, or refuse what cannot fit."""
+        size = 4 * 4 * math.prod((*self.heads, classes, classes))
+        free = free_memory(self.clock.device)
+        if free is not None and size > free:
+            self.table = None
+            raise InputError(
+                f"'{self.name}' learns a graph between {classes:,} classes: {format_bytes(size)}, and {format_bytes(free)} are "
+                "free. Take fewer classes, or a method without a graph (iu, curriculum)."
+            )
+        self.state_bytes += size
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Let the graph learn at the rate of the head."""
+        self.prepared()
+        return [{"params": [self.graph], "lr": lr}]
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Explain the batch by the dictionary, and mark what is to be remembered of it."""
+        slot = self.recall("slot", index)
+        assert features is not None
+        features = widen(features).to(logits.dtype)
+        if torch.is_grad_enabled():
+            self._marked = slot, logits.detach(), features.detach()
+        mine = soft_labels(asymmetric_sigmoid(logits, self.asymmetry), labels, self.asymmetry)
+        theirs, their_features = self._dictionary(logits.dtype, features)
+        weights = per_head(self.lambda_labels, logits), per_head(self.lambda_features, logits)
+        total = (weights[0] + weights[1]).clamp(min=torch.finfo(logits.dtype).tiny)
+        views = (
+            View(mine.detach(), theirs.detach(), weights[0] / total),
+            View(features.detach(), their_features, weights[1] / total),
+        )
+        allowed = self.seen[..., None, :] & (slot != torch.arange(theirs.shape[-2], device=slot.device))
+        a, b, found = matching_pursuit(views, allowed, atoms=self.atoms, threshold=self.threshold, most=self.most)
+        unlike = weights[0] * (mine - a @ theirs) ** 2
+        strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
+        return self.reduced(ignore_unknown(logits, labels, eps=self.eps) + found * (unlike + strange))
+
+    def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the labels of all atoms, through the graph, ``(…, M, K)``, and their features, ``(…, M, D)``."""
+        kept = self.atom_features.to(dtype)
+        if not kept.shape[-1]:
+            kept = features.new_zeros((*kept.shape[:-1], features.shape[-1]))
+        if kept.shape[-1] != features.shape[-1]:
+            raise InputError(f"'{self.name}' knows {kept.shape[-1]} features an image, not {features.shape[-1]}.")
+        thought = asymmetric_sigmoid(self.atom_logits.to(dtype), self.asymmetry)
+        told = soft_labels(thought, self.atom_labels, self.asymmetry) @ self.graph.to(dtype)
+        return soft_labels(told, self.atom_labels, self.asymmetry), kept
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Remember what the network made of the dictionary's images, in every process, and keep the graph ≥ 0."""
+        if self._marked is None:
+            return
+        slot, logits, features = (gather_rows(values, dim=-2) for values in self._marked)
+        self._marked = None
+        self.graph.clamp_(min=0)
+        if not self.atom_features.shape[-1]:
+            self.atom_features = self.atom_features.new_zeros((*self.atom_features.shape[:-1], features.shape[-1]))
+        if not len(slot):
+            return
+        here = (slot == torch.arange(self.seen.shape[-1], device=slot.device)).int()
+        now, row = here.amax(dim=0) > 0, here.argmax(dim=0)
+        for kept, values in ((self.atom_logits, logits), (self.atom_features, features)):
+            kept.copy_(torch.where(now[:, None], values.index_select(-2, row).to(kept.dtype), kept))
+        self.seen |= now
+
+
+def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let a checkpoint say how many features there are, before the first batch does."""
+    stored = state.get(f"{prefix}atom_features")
+    if isinstance(stored, Tensor) and isinstance(module, InteractiveLearning) and hasattr(module, "atom_features"):
+        module.atom_features = module.atom_features.new_zeros((*module.atom_features.shape[:-1], stored.shape[-1]))

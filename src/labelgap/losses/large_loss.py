@@ -1,0 +1,335 @@
+"""Large loss matters (Kim et al., "Large Loss Matters in Weakly Supervised Multi-Label Classification", CVPR 2022).
+
+A network that takes unknown labels as absent first learns what is common, the true absents, and only later memorises
+the false ones. So, while it has not yet, a large loss on an assumed negative says: this label is probably present.
+Such losses are rejected, so that nothing is learned from them (`ll-r`), or the labels count as present for this step
+(`ll-ct`). Which losses are large is relative, a few percent more of them each epoch, or absolute, those above a
+threshold that sinks with the epochs (`ll-r-abs`, `ll-ct-abs`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC
+
+import torch
+from torch import Tensor
+
+from labelgap.core.distributed import all_sum, gather_rows, is_main_process
+from labelgap.labels import LabelTable
+from labelgap.losses.assume_negative import assume_negative
+from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, is_exact, make_mixture
+from labelgap.losses.option_checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    exact_fractions,
+    exact_percents,
+    exact_share,
+)
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, cost_absent, cost_known, per_head, states, widen
+
+__all__ = [
+    "AbsoluteLargeLoss",
+    "AbsoluteLargeLossCorrection",
+    "AbsoluteLargeLossRejection",
+    "LargeLossCorrection",
+    "LargeLossRejection",
+    "RelativeLargeLoss",
+    "absolute_large_losses",
+    "large_loss_correction",
+    "large_loss_count",
+    "large_loss_rejection",
+    "relative_large_losses",
+    "top_k_mask",
+]
+
+PAPER = "Kim 2022"
+
+
+def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
+    """Mark the allowed entries that are at least as large as the ``count``-th largest of the global batch.
+
+    Args:
+        logits: ``(…, B, K)``; the loss of an assumed negative grows with the logit, so its order is the losses' order.
+        allowed: ``(…, B, K)`` mask of the entries to choose from.
+        count: ``(…)`` how many; at most as many as are allowed. Ties with the last one are marked too.
+
+    Returns:
+        ``(…, B, K)`` mask.
+
+    Example:
+        >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
+        tensor([[False, False,  True]])
+    """
+    value = torch.where(allowed, logits.detach(), -torch.inf)
+    pool = gather_rows(value, dim=-2).flatten(-2)
+    if pool.shape[-1] == 0:
+        return torch.zeros_like(allowed)
+    ordered = pool.sort(dim=-1, descending=True).values
+    place = (count - 1).clamp(0, pool.shape[-1] - 1).expand(ordered.shape[:-1])[..., None]
+    threshold = ordered.gather(-1, place)[..., None]
+    return allowed & (value >= threshold) & (count > 0)[..., None, None]
+
+
+@torch.no_grad()
+def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
+    r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
+
+    Args:
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
+        steps: ``s``, int64; epochs since the first.
+        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
+
+    Example:
+        >>> large_loss_count(torch.tensor([[1, -1, -1]]), share=exact_percents(20), steps=torch.tensor(1))
+        tensor(1)
+    """
+    available = all_sum(states(labels).unknown.sum(dim=(-2, -1)))
+    if base == "unknown":
+        entries = available
+    else:
+        entries = all_sum(torch.full_like(available, labels.shape[-2] * labels.shape[-1]))
+    return torch.minimum(exact_share(entries * steps, share), available)
+
+
+@torch.no_grad()
+def relative_large_losses(
+    logits: Tensor, labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown"
+) -> Tensor:
+    r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
+
+    Args:
+        logits: ``(…, B, K)``
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
+        steps: ``s``, int64; epochs since the first.
+        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
+
+    Returns:
+        ``(…, B, K)`` mask. Known labels are never marked, whatever k is; ties with the k-th largest are.
+
+    Example:
+        >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
+        >>> relative_large_losses(logits, labels, share=exact_percents(20), steps=torch.tensor(1))
+        tensor([[False, False,  True]])
+    """
+    logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
+    unknown = states(labels).unknown.expand(logits.shape)
+    return top_k_mask(logits, unknown, large_loss_count(labels, share=share, steps=steps, base=base))
+
+
+@torch.no_grad()
+def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) -> Tensor:
+    r"""Mark the unknown entries whose loss as an assumed negative, :math:`-\ln(1-p)`, is above a threshold.
+
+    Args:
+        logits: ``(…, B, K)``
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        threshold: a tensor of shape ``(…)`` gives every head its own; at 0 or below every loss is above it.
+
+    Returns:
+        ``(…, B, K)`` mask. Known labels are never marked.
+
+    Example:
+        >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
+        tensor([[False, False,  True]])
+    """
+    loss = cost_absent(logits)
+    level = per_head(threshold, loss)
+    return states(labels).unknown & ((loss > level) | (level <= 0))
+
+
+def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, eps: Number = 0.0) -> Tensor:
+    r"""Cost of every entry when unknown labels count as absent, but the modified ones cost nothing.
+
+    .. math:: \ell = [\text{not modified}]\;\ell_{AN}
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        modified: ``(…, B, K)`` mask of unknown entries.
+        eps: added inside the logarithm.
+
+    Returns:
+        ``(…, B, K)``, not reduced.
+
+    Example:
+        >>> labels = torch.tensor([[1, -1, -1]])
+        >>> large_loss_rejection(torch.zeros(1, 3), labels, torch.tensor([[False, True, False]]))
+        tensor([[0.6931, 0.0000, 0.6931]])
+    """
+    return ~modified * assume_negative(logits, labels, eps=eps)
+
+
+def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, eps: Number = 0.0) -> Tensor:
+    r"""Cost of every entry when unknown labels count as absent, but the modified ones as present.
+
+    .. math:: \ell = [\text{not modified}]\;\ell_{AN} + [\text{modified}]\,(-\ln p)
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        modified: ``(…, B, K)`` mask of unknown entries.
+        eps: added inside the logarithm.
+
+    Returns:
+        ``(…, B, K)``, not reduced.
+
+    Example:
+        >>> labels = torch.tensor([[1, -1, -1]])
+        >>> large_loss_correction(torch.tensor([[0.0, 2.0, 2.0]]), labels, torch.tensor([[False, True, False]]))
+        tensor([[0.6931, 0.1269, 2.1269]])
+    """
+    return cost_known(logits, states(labels).present | modified, eps)
+
+
+class RelativeLargeLoss(ElementwiseLoss, ABC):
+    """What the relative variants share: which assumed negatives have a large loss. Abstract.
+
+    Args:
+        delta_rel: δ, how many more percent of the labels are modified each epoch.
+        base: what the percentage is of: the batch's "unknown" entries (the paper) or "all" (the authors' code).
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none".
+    """
+
+    batch_dependent = True
+    delta_rel: Number
+    share: Tensor
+    eps: Number
+
+    def __init__(
+        self, delta_rel: Number = 0.2, base: str = "unknown", eps: Number = 0.0, reduction: str = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        self.base = check_choice("base", base, ("unknown", "all"))
+        delta_rel = check_number("delta_rel", delta_rel, 0, 100)
+        self.hold(delta_rel=delta_rel, share=exact_percents(delta_rel), eps=check_number("eps", eps, 0, 1))
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries with the k largest losses; none in the first epoch."""
+        return relative_large_losses(logits, labels, share=self.share, steps=self.clock - 1, base=self.base)
+
+    def modified_count(self, labels: Tensor) -> Tensor | None:
+        """Return k; the order of the losses is that of the logits."""
+        return large_loss_count(labels, share=self.share, steps=self.clock - 1, base=self.base)
+
+
+class AbsoluteLargeLoss(ElementwiseLoss, ABC):
+    r"""What the absolute variants share: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
+
+    Args:
+        r0: R₀.
+        delta_abs: Δ, by how much the threshold sinks each epoch.
+        warmup: how many epochs at the beginning modify nothing; the paper has none here.
+        eps: added inside the logarithm of the cost; the loss that is compared with R(t) is exact.
+        reduction: "mean", "sum" or "none".
+    """
+
+    r0: Number
+    delta_abs: Number
+    warmup: Number
+    eps: Number
+
+    def __init__(
+        self,
+        r0: Number = 2.0,
+        delta_abs: Number = 0.1,
+        warmup: Number = 0,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.hold(r0=check_number("r0", r0, 0, above=True), delta_abs=check_number("delta_abs", delta_abs, 0))
+        self.hold(warmup=check_integer("warmup", warmup), eps=check_number("eps", eps, 0, 1))
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Warn when the threshold will reach 0, from where on every unknown label counts as modified."""
+        super().prepare(table, epochs, seed, heads)
+        start, slope = exact_fractions(self.r0), exact_fractions(self.delta_abs)
+        warm = exact_fractions(self.warmup)
+        for epoch in range(1, epochs + 1):
+            if bool(((start - epoch * slope <= 0) & (warm < epoch)).any()):
+                if is_main_process():
+                    warnings.warn(
+                        f"{self.name}: r0={self.r0} − epoch · delta_abs={self.delta_abs} is not above 0 from epoch "
+                        f"{epoch} of {epochs} on: every unknown label will be modified. Give a smaller delta_abs.",
+                        stacklevel=2,
+                    )
+                return
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries whose loss is above R(t); none while warming up."""
+        clock = self.clock.to(widen(logits).dtype)
+        marked = absolute_large_losses(logits, labels, threshold=self.r0 - clock * self.delta_abs)
+        return marked & (self.clock > self.warmup)[..., None, None]
+
+
+@method("ll-r", paper=PAPER, summary="large loss, rejection: assumed negatives with a large loss are left out")
+class LargeLossRejection(RelativeLargeLoss):
+    r"""Mean of ``large_loss_rejection``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
+
+    Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
+    """
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``large_loss_rejection``."""
+        return large_loss_rejection(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Unknown labels as absent, modified ones not at all."""
+        return make_mixture(unknown=AS_ABSENT, modified=IGNORED) if is_exact(self.eps) else None
+
+
+@method("ll-ct", paper=PAPER, summary="large loss, temporary correction: they count as present for this step")
+class LargeLossCorrection(RelativeLargeLoss):
+    r"""Mean of ``large_loss_correction``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
+
+    Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
+    """
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``large_loss_correction``."""
+        return large_loss_correction(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Unknown labels as absent, modified ones as present."""
+        return make_mixture(unknown=AS_ABSENT, modified=AS_PRESENT) if is_exact(self.eps) else None
+
+
+@method("ll-r-abs", paper=PAPER, summary="`ll-r` with a threshold on the loss that sinks with the epochs")
+class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
+    r"""Mean of ``large_loss_rejection``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
+
+    Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
+    """
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``large_loss_rejection``."""
+        return large_loss_rejection(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Unknown labels as absent, modified ones not at all."""
+        return make_mixture(unknown=AS_ABSENT, modified=IGNORED) if is_exact(self.eps) else None
+
+
+@method("ll-ct-abs", paper=PAPER, summary="`ll-ct` with a threshold on the loss that sinks with the epochs")
+class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
+    r"""Mean of ``large_loss_correction``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
+
+    Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
+    """
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``large_loss_correction``."""
+        return large_loss_correction(logits, labels, self.modified(logits, labels), eps=self.eps)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Unknown labels as absent, modified ones as present."""
+        return make_mixture(unknown=AS_ABSENT, modified=AS_PRESENT) if is_exact(self.eps) else None

@@ -1,0 +1,177 @@
+"""Asymmetric pseudo-labelling (Zhou et al., "Acknowledging the Unknown for Multi-label Learning with Single Positive
+Labels", ECCV 2022).
+
+Most unknown labels are absent, so a network trained with `em` finds absent ones far more reliably than present ones.
+After some epochs, a few more unknown labels of each class, those it thinks least likely, become soft negatives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable, Revisions
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.losses.base import TrainingScores
+from labelgap.losses.entropy import PAPER, entropy_on_unknown
+from labelgap.losses.option_checks import check_flag, check_integer, check_number, exact_fractions
+from labelgap.losses.per_image_state import PerImageState
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, cross_entropy, per_head, states
+
+__all__ = ["AsymmetricPseudoLabeling", "lowest_per_class"]
+
+ENTRIES_PER_SORT = 2**24
+"""How many entries are sorted at once: classes are sorted by themselves, so a few of them at a time will do."""
+
+TEMPORARY_BYTES = 20
+"""Bytes that a round takes for each image and class: the logits, their probabilities, and what is left to choose."""
+
+
+def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
+    """Mark, in every class, the ``counts`` allowed entries with the lowest values; of equal ones the first rows.
+
+    Args:
+        values: ``(…, N, K)``
+        allowed: ``(…, N, K)`` mask of the entries to choose from.
+        counts: ``(…, K)`` whole numbers.
+
+    Example:
+        >>> values = torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
+        >>> lowest_per_class(values, torch.ones(3, 2, dtype=torch.bool), torch.tensor([2, 1])).int().tolist()
+        [[0, 1], [1, 0], [1, 0]]
+    """
+    chosen, step = torch.zeros_like(allowed), max(1, ENTRIES_PER_SORT * values.shape[-1] // max(values.numel(), 1))
+    for start in range(0, values.shape[-1], step):
+        part = slice(start, start + step)
+        order = torch.where(allowed[..., part], values[..., part], torch.inf).argsort(dim=-2, stable=True)
+        taken = torch.arange(values.shape[-2], device=values.device)[:, None] < counts[..., None, part]
+        chosen[..., part].scatter_(-2, order, taken.expand(order.shape))
+    return chosen & allowed
+
+
+@method("em-apl", paper=PAPER, summary="`em`, and unlikely labels become soft negatives round by round")
+class AsymmetricPseudoLabeling(PerImageState):
+    r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on what became a pseudo-label; final.
+
+    At the end of the epochs :math:`T_w \dots E-1`, per class, the :math:`\lfloor \theta U_c / (E - T_w) \rfloor`
+    still unknown images with the lowest ``p`` get the target ``s = p``, for good; ``U_c`` is how many were unknown at
+    the start. Known labels are never touched.
+
+    Args:
+        alpha: α of `em`.
+        beta: β, weight of the pseudo-labels; 1 is one of the paper's ablations.
+        theta: θ, the share of each class's unknown labels that become negatives by the end.
+        warmup: ``T_w``, epochs before the first round.
+        hard: whether targets are 0 (and 1) instead of the probability.
+        positive_share: the share of each class's unknown labels, the likeliest ones, that become *positives* by the
+            end: the paper's counterpart, 0.1 there, which turns out unreliable.
+        eps: added inside the logarithm; 1e-5 in the authors' code.
+        reduction: "mean", "sum" or "none".
+    """
+
+    needs = frozenset({"index", "scores"})
+    alpha: Number
+    beta: Number
+    theta: Number
+    warmup: Number
+    positive_share: Number
+    eps: Number
+    targets: Tensor
+    _round: tuple[Tensor, Tensor] | None = None
+
+    def __init__(
+        self,
+        alpha: Number = 0.2,
+        beta: Number = 0.02,
+        theta: Number = 0.9,
+        warmup: Number = 5,
+        hard: bool = False,
+        positive_share: Number = 0.0,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.hold(
+            alpha=check_number("alpha", alpha, 0),
+            beta=check_number("beta", beta, 0),
+            theta=check_number("theta", theta, 0, 1),
+        )
+        self.hold(warmup=check_integer("warmup", warmup, 1), eps=check_number("eps", eps, 0, 1))
+        self.hold(positive_share=check_number("positive_share", positive_share, 0, 1))
+        self.hard = check_flag("hard", hard)
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Make room, four bytes for each image and class, and check that there are rounds to come."""
+        super().prepare(table, epochs, seed, heads)
+        if np.any(exact_fractions(self.warmup) >= epochs):
+            raise InputError(
+                f"'{self.name}' begins its rounds after {self.warmup} epochs and {epochs} are trained: give more "
+                "epochs, or a smaller warmup."
+            )
+        if np.any(exact_fractions(self.theta) + exact_fractions(self.positive_share) > 1):
+            raise InputError("theta and positive_share are shares of the same labels: together they are at most 1.")
+        if table.complete and is_main_process():
+            warnings.warn(f"{self.name}: nothing is unknown, so there is nothing to pseudo-label.", stacklevel=2)
+        self.register_buffer("targets", self.allocate(torch.float32, torch.nan, passing=TEMPORARY_BYTES))
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Take the pseudo-labels of the rows for unknown entries that have one."""
+        target = self.recall("targets", index).to(logits.dtype)
+        given = ~target.isnan() & states(labels).unknown
+        soft = cross_entropy(logits, torch.where(given, target, 0.5), self.eps)
+        undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
+        return self.reduced(torch.where(given, per_head(self.beta, logits) * soft, undecided))
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries that have a pseudo-label."""
+        return ~self.recall("targets", index).isnan() & states(labels).unknown
+
+    def round_sizes(self, share: Number) -> Tensor:
+        """Return how many labels of each class a round takes, ``(…, K)``, exact for the decimals the user wrote."""
+        unknown = self.prepared().counts().unknown.tolist()
+        shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
+        sizes = [_sizes(unknown, *pair, self.epochs) for pair in zip(shares.flat, warmups.flat, strict=True)]
+        return torch.tensor(sizes, device=self.clock.device).reshape(*shares.shape, len(unknown))
+
+    @torch.no_grad()
+    def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
+        """Hold a round, if it is time for one, and return its pseudo-labels; of many heads, see ``revisions_of``."""
+        self._round, warmup = None, exact_fractions(self.warmup)
+        if self.epoch >= self.epochs or np.all(warmup > self.epoch) or self.prepared().complete:
+            return Revisions()
+        logits = self.all_logits(scores)
+        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.clock
+        free = self.targets.isnan() & ~self.known_mask() & due
+        negative = lowest_per_class(logits, free, self.round_sizes(self.theta))
+        positive = lowest_per_class(-logits, free & ~negative, self.round_sizes(self.positive_share))
+        target = positive.float() if self.hard else torch.sigmoid(logits)
+        self.targets.copy_(torch.where(negative | positive, target, self.targets))
+        self._round = negative, positive
+        return Revisions() if self.heads else self.revisions_of(())
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return the pseudo-labels of the last round."""
+        if self._round is None:
+            return Revisions()
+        negative, positive = (mask[head] for mask in self._round)
+        rows, columns = (place.cpu().numpy() for place in torch.nonzero(negative | positive, as_tuple=True))
+        became: NDArray[np.int8] = np.where(positive.cpu().numpy()[rows, columns], PRESENT, ABSENT).astype(np.int8)
+        targets: Any = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
+        table = self.prepared()
+        return Revisions.from_arrays(
+            table, rows, columns, values=became, targets=targets, source=self.name, epoch=self.epoch
+        )
+
+
+def _sizes(unknown: list[int], share: Fraction, warmup: Fraction, epochs: int) -> list[int]:
+    return [int(share * count / (epochs - warmup)) if warmup < epochs else 0 for count in unknown]

@@ -1,0 +1,235 @@
+"""Ranking losses that the two-way paper compares with: WARP and robust multi-label ranking.
+
+Every positive of an image should stand above every negative. The pairs are never laid out: negatives are sorted once,
+and what a positive has above it is read off sums over the sorted ones, so memory stays at (…, B, K).
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, relu
+
+from labelgap.core.distributed import all_sum
+from labelgap.losses.base import Loss
+from labelgap.losses.option_checks import check_choice, check_number
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, per_head
+from labelgap.losses.two_way import positives_and_negatives
+
+__all__ = [
+    "RankingLoss",
+    "RobustRankingLoss",
+    "SortedNegatives",
+    "WarpLoss",
+    "harmonic",
+    "hinge_sums",
+    "ramp",
+    "sampled_rank",
+    "sort_negatives",
+]
+
+
+class SortedNegatives(NamedTuple):
+    """The negatives of every row in rising order, in float64.
+
+    Attributes:
+        values: ``(…, B, K)``; the places that are left over come first and hold −∞.
+        above: ``(…, B, K + 1)``, the sum of the negatives from each place on; 0 behind the last.
+    """
+
+    values: Tensor
+    above: Tensor
+
+
+def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
+    """Sort the negatives of every row once, for all margins.
+
+    Args:
+        logits: ``(…, B, K)``
+        negative: ``(…, B, K)`` mask of the negatives of each row.
+
+    Example:
+        >>> sort_negatives(torch.tensor([[2.0, 1.5, 0.5]]), torch.tensor([[False, True, True]])).above
+        tensor([[2.0000, 2.0000, 1.5000, 0.0000]], dtype=torch.float64)
+    """
+    values = torch.where(negative, logits.double(), -torch.inf).sort(dim=-1).values
+    finite = torch.where(values > -torch.inf, values, 0.0)
+    above = finite.flip(-1).cumsum(-1).flip(-1)
+    return SortedNegatives(values, torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1))
+
+
+def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tuple[Tensor, Tensor]:
+    r"""For every entry p, the negatives that come too near: how many, and how much.
+
+    .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
+
+    Args:
+        logits: ``(…, B, K)``
+        negatives: of each row, from ``sort_negatives``.
+        margin: ``m``; a tensor of shape ``(…)`` gives every head its own.
+
+    Returns:
+        ``(…, B, K)`` each; the gradient flows through ``h``. Time K log K and memory K per row.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.5, 0.0]])
+        >>> hinge_sums(logits, sort_negatives(logits, torch.tensor([[False, True, True]])), 1.0)
+        (tensor([[1, 1, 2]]), tensor([[0.5000, 1.0000, 3.5000]]))
+    """
+    wide = logits.double()
+    level = per_head(margin, wide)
+    first = torch.searchsorted(negatives.values.detach(), (wide - level).detach().contiguous(), right=True)
+    count = logits.shape[-1] - first
+    return count, (negatives.above.gather(-1, first) + count * (level - wide)).to(logits.dtype)
+
+
+def harmonic(ranks: Tensor, largest: int, like: Tensor) -> Tensor:
+    r"""Return :math:`L(r) = \sum_{j \le r} 1/j` of whole numbers up to ``largest``, in the float type of ``like``.
+
+    Example:
+        >>> harmonic(torch.tensor([0, 1, 2]), 2, torch.zeros(1))
+        tensor([0.0000, 1.0000, 1.5000])
+    """
+    steps = torch.arange(largest + 1, dtype=torch.float64, device=like.device)
+    table = torch.where(steps > 0, 1.0 / steps.clamp(min=1), 0.0).cumsum(0)
+    return table[ranks].to(like.dtype)
+
+
+def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
+    r"""Return :math:`R(z) = \max(0, 1-z) - \beta \max(0, s-z)`: a hinge that grows slower beyond ``s``.
+
+    Args:
+        values: ``z``, of shape ``(…, B, K)``. In a corner, at 1 and at ``s``, the slope is that of its upper side.
+        stop: ``s``; like ``slope``, a tensor of shape ``(…)`` gives every head its own.
+        slope: ``β``
+
+    Example:
+        >>> ramp(torch.tensor([[2.0, 0.0, -1.8]]), stop=-0.8, slope=0.9)
+        tensor([[0.0000, 1.0000, 1.9000]])
+    """
+    return relu(1.0 - values) - per_head(slope, values) * relu(per_head(stop, values) - values)
+
+
+def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
+    r"""Estimate ranks as WARP does: draw negatives until one is within the margin, :math:`\lfloor(K-1)/t\rfloor`.
+
+    The number of trials t is geometric with the share of such negatives, so one uniform number per entry, of torch's
+    own generator, is enough.
+
+    Args:
+        count: ``(…, B, K)``, how many negatives are within the margin.
+        negatives: ``(…, B, 1)``, how many there are.
+        classes: K.
+
+    Returns:
+        ``(…, B, K)`` whole numbers; 0 where no negative is within the margin.
+
+    Example:
+        >>> sampled_rank(torch.tensor([[0, 3]]), torch.tensor([[3]]), classes=5)
+        tensor([[0, 4]])
+    """
+    share = count.double() / negatives.clamp(min=1)
+    uniform = torch.rand(count.shape, dtype=torch.float64, device=count.device)
+    trials = (torch.log1p(-uniform) / torch.log1p(-share)).ceil().clamp(min=1.0)
+    return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
+
+
+class RankingLoss(Loss, ABC):
+    """Sums over the pairs of each image, averaged over images. Abstract.
+
+    Args:
+        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair.
+        reduction: "mean" over the images of the global batch, or "sum".
+    """
+
+    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
+        super().__init__()
+        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+
+    def over_images(self, entries: Tensor) -> Tensor:
+        """Sum ``(…, B, K)`` over the classes and average over the images of the global batch."""
+        total = all_sum(entries.sum(dim=(-2, -1)))
+        if self.reduction == "sum":
+            return total
+        return total / all_sum(total.new_full((), entries.shape[-2])).clamp(min=1)
+
+
+@method("warp", paper="Weston 2011", summary="WARP: every positive above every negative, weighted by its rank")
+class WarpLoss(RankingLoss):
+    r"""Weighted approximate-rank pairwise loss; final.
+
+    .. math:: \ell = \sum_p L(r_p) \sum_n \max(0,\; 1 - x_p + x_n), \qquad L(r) = \sum_{j \le r} 1/j
+
+    ``r_p`` is the number of negatives within the margin of p: exact, or the paper's estimate
+    :math:`\lfloor (K-1) / \text{trials} \rfloor` from the number of random negatives that are tried until one lies
+    within the margin. The rank weights are constants to the gradient. An image without a pair costs 0.
+
+    Args:
+        rank: "exact" or "sampled".
+        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair.
+        reduction: "mean" over the images of the global batch, or "sum".
+    """
+
+    def __init__(self, rank: str = "exact", unknown: str = "negative", reduction: str = "mean") -> None:
+        super().__init__(unknown, reduction)
+        self.rank = check_choice("rank", rank, ("exact", "sampled"))
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Weigh the hinge of every positive by its rank."""
+        positive, negative = positives_and_negatives(labels, self.unknown)
+        count, hinge = hinge_sums(logits, sort_negatives(logits, negative), 1.0)
+        if self.rank == "sampled":
+            count = sampled_rank(count, negative.sum(dim=-1, keepdim=True), logits.shape[-1])
+        return self.over_images(torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0))
+
+
+@method("rml", paper="Kobayashi 2023", summary="robust multi-label ranking with a ramp instead of a hinge")
+class RobustRankingLoss(RankingLoss):
+    r"""Robust multi-label ranking; final.
+
+    .. math:: \ell = C \sum_p R(x_p) + C \sum_n R(-x_n) + \sum_p L(r_p) \sum_n R(x_p - x_n),
+        \qquad R(z) = \max(0, 1-z) - \beta \max(0, s-z)
+
+    The rank weights are those of WARP, constants to the gradient.
+
+    Args:
+        weight: ``C``, of the terms of single entries.
+        beta: ``β``, how much slower the ramp grows beyond its stop.
+        stop: ``s``, where it does.
+        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair and cost nothing.
+        reduction: "mean" over the images of the global batch, or "sum".
+    """
+
+    weight: Number
+    beta: Number
+    stop: Number
+
+    def __init__(
+        self,
+        weight: Number = 5.0,
+        beta: Number = 0.9,
+        stop: Number = -0.8,
+        unknown: str = "negative",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(unknown, reduction)
+        self.hold(
+            weight=check_number("weight", weight, 0),
+            beta=check_number("beta", beta, 0, 1),
+            stop=check_number("stop", stop, high=1),
+        )
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Add the terms of entries and of pairs."""
+        positive, negative = positives_and_negatives(labels, self.unknown)
+        negatives = sort_negatives(logits, negative)
+        count, hinge = hinge_sums(logits, negatives, 1.0)
+        _, beyond = hinge_sums(logits, negatives, self.stop)
+        pairs = harmonic(count, logits.shape[-1], logits) * (hinge - per_head(self.beta, logits) * beyond)
+        single = ramp(torch.where(positive, logits, -logits), stop=self.stop, slope=self.beta)
+        entries = torch.where(positive | negative, per_head(self.weight, logits) * single, 0.0)
+        return self.over_images(entries + torch.where(positive, pairs, 0.0))

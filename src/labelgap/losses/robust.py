@@ -1,0 +1,113 @@
+"""Generalised robust loss (Chen et al., "Boosting Single Positive Multi-label Classification with Generalized Robust
+Loss", IJCAI 2024).
+
+An unknown label is a soft mixture of present and absent: the higher its probability the likelier it is present. Both
+sides use a robust cost that lies between cross-entropy and absolute error, and what does not fit the picture of the
+epoch is weighted down.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from labelgap.labels import LabelTable
+from labelgap.losses.assume_negative import ignore_unknown
+from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.option_checks import check_number
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
+
+__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost"]
+
+
+def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
+    r"""Turn :math:`-\ln p` into :math:`(1 - p^q) / q`: cross-entropy for q → 0, absolute error for q = 1.
+
+    Example:
+        >>> robust_cost(torch.tensor(0.6931), torch.tensor(1.0))
+        tensor(0.5000)
+    """
+    return -torch.expm1(-q * cost) / q
+
+
+def generalized_robust(
+    logits: Tensor, labels: Tensor, *, progress: Tensor, start: Tensor, q2: Number, q3: Number, eps: Number = 0.0
+) -> Tensor:
+    r"""Cost of every entry when an unknown label is a mixture of present and absent.
+
+    .. math:: \ell = [y=1](-\ln p) + [y=0](-\ln(1-p))
+        + [y=?]\; v \Bigl( k \frac{1-p^{q_2}}{q_2} + (1-k) \frac{1-(1-p)^{q_3}}{q_3} \Bigr)
+
+    .. math:: k = \sigma(w p + b), \quad w = 2 a, \quad b = -2, \qquad
+        v = e^{-\frac12 ((p-\mu)/\sigma)^2}, \quad \mu = 0.5 + 0.3\,c, \quad \sigma = 2 - 1.5\,c
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        progress: ``c``, the share of the training that is done with this epoch, t / T.
+        start: ``a``, the share that was done before it, (t − 1) / T.
+        q2: of the positive side; like ``q3``, a tensor of shape ``(…)`` gives every head its own.
+        q3: of the negative side.
+        eps: added inside the logarithm of known labels.
+
+    Returns:
+        ``(…, B, K)``, not reduced. ``k`` and ``v`` are constants to the gradient.
+
+    Unknown labels are present with weight ``k`` and absent with weight ``1 − k``.
+
+    Example:
+        >>> labels, half = torch.tensor([[1, 0, -1]]), torch.tensor(0.5)
+        >>> generalized_robust(torch.zeros(1, 3), labels, progress=half, start=half, q2=0.01, q3=1.0)
+        tensor([[0.6931, 0.6931, 0.5310]])
+    """
+    logits = widen(logits)
+    chance = torch.sigmoid(logits).detach()
+    mixture = torch.sigmoid(2.0 * start * chance - 2.0)
+    distance = (chance - (0.5 + 0.3 * progress)) / (2.0 - 1.5 * progress)
+    fit = torch.exp(-0.5 * distance.square())
+    as_present = robust_cost(cost_present(logits), per_head(q2, logits))
+    as_absent = robust_cost(cost_absent(logits), per_head(q3, logits))
+    soft = fit * (mixture * as_present + (1.0 - mixture) * as_absent)
+    return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * soft
+
+
+@method("gr", paper="Chen 2024", summary="generalised robust: an unknown label is a soft mixture of both states")
+class GeneralizedRobustLoss(ElementwiseLoss):
+    """Mean of ``generalized_robust``; final. ``prepare`` tells it the number of epochs T; 10 until then.
+
+    Args:
+        q2: robustness of the positive side, above 0.
+        q3: robustness of the negative side, above 0.
+        eps: added inside the logarithm of known labels.
+        reduction: "mean", "sum" or "none".
+    """
+
+    q2: Number
+    q3: Number
+    eps: Number
+    epochs: Tensor
+
+    def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.hold(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
+        self.hold(eps=check_number("eps", eps, 0, 1))
+        self.register_buffer("epochs", torch.tensor(10), persistent=False)
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Learn the number of epochs."""
+        super().prepare(table, epochs, seed, heads)
+        self.epochs.fill_(epochs)
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``generalized_robust``."""
+        total = self.epochs.to(widen(logits).dtype)
+        return generalized_robust(
+            logits,
+            labels,
+            progress=(self.clock / total).clamp(max=1.0),
+            start=((self.clock - 1) / total).clamp(max=1.0),
+            q2=self.q2,
+            q3=self.q3,
+            eps=self.eps,
+        )

@@ -1,0 +1,174 @@
+"""Partial labels with class-aware selection (Ben-Baruch et al., "Multi-label Classification with Partial Annotations
+using Class-Aware Selective Loss", CVPR 2022).
+
+Most unknown labels are absent, but not those of a class that is nearly everywhere, nor those that the network itself
+thinks are present. Those are left out; all other unknown labels count as absent, focused harder than known ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from labelgap.core.distributed import all_sum
+from labelgap.core.errors import InputError
+from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.large_loss import top_k_mask
+from labelgap.losses.option_checks import check_choice, check_integer, check_number
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, cost_absent, cost_known, cost_present, per_head, states, widen
+
+__all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
+
+
+@torch.no_grad()
+def selective_mask(
+    logits: Tensor, labels: Tensor, *, likelihood_topk: Number, priors: Tensor | None, prior_threshold: Number
+) -> Tensor:
+    """Mark the unknown entries that the selective mode leaves out.
+
+    Args:
+        logits: ``(…, B, K)``
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        likelihood_topk: per image of the global batch, how many of the likeliest unknown entries are left out; they are
+            counted over the batch, so one image may lose many and another none.
+        priors: ``(K,)`` how often each class is present, estimated before; None switches that rule off.
+        prior_threshold: a class more frequent than this is left out wherever it is unknown.
+
+    Returns:
+        ``(…, B, K)`` mask. Known labels are never marked; ties with the last of the likeliest are.
+
+    Example:
+        >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
+        >>> selective_mask(logits, labels, likelihood_topk=1, priors=None, prior_threshold=0.5)
+        tensor([[False, False,  True]])
+    """
+    unknown = states(labels).unknown.expand(logits.shape)
+    available = all_sum(unknown.sum(dim=(-2, -1)))
+    images = all_sum(torch.full_like(available, logits.shape[-2]))
+    wanted = images * (likelihood_topk.long() if isinstance(likelihood_topk, Tensor) else int(likelihood_topk))
+    out = top_k_mask(logits, unknown, torch.minimum(wanted, available))
+    if priors is None:
+        return out
+    level = per_head(prior_threshold, widen(logits))
+    return out | (unknown & (priors.to(level.dtype) > level))
+
+
+def partial_focal(
+    logits: Tensor, labels: Tensor, *, gamma_pos: Number, gamma_neg: Number, gamma_unknown: Number, eps: Number = 0.0
+) -> Tensor:
+    r"""Cost of every entry with a focus of its own for each state; unknown counts as absent.
+
+    .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y=0]\,p^{\gamma_-}(-\ln(1-p)) + [y=?]\,p^{\gamma_u}(-\ln(1-p))
+
+    The focusing weights are constants to the gradient, as in the paper's training.
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        gamma_pos: γ₊; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        gamma_neg: γ₋.
+        gamma_unknown: γᵤ.
+        eps: added inside the logarithm.
+
+    Returns:
+        ``(…, B, K)``, not reduced.
+
+    Unknown labels are taken as absent, with a focus of their own.
+
+    Example:
+        >>> zeros, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+        >>> partial_focal(zeros, labels, gamma_pos=0.0, gamma_neg=1.0, gamma_unknown=4.0)
+        tensor([[0.6931, 0.3466, 0.0433]])
+    """
+    logits = widen(logits)
+    present, absent, _ = states(labels)
+    gamma = torch.where(absent, per_head(gamma_neg, logits), per_head(gamma_unknown, logits))
+    focus_absent = torch.exp(-gamma * cost_present(logits))
+    focus_present = torch.exp(-per_head(gamma_pos, logits) * cost_absent(logits))
+    focus = torch.where(present, focus_present, focus_absent).detach()
+    return focus * cost_known(logits, present, eps)
+
+
+@method(
+    "csl", paper="Ben-Baruch 2022", summary="class-aware selective: unknown counts as absent, the doubtful left out"
+)
+class ClassAwareSelectiveLoss(ElementwiseLoss):
+    """Mean of ``partial_focal`` over what is not left out; final.
+
+    Args:
+        mode: what happens to unknown labels: "selective" (see ``selective_mask``), "negative" (all count as absent) or
+            "ignore" (none counts).
+        gamma_pos: focus of known positives.
+        gamma_neg: focus of known negatives.
+        gamma_unknown: focus of unknown labels.
+        likelihood_topk: how many of the likeliest unknown labels, per image of the batch, are left out.
+        priors: how often each class is present: the mean probability of a first training in mode "ignore".
+        prior_threshold: a class more frequent than this is left out wherever it is unknown.
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none".
+    """
+
+    gamma_pos: Number
+    gamma_neg: Number
+    gamma_unknown: Number
+    likelihood_topk: Number
+    prior_threshold: Number
+    priors: Tensor | None
+    eps: Number
+
+    def __init__(
+        self,
+        mode: str = "selective",
+        gamma_pos: Number = 0.0,
+        gamma_neg: Number = 1.0,
+        gamma_unknown: Number = 4.0,
+        likelihood_topk: Number = 5,
+        priors: Tensor | Sequence[float] | None = None,
+        prior_threshold: Number = 0.5,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.mode = check_choice("mode", mode, ("selective", "negative", "ignore"))
+        self.batch_dependent = self.mode == "selective"
+        self.hold(gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0))
+        self.hold(gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0), eps=check_number("eps", eps, 0, 1))
+        self.hold(likelihood_topk=check_integer("likelihood_topk", likelihood_topk))
+        self.hold(prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1))
+        try:
+            given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"priors={priors!r}: one share between 0 and 1 for every class.") from None
+        if given is not None and (given.ndim != 1 or not bool(((given >= 0) & (given <= 1)).all())):
+            raise InputError("priors: one share between 0 and 1 for every class.")
+        self.register_buffer("priors", given, persistent=False)
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries that the selective mode leaves out; in the other modes all are treated alike."""
+        if self.mode != "selective":
+            return torch.zeros_like(logits, dtype=torch.bool)
+        if self.priors is not None and len(self.priors) != logits.shape[-1]:
+            raise InputError(f"priors: {len(self.priors)} shares were given for {logits.shape[-1]} classes.")
+        return selective_mask(
+            logits,
+            labels,
+            likelihood_topk=self.likelihood_topk,
+            priors=self.priors,
+            prior_threshold=self.prior_threshold,
+        )
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Leave out what is marked, and in mode "ignore" whatever is unknown."""
+        cost = partial_focal(
+            logits,
+            labels,
+            gamma_pos=self.gamma_pos,
+            gamma_neg=self.gamma_neg,
+            gamma_unknown=self.gamma_unknown,
+            eps=self.eps,
+        )
+        return cost * ~(states(labels).unknown if self.mode == "ignore" else self.modified(logits, labels))

@@ -1,0 +1,139 @@
+"""The pieces that the equations of all papers are written with.
+
+Everything is exact in the logit: ``−ln p`` and ``−ln(1 − p)`` never pass through ``p``, so cost and gradient stay
+finite for logits of ±10,000, and half-precision logits are widened first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from labelgap.core.distributed import all_sum
+from labelgap.core.errors import InputError
+from labelgap.labels.codes import ABSENT, PRESENT
+
+__all__ = [
+    "Number",
+    "States",
+    "check_shapes",
+    "cost_absent",
+    "cost_known",
+    "cost_present",
+    "cross_entropy",
+    "per_head",
+    "reduce",
+    "states",
+    "widen",
+]
+
+Number = float | Tensor
+"""A plain number, or a tensor of shape ``(…)`` that gives every head its own."""
+
+
+class States(NamedTuple):
+    """Three masks of shape ``(…, B, K)``, of which exactly one is true at every entry."""
+
+    present: Tensor
+    absent: Tensor
+    unknown: Tensor
+
+
+def states(labels: Tensor) -> States:
+    """Tell the three states apart; NaN, and anything that is neither PRESENT nor ABSENT, is unknown.
+
+    Example:
+        >>> [mask.int().tolist() for mask in states(torch.tensor([1.0, 0.0, float("nan")]))]
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    """
+    present = labels == PRESENT
+    absent = labels == ABSENT
+    return States(present, absent, ~(present | absent))
+
+
+def widen(logits: Tensor) -> Tensor:
+    """Return half-precision logits as float32; float32 and float64 stay what they are."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def per_head(value: Number, like: Tensor) -> Tensor:
+    """Give a number of shape ``(…)`` the two axes (B, K), so that it broadcasts over its head's batch.
+
+    Args:
+        value: a plain number, or a tensor of shape ``(…)``.
+        like: the widened logits, whose float type it takes on: float64 logits meet an exact 0.1 (a mask times a plain
+            0.1 would be float32), and a float64 number never widens float32 logits.
+
+    Example:
+        >>> per_head(torch.tensor([0.1, 0.2]), torch.zeros(2, 8, 20)).shape
+        torch.Size([2, 1, 1])
+    """
+    if isinstance(value, Tensor):
+        return value.to(like.dtype)[..., None, None]
+    return like.new_full((1, 1), value)
+
+
+def cost_present(logits: Tensor, eps: Number = 0.0) -> Tensor:
+    r"""Cost of a label that is present, :math:`-\ln(p + \varepsilon)`.
+
+    Args:
+        logits: ``(…, B, K)``
+        eps: ``ε``; a tensor of shape ``(…)`` gives every head its own. Exact, and finite, for any ε from 0 on.
+    """
+    log = logsigmoid(widen(logits))
+    if isinstance(eps, Tensor):
+        return -torch.logaddexp(log, per_head(eps, log).log())
+    return -torch.logaddexp(log, log.new_full((), math.log(eps))) if eps else -log
+
+
+def cost_absent(logits: Tensor, eps: Number = 0.0) -> Tensor:
+    r"""Cost of a label that is absent, :math:`-\ln(1 - p + \varepsilon)`."""
+    return cost_present(-logits, eps)
+
+
+def cost_known(logits: Tensor, present: Tensor, eps: Number = 0.0) -> Tensor:
+    r"""Cost of a hard label, :math:`-\ln(p + \varepsilon)` if present, else :math:`-\ln(1 - p + \varepsilon)`.
+
+    One logarithm an entry: what is absent in ``x`` is present in ``−x``.
+
+    Example:
+        >>> cost_known(torch.tensor([[2.0, 2.0]]), torch.tensor([[True, False]]))
+        tensor([[0.1269, 2.1269]])
+    """
+    return cost_present(torch.where(present, logits, -logits), eps)
+
+
+def cross_entropy(logits: Tensor, target: Number, eps: Number = 0.0) -> Tensor:
+    r"""Cost of a soft target, :math:`-t \ln(p + \varepsilon) - (1 - t) \ln(1 - p + \varepsilon)`."""
+    return target * cost_present(logits, eps) + (1.0 - target) * cost_absent(logits, eps)
+
+
+def reduce(entries: Tensor, reduction: str) -> Tensor:
+    """Bring ``(…, B, K)`` to ``(…)`` over the global batch: "mean", "sum", or "none" to leave it.
+
+    The mean is over all entries of all processes, so that shards of unequal size weigh as their rows do.
+    """
+    if reduction == "none":
+        return entries
+    total = all_sum(entries.sum(dim=(-2, -1)))
+    if reduction == "sum":
+        return total
+    count = all_sum(total.new_full((), entries.shape[-2] * entries.shape[-1]))
+    return total / count.clamp(min=1)
+
+
+def check_shapes(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what cannot be a batch, in words."""
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floats, not {logits.dtype}.")
+    if logits.ndim < 2:
+        raise InputError(f"logits must have shape (…, B, K), a row per image; got {tuple(logits.shape)}.")
+    if labels.shape not in (logits.shape, logits.shape[-2:]):
+        raise InputError(
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are not of the same batch: "
+            f"labels have shape {tuple(logits.shape[-2:])}" + (" or that of the logits." if logits.ndim > 2 else ".")
+        )

@@ -1,0 +1,273 @@
+"""Two-way multi-label loss (Kobayashi, "Two-way Multi-Label Loss", CVPR 2023).
+
+A softmax contrasts the one positive of an image with its negatives. With several positives, contrast the hardest of
+both: within each image over the classes (is this image rather a dog than a car?), and within each class over the images
+of the batch (is this image rather a dog than that one is?). Both ways together train what both mAPs measure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from labelgap.core.distributed import all_max, all_sum
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.losses.base import Loss
+from labelgap.losses.option_checks import check_choice, check_number
+from labelgap.losses.registry import method
+from labelgap.losses.terms import Number, states
+
+__all__ = [
+    "ContrastLoss",
+    "SoftmaxCrossEntropy",
+    "TwoWayClassLoss",
+    "TwoWayLoss",
+    "TwoWaySampleLoss",
+    "contrast",
+    "masked_logsumexp",
+    "mean_where",
+    "positives_and_negatives",
+    "softmax_cross_entropy",
+]
+
+PAPER = "Kobayashi 2023"
+CLASSES, IMAGES = -1, -2
+
+
+def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tensor]:
+    """Return the masks of what counts as positive and what as negative, unknown labels as told.
+
+    Args:
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        unknown: "ignore": unknown entries are in neither mask; "negative": they are negatives.
+
+    Example:
+        >>> [mask.tolist() for mask in positives_and_negatives(torch.tensor([[1, 0, -1]]), "ignore")]
+        [[[True, False, False]], [[False, True, False]]]
+    """
+    present, absent, _ = states(labels)
+    return present, ~present if unknown == "negative" else absent
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Return ``ln Σ exp`` over the masked entries along an axis, and whether there were any.
+
+    Where there are none the value is 0 and carries no gradient. Along the axis of images the sum is over the global
+    batch.
+
+    Args:
+        values: ``(…, B, K)``
+        mask: ``(…, B, K)``
+        axis: −1 over the classes, −2 over the images.
+
+    Example:
+        >>> masked_logsumexp(torch.zeros(1, 3), torch.tensor([[True, True, False]]), axis=-1)
+        (tensor([0.6931]), tensor([True]))
+    """
+    everywhere = axis == IMAGES
+    masked = torch.where(mask, values, -torch.inf).detach()
+    top = masked.amax(dim=axis) if masked.shape[axis] else masked.new_full(masked.sum(dim=axis).shape, -torch.inf)
+    top = all_max(top) if everywhere else top
+    found = top > -torch.inf
+    top = torch.where(found, top, 0.0)
+    total = torch.exp(torch.where(mask, values - top.unsqueeze(axis), -torch.inf)).sum(dim=axis)
+    total = all_sum(total) if everywhere else total
+    return torch.where(found, torch.log(torch.where(found, total, 1.0)) + top, 0.0), found
+
+
+def contrast(
+    logits: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    axis: int,
+    *,
+    temperature_pos: Number = 4.0,
+    temperature_neg: Number = 1.0,
+    bias: Number = 0.0,
+) -> tuple[Tensor, Tensor]:
+    r"""Contrast the hardest positives with the hardest negatives along an axis.
+
+    .. math:: \ell = \operatorname{softplus}\bigl( T_N \ln \sum_{n} e^{x_n / T_N} + T_P \ln \sum_{p} e^{-x_p / T_P}
+        + \varepsilon \bigr)
+
+    Args:
+        logits: ``(…, B, K)``
+        positive: ``(…, B, K)`` mask.
+        negative: ``(…, B, K)`` mask.
+        axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
+        temperature_pos: ``T_P``; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        temperature_neg: ``T_N``.
+        bias: ``ε``, a margin.
+
+    Returns:
+        ``(…, B)`` or ``(…, K)``: the cost, 0 where there is no pair; and where there was a positive.
+
+    Entries in neither mask, as unknown labels are by default, stay out of both sums.
+
+    Example:
+        >>> logits, present = torch.zeros(1, 2), torch.tensor([[True, False]])
+        >>> contrast(logits, present, ~present, axis=-1, temperature_pos=1.0)
+        (tensor([0.6931]), tensor([True]))
+    """
+    heat_pos, heat_neg, level = (_number(value, logits) for value in (temperature_pos, temperature_neg, bias))
+    hard_neg, any_neg = masked_logsumexp(logits / heat_neg[..., None], negative, axis)
+    hard_pos, any_pos = masked_logsumexp(-logits / heat_pos[..., None], positive, axis)
+    gap = heat_neg * hard_neg + heat_pos * hard_pos + level
+    return torch.where(any_neg & any_pos, -logsigmoid(-gap), 0.0), any_pos
+
+
+def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Cross-entropy of a softmax over the classes, the target spread evenly over an image's positives.
+
+    .. math:: \ell = \ln \sum_{c \in P \cup N} e^{x_c} - \frac1{|P|} \sum_{p \in P} x_p
+
+    Args:
+        logits: ``(…, B, K)``
+        positive: ``(…, B, K)`` mask, ``P``.
+        negative: ``(…, B, K)`` mask, ``N``.
+
+    Returns:
+        ``(…, B)``: the cost, 0 for an image without positives; and where there was a positive.
+
+    Entries in neither mask, as unknown labels may be, stay out of the softmax.
+
+    Example:
+        >>> softmax_cross_entropy(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
+        (tensor([0.6931]), tensor([True]))
+    """
+    everything, _ = masked_logsumexp(logits, positive | negative, CLASSES)
+    count = positive.sum(dim=-1)
+    shortfall = torch.where(positive, everything[..., None] - logits, 0.0).sum(dim=-1)
+    return shortfall / count.clamp(min=1), count > 0
+
+
+def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: bool) -> Tensor:
+    """Average the costs that count, or add them up; ``everywhere`` when each process has its own part of them.
+
+    Args:
+        cost: ``(…, B)`` or ``(…, K)``
+        counted: mask of the same shape, or of the last axis.
+        reduction: "mean" or "sum".
+        everywhere: whether to sum over all processes.
+
+    Example:
+        >>> mean_where(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([True, True, False]), "mean", everywhere=False)
+        tensor(2.)
+    """
+    total, count = (cost * counted).sum(dim=-1), counted.sum(dim=-1)
+    if everywhere:
+        total, count = all_sum(total), all_sum(count)
+    return total if reduction == "sum" else total / count.clamp(min=1)
+
+
+class ContrastLoss(Loss, ABC):
+    """What contrasts positives with negatives: the options of the two-way family. Abstract.
+
+    Args:
+        temperature_pos: ``T_P``, how many of the hard positives count.
+        temperature_neg: ``T_N``, how many of the hard negatives count.
+        bias: ``ε``, a margin.
+        unknown: "ignore": unknown labels stay out of all sums; "negative": they count as absent.
+        reduction: "mean" over the images (and classes) that have a positive, or "sum".
+    """
+
+    batch_dependent = True
+    temperature_pos: Number
+    temperature_neg: Number
+    bias: Number
+
+    def __init__(
+        self,
+        temperature_pos: Number = 4.0,
+        temperature_neg: Number = 1.0,
+        bias: Number = 0.0,
+        unknown: str = "ignore",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.hold(temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True))
+        self.hold(temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True))
+        self.hold(bias=check_number("bias", bias))
+        self.unknown = check_choice("unknown", unknown, ("ignore", "negative"))
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        """Refuse labels that leave nothing to contrast with."""
+        super().prepare(table, epochs, seed, heads)
+        if self.unknown == "ignore" and not table.counts().total[1]:
+            raise InputError(
+                f"'{self.name}' contrasts positives with negatives, and no label is known to be absent: there is "
+                'nothing to learn. Take unknown labels as negatives with unknown="negative".'
+            )
+
+    def along(self, logits: Tensor, labels: Tensor, axis: int) -> Tensor:
+        """Return the loss along one axis."""
+        positive, negative = positives_and_negatives(labels, self.unknown)
+        cost, counted = contrast(
+            logits,
+            positive,
+            negative,
+            axis,
+            temperature_pos=self.temperature_pos,
+            temperature_neg=self.temperature_neg,
+            bias=self.bias,
+        )
+        return mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
+
+
+@method("two-way", paper=PAPER, summary="two-way loss: contrast within images and within classes")
+class TwoWayLoss(ContrastLoss):
+    """``contrast`` over the classes of each image, plus over the images of each class; final. See ``ContrastLoss``."""
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Add both ways."""
+        return self.along(logits, labels, CLASSES) + self.along(logits, labels, IMAGES)
+
+
+@method("two-way-sample", paper=PAPER, summary="the half of two-way that contrasts within images")
+class TwoWaySampleLoss(ContrastLoss):
+    """``contrast`` over the classes of each image; final. See ``ContrastLoss``."""
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Over the classes."""
+        return self.along(logits, labels, CLASSES)
+
+
+@method("two-way-class", paper=PAPER, summary="the half of two-way that contrasts within classes")
+class TwoWayClassLoss(ContrastLoss):
+    """``contrast`` over the images of each class; final. See ``ContrastLoss``."""
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Over the images of the global batch."""
+        return self.along(logits, labels, IMAGES)
+
+
+@method("softmax", paper=PAPER, summary="softmax cross-entropy, spread evenly over the positives of an image")
+class SoftmaxCrossEntropy(Loss):
+    """Mean of ``softmax_cross_entropy`` over the images with a positive; final.
+
+    Args:
+        unknown: "negative": unknown labels count as absent; "ignore": they stay out of the softmax.
+        reduction: "mean" over the images that have a positive, or "sum".
+    """
+
+    batch_dependent = True
+
+    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
+        super().__init__()
+        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """See ``softmax_cross_entropy``."""
+        cost, counted = softmax_cross_entropy(logits, *positives_and_negatives(labels, self.unknown))
+        return mean_where(cost, counted, self.reduction, everywhere=True)
+
+
+def _number(value: Number, like: Tensor) -> Tensor:
+    """Give a number of shape ``(…)`` one axis more, so that it broadcasts over images or classes."""
+    return value.to(like.dtype)[..., None] if isinstance(value, Tensor) else like.new_full((1,), value)

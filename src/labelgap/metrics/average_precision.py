@@ -1,0 +1,163 @@
+"""Average precision, with labels that may be unknown.
+
+Six papers on partial labels compute it in five ways: ties grouped or broken by the order of the input, classes without
+a positive counted as 0 or left out. On one and the same prediction that is worth several points. Here ties are
+grouped, and a class is counted only where the known labels can say something about it: with known positives alone it
+would always score 1, and with none always 0.
+
+The same holds for an image when the classes of each image are ranked. Kobayashi counts images with at least one
+positive; ours must have a known absent class as well. On full labels the two differ only for an image with every class
+present, where any order scores 1; on positives alone, his rule would make every image such a one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.sorting import cuts_at_present, slices
+from labelgap.metrics.validation import (
+    Average,
+    Codes,
+    Empty,
+    Floats,
+    Labels,
+    Scores,
+    Unknown,
+    average_over,
+    format_pair,
+    unknown_as_absent,
+    validate_average,
+    validate_empty,
+    validate_option,
+)
+
+__all__ = ["average_precision", "average_precision_of_rankings"]
+
+
+@overload
+def average_precision(
+    scores: Scores,
+    labels: Labels,
+    average: Average = "macro",
+    empty: Empty = "skip",
+    unknown: Unknown = "ignore",
+    return_counted: Literal[False] = False,
+) -> float: ...
+@overload
+def average_precision(
+    scores: Scores,
+    labels: Labels,
+    average: None,
+    empty: Empty = "skip",
+    unknown: Unknown = "ignore",
+    return_counted: Literal[False] = False,
+) -> NDArray[np.float64]: ...
+@overload
+def average_precision(
+    scores: Scores,
+    labels: Labels,
+    average: Average = "macro",
+    empty: Empty = "skip",
+    unknown: Unknown = "ignore",
+    *,
+    return_counted: Literal[True],
+) -> tuple[float, int]: ...
+@overload
+def average_precision(
+    scores: Scores,
+    labels: Labels,
+    average: None,
+    empty: Empty = "skip",
+    unknown: Unknown = "ignore",
+    *,
+    return_counted: Literal[True],
+) -> tuple[NDArray[np.float64], int]: ...
+def average_precision(
+    scores: Scores,
+    labels: Labels,
+    average: Average | None = "macro",
+    empty: Empty = "skip",
+    unknown: Unknown = "ignore",
+    return_counted: bool = False,
+) -> float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]:
+    r"""Area under the precision-recall steps: of what ranks at least as high as a present entry, how much is present.
+
+    .. math:: \mathrm{AP} = \sum_n (R_n - R_{n-1})\, P_n
+              = \frac{1}{|Y|} \sum_{i \in Y} \frac{|\{j \in Y : s_j \ge s_i\}|}{|\{j : s_j \ge s_i\}|}
+
+    with :math:`Y` the present entries of a ranking, and :math:`n` running over its distinct scores: equal scores are
+    one step, so the order of the input never matters.
+
+    Args:
+        scores: ``(N, K)`` finite numbers, probabilities or logits alike: an array, a tensor or nested lists.
+        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
+        average: ``"macro"``, the mean over classes (mAP@class); ``"samples"`` ranks the classes of each image, the
+            mean over images (mAP@sample); ``"micro"``, one ranking of all entries; None, each class for itself.
+        empty: ``"skip"`` counts a ranking only if it has at least one known present *and* one known absent entry;
+            ``"zero"`` counts all, 0 without a present and else 1 without an absent: the papers, on full labels.
+        unknown: ``"ignore"`` leaves unknown entries out of their ranking; ``"absent"`` takes them as absent: the
+            "observed" score, for choosing epochs, never an accuracy.
+        return_counted: also return how many rankings were counted: classes for ``"macro"`` and None, images for
+            ``"samples"``, 1 or 0 for ``"micro"``. It belongs beside every mean that is shown.
+
+    Returns:
+        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``, NaN for a class that is not.
+
+    Reference:
+        Ties as in scikit-learn's ``average_precision_score``. mAP@sample: Kobayashi, CVPR 2023.
+
+    Example:
+        >>> scores = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.4, 0.6, 0.5]]
+        >>> average_precision(scores, [[1, 1, 0], [0, -1, 1], [1, 1, -1]], return_counted=True)
+        (0.9166666666666666, 2)
+    """
+    validate_average(average)
+    validate_empty(empty)
+    validate_option("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent"))
+    rankings, codes = _rankings(*format_pair(scores, labels), average, unknown)
+    present, absent = (np.count_nonzero(codes == state, axis=1) for state in (PRESENT, ABSENT))
+    values, mean, counted = average_over(average_precision_of_rankings(rankings, codes), present, absent, empty)
+    if average is None:
+        return (values, counted) if return_counted else values
+    return (mean, counted) if return_counted else mean
+
+
+def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
+    """Average precision of R rankings of M entries; 0 for one without a present entry, unknown entries left out.
+
+    Args:
+        scores: ``(R, M)``, finite.
+        codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
+
+    Returns:
+        ``(R,)``. A few rankings are sorted at a time, so the memory needed beyond the input stays bounded.
+
+    Example:
+        >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
+        array([0.83333333])
+    """
+    rankings, entries = scores.shape
+    result = np.zeros(rankings)
+    for piece in slices(rankings, entries):
+        cuts = cuts_at_present(np.ascontiguousarray(scores[piece]), np.ascontiguousarray(codes[piece]))
+        length = piece.stop - piece.start
+        present = np.bincount(cuts.ranking, minlength=length)
+        total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=length)
+        result[piece] = total / np.maximum(present, 1)
+    return result
+
+
+def _rankings(scores: Floats, codes: Codes, average: Average | None, unknown: Unknown) -> tuple[Floats, Codes]:
+    """Lay ``(N, K)`` out as rankings ``(R, M)``: a class, an image, or everything known, is a row."""
+    if unknown == "absent":
+        codes = unknown_as_absent(codes)
+    if average == "samples":
+        return scores, codes
+    if average == "micro":
+        known = codes != UNKNOWN
+        return scores[known][np.newaxis], codes[known][np.newaxis]
+    return scores.T, codes.T

@@ -1,0 +1,267 @@
+"""Precision, recall and F1: how good the yes-or-no decisions at a threshold are.
+
+Average precision asks for the order only. These ask for the decision, so they need probabilities and a threshold; only
+entries whose label is known can be right or wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, cast, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.metrics.validation import (
+    Average,
+    Codes,
+    Empty,
+    Floats,
+    Labels,
+    Scores,
+    as_array,
+    average_over,
+    format_pair,
+    require_probabilities,
+    validate_average,
+    validate_empty,
+)
+
+__all__ = ["ClassificationMetric", "ConfusionCounts", "confusion_counts", "f1", "precision", "recall"]
+
+Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"
+
+
+class ClassificationMetric(Protocol):
+    """The signature that :func:`f1`, :func:`precision` and :func:`recall` share."""
+
+    @overload
+    def __call__(
+        self,
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = 0.5,
+        average: Average = "macro",
+        empty: Empty = "skip",
+        return_counted: Literal[False] = False,
+    ) -> float: ...
+    @overload
+    def __call__(
+        self,
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = 0.5,
+        *,
+        average: None,
+        empty: Empty = "skip",
+        return_counted: Literal[False] = False,
+    ) -> NDArray[np.float64]: ...
+    @overload
+    def __call__(
+        self,
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = 0.5,
+        average: Average = "macro",
+        empty: Empty = "skip",
+        *,
+        return_counted: Literal[True],
+    ) -> tuple[float, int]: ...
+    @overload
+    def __call__(
+        self,
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = 0.5,
+        *,
+        average: None,
+        empty: Empty = "skip",
+        return_counted: Literal[True],
+    ) -> tuple[NDArray[np.float64], int]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ConfusionCounts:
+    """What was decided against what is known, for R classes or images; each array is ``(R,)`` of whole numbers.
+
+    Attributes:
+        hits: predicted present, and present.
+        predicted: predicted present, among the known.
+        present: known present.
+        absent: known absent.
+    """
+
+    hits: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    present: NDArray[np.int64]
+    absent: NDArray[np.int64]
+
+
+def _shared(function: Callable[..., Result]) -> ClassificationMetric:
+    return cast(ClassificationMetric, function)
+
+
+@_shared
+def f1(
+    scores: Scores,
+    labels: Labels,
+    threshold: ArrayLike = 0.5,
+    average: Average | None = "macro",
+    empty: Empty = "skip",
+    return_counted: bool = False,
+) -> Result:
+    r"""The harmonic mean of precision and recall of the decisions at a threshold.
+
+    .. math:: F_1 = \frac{2\,TP}{2\,TP + FP + FN}
+
+    Args:
+        scores: ``(N, K)`` **probabilities**, 0 to 1: an array, a tensor or nested lists. Logits are refused.
+        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
+        threshold: a number, or one for each class. A class is predicted present where ``score >= threshold``, in the
+            precision of the scores (float32 0.9 reaches a threshold of 0.9).
+        average: ``"macro"``, the mean over classes of each class's value; ``"micro"``, one value from the counts of
+            all entries together; ``"samples"``, the mean over images of each image's value; None, the value of each
+            class, NaN for one that is not counted.
+        empty: ``"skip"`` counts a class (an image for ``"samples"``, all entries together for ``"micro"``) only if it
+            has at least one known present *and* one known absent label, as :func:`average_precision` does: with
+            positives alone nothing that is predicted can be wrong. ``"zero"`` counts all; what would be 0/0 is 0, as
+            scikit-learn has it with ``zero_division=0``.
+        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted.
+
+    Returns:
+        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``; with ``return_counted`` a pair.
+
+    Raises:
+        InputError: scores that are no probabilities, shapes that do not match, labels or options that do not exist.
+
+    Unknown entries are left out of every count, whatever was predicted for them. In a class that is counted, nothing
+    predicted present gives 0.
+
+    Example:
+        >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
+        (0.8333333333333333, 2)
+    """
+    return _measure(_f1, scores, labels, threshold, average, empty, return_counted)
+
+
+@_shared
+def precision(
+    scores: Scores,
+    labels: Labels,
+    threshold: ArrayLike = 0.5,
+    average: Average | None = "macro",
+    empty: Empty = "skip",
+    return_counted: bool = False,
+) -> Result:
+    r"""Of the known entries predicted present, the share that is present.
+
+    .. math:: P = \frac{TP}{TP + FP}
+
+    Arguments, what is returned and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
+    entries are left out, and a class that is counted but never predicted present has precision 0.
+
+    Example:
+        >>> precision([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]])
+        0.5
+    """
+    return _measure(_precision, scores, labels, threshold, average, empty, return_counted)
+
+
+@_shared
+def recall(
+    scores: Scores,
+    labels: Labels,
+    threshold: ArrayLike = 0.5,
+    average: Average | None = "macro",
+    empty: Empty = "skip",
+    return_counted: bool = False,
+) -> Result:
+    r"""Of the entries known to be present, the share that is predicted present.
+
+    .. math:: R = \frac{TP}{TP + FN}
+
+    Arguments, what is returned and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
+    entries are left out. Recall alone could be told from positives only; it is counted over the same classes as
+    precision and F1, so that the three can stand in one row.
+
+    Example:
+        >>> recall([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]], threshold=0.05)
+        1.0
+    """
+    return _measure(_recall, scores, labels, threshold, average, empty, return_counted)
+
+
+def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: Average | None) -> ConfusionCounts:
+    """Count the decisions of each class, of each image (``"samples"``), or of all entries together (``"micro"``).
+
+    Args:
+        scores: ``(N, K)``.
+        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
+        threshold: ``()`` or ``(K,)``, of the type of the scores.
+        average: what is counted together.
+
+    Example:
+        >>> codes = np.array([[1, -1], [0, 1]], dtype=np.int8)
+        >>> confusion_counts(np.array([[0.9, 0.9], [0.9, 0.1]]), codes, np.array(0.5), None).predicted
+        array([2, 0])
+    """
+    taken = scores >= threshold
+    present, absent = codes == PRESENT, codes == ABSENT
+    entries = (taken & present, taken & (present | absent), present, absent)
+    if average == "micro":
+        return ConfusionCounts(*(np.array([np.count_nonzero(each)]) for each in entries))
+    return ConfusionCounts(*(np.count_nonzero(each, axis=1 if average == "samples" else 0) for each in entries))
+
+
+def _measure(
+    formula: Callable[[ConfusionCounts], NDArray[np.float64]],
+    scores: Scores,
+    labels: Labels,
+    threshold: ArrayLike,
+    average: Average | None,
+    empty: Empty,
+    return_counted: bool,
+) -> Result:
+    validate_average(average)
+    validate_empty(empty)
+    formatted, codes = format_pair(scores, labels)
+    require_probabilities(formatted)
+    counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
+    values, mean, counted = average_over(formula(counts), counts.present, counts.absent, empty)
+    if average is None:
+        return (values, counted) if return_counted else values
+    return (mean, counted) if return_counted else mean
+
+
+def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
+    array = as_array(threshold, "threshold")
+    classes = scores.shape[1]
+    if array.dtype.kind not in "fiu" or array.shape not in ((), (classes,)):
+        raise InputError(
+            f"threshold must be a number, or {classes} of them, one for each class; "
+            f"this is {array.dtype} of shape {array.shape}."
+        )
+    if np.isnan(array).any():
+        raise InputError("threshold is NaN: nothing can be compared with it. 0.5 is the usual one.")
+    with np.errstate(over="ignore"):
+        return array.astype(scores.dtype)
+
+
+def _f1(counts: ConfusionCounts) -> NDArray[np.float64]:
+    return _ratio(2 * counts.hits, counts.present + counts.predicted)
+
+
+def _precision(counts: ConfusionCounts) -> NDArray[np.float64]:
+    return _ratio(counts.hits, counts.predicted)
+
+
+def _recall(counts: ConfusionCounts) -> NDArray[np.float64]:
+    return _ratio(counts.hits, counts.present)
+
+
+def _ratio(part: NDArray[np.integer[Any]], whole: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = part / np.maximum(whole, 1)
+    return result

@@ -1,0 +1,172 @@
+"""A small network for small grey pictures, that learns in seconds on two cores and from few pictures.
+
+It was made for scenes of handwritten digits, 64 pixels a side, dark on light and light on dark, bold and faint. Four
+choices let it learn which digits appear from a few thousand scenes, none of which needs anything of the batch that a
+picture is in:
+
+- The first layer is not learned. It measures how much line or edge there is in each of eight directions, whatever its
+  sign, relative to how much there is around: a faint light digit and a bold dark one look alike from there on.
+- The learned filters have zero mean. What they see is never negative, and without this its average drowns the rest.
+- Group norm takes the place of batch norm: a picture's features are the same whatever batch it is in, also in training.
+- Features are pooled by a soft maximum: one place is enough for a digit to appear, yet every place gets a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labelgap.models.backbone import Backbone, InputSpec
+
+__all__ = ["OrientedEnergy", "SmallCNN", "ZeroMeanConv", "soft_maximum_pool"]
+
+_SIDE: Final = 64
+_MEAN: Final = 0.5
+_STD: Final = 0.16
+_GROUPS: Final = 8
+_SHARPNESS: Final = 2.0
+_LAYERS: Final = ((32, 2), (48, 1), (64, 2), (128, 1))
+
+
+@final
+class SmallCNN(Backbone):
+    """Oriented energy, four 3×3 convolutions with group norm, a soft maximum: 128 features at 1/8 of the side.
+
+    A class's activation map is the head's row times the maps, as in any backbone. Because of the soft maximum its
+    average over all places is not the logit but a lower bound of it wherever the row is positive.
+
+    Example:
+        >>> backbone = SmallCNN()
+        >>> backbone.feature_maps(torch.zeros(2, 1, 64, 64)).shape
+        torch.Size([2, 128, 8, 8])
+    """
+
+    def __init__(self) -> None:
+        spec = InputSpec(size=_SIDE, mean=(_MEAN,), std=(_STD,), channels=1)
+        super().__init__(width=_LAYERS[-1][0], input=spec, name="small-cnn")
+        self.energy = OrientedEnergy()
+        layers = []
+        width = self.energy.directions
+        for outputs, stride in _LAYERS:
+            layers.append(ZeroMeanConv(width, outputs, stride))
+            width = outputs
+        self.layers = nn.Sequential(*layers)
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        """Return ``(B, 128, ⌈H/8⌉, ⌈W/8⌉)`` for ``(B, 1, H, W)``, never negative."""
+        feature_maps: Tensor = self.layers(self.energy(images))
+        return feature_maps
+
+    def pool(self, feature_maps: Tensor) -> Tensor:
+        """Return the soft maximum of every feature over all places, ``(B, 128)``."""
+        return soft_maximum_pool(feature_maps, _SHARPNESS)
+
+
+def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
+    r"""Pool every feature to something between its mean and its maximum over all places.
+
+    .. math:: f_d = \frac1r \ln \frac1{hw} \sum_{ij} e^{r\,m_{dij}}
+
+    Args:
+        maps: ``(B, D, h, w)``.
+        sharpness: ``r``; the mean as it nears 0, the maximum as it grows.
+
+    Returns:
+        ``(B, D)``.
+
+    Example:
+        >>> soft_maximum_pool(torch.tensor([[[[0.0, 3.0]]]]), sharpness=2.0)
+        tensor([[2.6547]])
+    """
+    places = feature_maps.shape[-2] * feature_maps.shape[-1]
+    return (torch.logsumexp(feature_maps.flatten(-2) * sharpness, dim=-1) - math.log(places)) / sharpness
+
+
+@final
+class ZeroMeanConv(nn.Module):
+    """A 3×3 convolution whose filters are centred before they are used, group norm and ReLU.
+
+    Args:
+        inputs: features in.
+        outputs: features out, a multiple of 8.
+        stride: 2 halves the side.
+
+    Example:
+        >>> layer = ZeroMeanConv(4, 8, stride=1)
+        >>> bool(layer.convolve(torch.ones(1, 4, 3, 3))[..., 1, 1].abs().max() < 1e-5)  # nothing answers to a constant
+        True
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.norm = nn.GroupNorm(_GROUPS, outputs)
+
+    def convolve(self, feature_maps: Tensor) -> Tensor:
+        """Convolve with every filter less its own mean."""
+        weight = self.conv.weight
+        centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
+        return functional.conv2d(feature_maps, centred, stride=self.conv.stride, padding=1)
+
+    def forward(self, feature_maps: Tensor) -> Tensor:
+        """Turn ``(B, inputs, h, w)`` into ``(B, outputs, ⌈h/stride⌉, ⌈w/stride⌉)``."""
+        return functional.relu(self.norm(self.convolve(feature_maps)), inplace=True)
+
+
+@final
+class OrientedEnergy(nn.Module):
+    r"""How much line or edge there is in each direction, relative to the neighbourhood. Nothing in it is learned.
+
+    .. math:: e_k = \sqrt{(g_k^{\cos} * x)^2 + (g_k^{\sin} * x)^2}, \qquad
+              y_k = e_k \big/ \sqrt{\textstyle\operatorname{mean}_{\text{around}} \sum_j e_j^2 + \epsilon^2}
+
+    with :math:`g_k` a pair of Gabor filters, even and odd, along direction :math:`k\pi/n`: the energy is the same for
+    a line and an edge, and for light on dark and dark on light.
+
+    Args:
+        directions: how many, ``n``.
+        kernel: the side of the filters, odd.
+        scale: the standard deviation of their envelope, in pixels; a wavelength is four of it.
+        around: the side of the box that is averaged over, twice, at half resolution; odd.
+        floor: ``ε``, the contrast below which there is nothing to see.
+    """
+
+    def __init__(
+        self, directions: int = 8, *, kernel: int = 9, scale: float = 2.0, around: int = 9, floor: float = 0.2
+    ) -> None:
+        super().__init__()
+        self.directions, self.kernel, self.around, self.floor = directions, kernel, around, floor
+        self.filters: Tensor
+        self.register_buffer("filters", _gabor_pairs(directions, kernel, scale), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Turn pictures ``(B, 1, H, W)`` into energies ``(B, n, ⌈H/2⌉, ⌈W/2⌉)``."""
+        padded = functional.pad(images, (self.kernel // 2,) * 4, mode="replicate")
+        squares = functional.conv2d(padded, self.filters, stride=2).square()
+        energy = squares[:, : self.directions] + squares[:, self.directions :]
+        around = self._average(self._average(energy.sum(dim=1, keepdim=True)))
+        return (energy / (around + self.floor**2)).sqrt()
+
+    def _average(self, feature_maps: Tensor) -> Tensor:
+        """Average over a box, of what is inside the picture: down, then across, which costs less than both at once."""
+        side, half = self.around, self.around // 2
+        feature_maps = functional.avg_pool2d(feature_maps, (side, 1), 1, (half, 0), count_include_pad=False)
+        return functional.avg_pool2d(feature_maps, (1, side), 1, (0, half), count_include_pad=False)
+
+
+def _gabor_pairs(directions: int, kernel: int, scale: float) -> Tensor:
+    """Return ``(2n, 1, kernel, kernel)``: ``n`` even filters of zero mean, then ``n`` odd ones, each of unit norm."""
+    offset = torch.arange(kernel, dtype=torch.float64) - kernel // 2
+    angle = torch.arange(directions, dtype=torch.float64) * (math.pi / directions)
+    along = offset[None, None, :] * angle.cos()[:, None, None] + offset[None, :, None] * angle.sin()[:, None, None]
+    envelope = torch.exp(-(offset[None, :] ** 2 + offset[:, None] ** 2) / (2 * scale**2))
+    phase = along * (math.pi / (2 * scale))
+    even = envelope * phase.cos()
+    even = even - envelope * (even.sum(dim=(1, 2), keepdim=True) / envelope.sum())
+    filters = torch.cat([even, envelope * phase.sin()])
+    filters = filters / filters.square().sum(dim=(1, 2), keepdim=True).sqrt()
+    return filters.unsqueeze(1).to(torch.float32)

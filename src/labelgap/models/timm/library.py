@@ -1,0 +1,80 @@
+"""The door to timm: imported only when a timm backbone is asked for, with plain words where that fails."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.models.backbone import RANDOM_WEIGHTS, WeightsInfo
+
+__all__ = ["TIMM_PREFIX", "count_timm_models", "import_timm", "pretrained_config", "weights_info"]
+
+TIMM_PREFIX: Final = "timm:"
+
+_LICENSES: Final = {
+    "apache-2.0": "Apache-2.0",
+    "bsd-3-clause": "BSD-3-Clause",
+    "cc-by-4.0": "CC-BY-4.0",
+    "cc-by-nc-4.0": "CC-BY-NC-4.0, not for commercial use",
+    "mit": "MIT",
+}
+_REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
+
+
+def import_timm() -> Any:
+    """Import timm, or say what is missing."""
+    if importlib.util.find_spec("timm") is None:
+        raise InputError("this backbone is made by timm, which is not installed: pip install 'labelgap[timm]'.")
+    try:
+        return importlib.import_module("timm")
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        told = f"{type(error).__name__}: {error}"
+        if "torchvision" not in told:
+            raise InputError(f"timm cannot be imported ({told}): pip install --upgrade 'labelgap[timm]'.") from error
+        raise InputError(
+            f"timm cannot be imported: the torchvision that is installed does not fit this torch ({told}). Install "
+            "both anew from one place, so that their versions belong together and both are built for the CPU or both "
+            "for the same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
+        ) from error
+
+
+def count_timm_models() -> int | None:
+    """Return how many models timm has, None where it is not installed; counted in its files, so timm stays asleep."""
+    spec = importlib.util.find_spec("timm")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for folder in folders for file in (Path(folder) / "models").glob("*.py")]
+    return sum(len(_REGISTRATION.findall(file.read_text(encoding="utf-8"))) for file in files) or None
+
+
+def pretrained_config(model: str) -> Any:
+    """Return what timm knows of a model and its weights: sizes, license, where they are.
+
+    Args:
+        model: as timm names it, with a tag (``resnet50.tv_in1k``) or without: the default one.
+    """
+    timm = import_timm()
+    architecture, _, tag = model.partition(".")
+    if renamed := timm.models.get_deprecated_models().get(architecture):
+        return pretrained_config(renamed)
+    if not timm.is_model(architecture):
+        known = [f"{TIMM_PREFIX}{name}" for name in timm.list_models()]
+        raise UnknownNameError("backbone", f"{TIMM_PREFIX}{model}", known, f"timm has {len(known):,} models.")
+    tags = [name.partition(".")[2] for name in timm.list_models(f"{architecture}.*", include_tags=True)]
+    if tag and tag not in tags:
+        known = [f"{TIMM_PREFIX}{architecture}.{name}" for name in tags if name]
+        raise UnknownNameError("backbone", f"{TIMM_PREFIX}{model}", known or [f"{TIMM_PREFIX}{architecture}"])
+    return timm.get_pretrained_cfg(model)
+
+
+def weights_info(configuration: Any) -> WeightsInfo:
+    """Return where the weights of a configuration come from, and their license."""
+    place = configuration.hf_hub_id or configuration.url
+    if not place:
+        return RANDOM_WEIGHTS
+    license = (configuration.license or "").replace("unknown", "")
+    source = f"{place} on the Hugging Face hub" if configuration.hf_hub_id else str(place)
+    return WeightsInfo(source, _LICENSES.get(license, license) or "not stated by timm: see where the weights are")

@@ -1,0 +1,3 @@
+"""Figures."""
+
+__all__: list[str] = []

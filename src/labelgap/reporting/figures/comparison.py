@@ -1,0 +1,133 @@
+"""The figure of a comparison: every method's mean and seeds, and beside it how far behind the best it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
+
+from labelgap.reporting.style import (
+    BACKGROUND_COLOR,
+    BLUE,
+    GRID_COLOR,
+    MUTED_COLOR,
+    NARROW,
+    TEXT_COLOR,
+    VERMILLION,
+    WIDE,
+    make_figure,
+    truncate_label,
+)
+from labelgap.studies.compare.comparison import Comparison, MethodResult
+
+__all__ = ["comparison_figure"]
+
+MAX_SCALE_FACTOR: Final = 2.5
+"""A method further behind the best than so many times the median one is not drawn to scale."""
+MIN_SCALE_POINTS: Final = 4.0
+"""But within so many points it always is."""
+
+
+def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
+    """Draw the measure of every method, and where there are several seeds its distance to the best.
+
+    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow and stand below. The second
+    panel, on a wide screen, holds the 95 % interval of the difference to the best method: it decides what may be said.
+
+    Args:
+        comparison: with at least one mean.
+        width: in inches.
+    """
+    rows = [row for row in comparison.methods if row.mean is not None]
+    places = _places(rows)
+    distances = width > NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
+    figure, axes = make_figure(1, 2 if distances else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
+    if distances:
+        grid = axes[0].get_gridspec()
+        assert grid is not None
+        grid.set_width_ratios([3, 2])
+    _values(axes[0], rows, places, comparison.measure.name, _lowest(rows))
+    axes[0].set_yticks(
+        places, [truncate_label(row.method, 24 if width > NARROW else 16) for row in rows], parse_math=False
+    )
+    for axis in axes:
+        axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
+        axis.set_ylim(places[-1] + 0.6, -0.6)
+    if distances:
+        _distances(axes[1], rows, places, _lowest(rows))
+    return figure
+
+
+def _lowest(rows: Sequence[MethodResult]) -> float:
+    """Return the mean, in percent, below which methods are only marked, so that the others can be told apart."""
+    means = sorted((100 * (row.mean or 0.0) for row in rows if not row.extra_labels), reverse=True)
+    if not means:
+        return 0.0
+    return means[0] - max(MIN_SCALE_POINTS, MAX_SCALE_FACTOR * (means[0] - means[len(means) // 2]))
+
+
+def _places(rows: Sequence[MethodResult]) -> list[float]:
+    """Return the height of every row, with a gap before those that saw more."""
+    return [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
+
+
+def _values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], name: str, lowest: float) -> None:
+    means = [100 * (row.mean or 0.0) for row in rows]
+    drawn = [value for value in means if value >= lowest]
+    every = [100 * value for row, mean in zip(rows, means, strict=True) for value in row.values if mean in drawn]
+    low, high = min(every), max(every)
+    pad = max(0.08 * (high - low), 0.4)
+    axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
+    axis.grid(False)
+    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    for row, mean, place in zip(rows, means, places, strict=True):
+        color = MUTED_COLOR if row.extra_labels else BLUE
+        if mean < axis.get_xlim()[0]:
+            edge = blended_transform_factory(axis.transAxes, axis.transData)
+            axis.text(0.0, place, f"◂ {mean:.1f}", transform=edge, va="center", color=MUTED_COLOR, fontsize=11)
+            continue
+        seeds = [100 * value for value in row.values]
+        if len(seeds) > 1:
+            axis.plot(seeds, [place] * len(seeds), "|", color=color, markersize=9, markeredgewidth=1.3, alpha=0.75)
+        face = BACKGROUND_COLOR if row.extra_labels else color
+        axis.plot([mean], [place], "o", markersize=7.5, markerfacecolor=face, markeredgecolor=color, zorder=3)
+        axis.annotate(
+            f"{mean:.1f}",
+            (max(seeds), place),
+            (9, 0),
+            textcoords="offset points",
+            va="center",
+            color=MUTED_COLOR if row.extra_labels else TEXT_COLOR,
+            fontsize=11,
+        )
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_xlabel(name)
+
+
+def _distances(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], lowest: float) -> None:
+    """Draw how far each competitor is behind the best; the farthest are left out."""
+    shown = [
+        (row.gap, place)
+        for row, place in zip(rows, places, strict=True)
+        if row.gap is not None and row.gap.mean > 0 and 100 * (row.mean or 0.0) >= lowest
+    ]
+    limit = max([1.0, *(100 * (behind.mean + (behind.half_width or 0.0)) for behind, _ in shown)])
+    axis.set_xlim(-1.06 * limit, 0.18 * limit)
+    axis.grid(False)
+    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    axis.axvline(0, color=MUTED_COLOR, linewidth=1.0)
+    for behind, place in shown:
+        mean, half = -100 * behind.mean, 100 * (behind.half_width or 0.0)
+        color = MUTED_COLOR if behind.significant else VERMILLION
+        axis.plot([mean - half, mean + half], [place, place], color=color, linewidth=1.8, solid_capstyle="butt")
+        axis.plot([mean], [place], "o", markersize=5, color=color)
+    axis.set_yticks([])
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    ticks = [tick for tick in axis.get_xticks() if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
+    axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in np.round(ticks, 6)])
+    axis.set_xlabel("points behind the best, 95 %")

@@ -1,0 +1,3 @@
+"""Pages."""
+
+__all__: list[str] = []

@@ -1,0 +1,202 @@
+"""A page of images with their labels in three states: what ``labelgap inspect --report`` writes.
+
+Some images are drawn at random, so that one sees what is typical; some show the rarest classes, where a wrong label
+hurts most. The page is one file that loads nothing; thumbnails carry no metadata.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from labelgap.core.errors import LabelGapError
+from labelgap.core.files import write_text
+from labelgap.core.seeds import numpy_generator
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.summary import DatasetSummary, summarize
+from labelgap.labels import ABSENT, PRESENT
+from labelgap.reporting.example_images import thumbnail_data_url
+from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names
+from labelgap.reporting.html import render_template
+from labelgap.reporting.report import package_version
+from labelgap.reporting.style import single_line
+
+__all__ = ["ContactSheetImage", "contact_sheet_images", "write_contact_sheet"]
+
+RANDOM_COUNT: Final = 24
+RAREST_COUNT: Final = 12
+_MOST: Final = 8
+
+ImageLocation = tuple[Split, int]
+
+
+@dataclass(frozen=True)
+class ContactSheetImage:
+    """One image with its observed labels.
+
+    Attributes:
+        image: its name.
+        split: train, val or test.
+        picture: a data address of the thumbnail; empty where none is shown.
+        trouble: why there is no thumbnail, if there should be one.
+        present: classes known to be there.
+        absent: classes known not to be there, the first of them.
+        more_absent: how many more are known not to be there.
+        unknown: of how many classes nobody said.
+    """
+
+    image: str
+    split: str
+    picture: str
+    trouble: str
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    more_absent: int
+    unknown: int
+
+
+def write_contact_sheet(
+    data: Dataset,
+    path: str | os.PathLike[str],
+    *,
+    summary: DatasetSummary | None = None,
+    images: bool = True,
+    seed: int = 0,
+) -> Path:
+    """Write the page, whole or not at all.
+
+    Args:
+        data: whose images are shown.
+        path: the file.
+        summary: of the data, where it was made already.
+        images: whether pictures may be in it; without them the names and labels are listed.
+        seed: of the choice.
+
+    Returns:
+        The path of the page.
+    """
+    summary = summarize(data) if summary is None else summary
+    images = images and not isinstance(data.train.images, FeatureVectors)
+    typical = _drawn(data, seed)
+    rare = _rarest(data, summary, typical)
+    page = {
+        "summary": summary,
+        "name": single_line(summary.name),
+        "tiles": _tiles(summary),
+        "states": _states(summary),
+        "findings": [_finding(finding.text, finding.names) for finding in summary.findings],
+        "typical": contact_sheet_images(typical, images),
+        "rare": [
+            (single_line(name), card)
+            for name, card in zip(rare, contact_sheet_images(rare.values(), images), strict=True)
+        ],
+        "classes": _classes(summary),
+        "pictures": images,
+    }
+    write_text(path, render_template("contact_sheet.html", page=page, pictures=images, version=package_version()))
+    return Path(path)
+
+
+def contact_sheet_images(places: Iterable[ImageLocation], images: bool = True) -> list[ContactSheetImage]:
+    """Return images with their labels; one that cannot be read says so where its picture would be."""
+    return [_card(split, row, images) for split, row in places]
+
+
+def _card(split: Split, row: int, images: bool) -> ContactSheetImage:
+    table = split.labels
+    entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
+    columns, values = table.columns[entries], table.values[entries]
+    present, absent = (
+        [single_line(table.classes[column]) for column in columns[values == state]] for state in (PRESENT, ABSENT)
+    )
+    picture, trouble = "", ""
+    if images:
+        try:
+            picture = thumbnail_data_url(split, row)
+        except (LabelGapError, OSError) as error:
+            trouble = single_line(str(error))
+    return ContactSheetImage(
+        image=single_line(table.images[row]),
+        split=split.name,
+        picture=picture,
+        trouble=trouble,
+        present=tuple(present),
+        absent=tuple(absent[:_MOST]),
+        more_absent=max(len(absent) - _MOST, 0),
+        unknown=len(table.classes) - len(columns),
+    )
+
+
+def _drawn(data: Dataset, seed: int) -> list[ImageLocation]:
+    """Draw images at random from all splits together."""
+    sizes = [len(split) for split in data.splits]
+    starts = np.cumsum([0, *sizes])
+    chosen = numpy_generator(seed, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
+    which = np.searchsorted(starts, chosen, side="right") - 1
+    return [(data.splits[number], int(row - starts[number])) for number, row in zip(which, chosen, strict=True)]
+
+
+def _rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocation]) -> dict[str, ImageLocation]:
+    """Return an image of each of the rarest classes, another one each where there is a choice."""
+    used = {(split.name, row) for split, row in shown}
+    found: dict[str, ImageLocation] = {}
+    for row in summary.rarest(RAREST_COUNT):
+        places = _with_class(data, data.classes.index(row.name))
+        chosen = next((place for place in places if (place[0].name, place[1]) not in used), places[0])
+        used.add((chosen[0].name, chosen[1]))
+        found[f"{row.name} ({row.present:,})"] = chosen
+    return found
+
+
+def _with_class(data: Dataset, column: int) -> list[ImageLocation]:
+    found = []
+    for split in data.splits:
+        table = split.labels
+        entries = (table.columns == column) & (table.values == PRESENT)
+        found += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
+    return found
+
+
+def _tiles(summary: DatasetSummary) -> list[tuple[str, str, str]]:
+    whole = summary.whole
+    labels = whole.present + whole.absent + whole.unknown
+    return [
+        (f"{summary.image_word}s", format_count(whole.images), ""),
+        (summary.class_words, format_count(len(summary.classes)), ""),
+        (f"{summary.class_words} given", f"{summary.present_per_image:.1f}", f"per {summary.image_word}"),
+        ("labels unknown", format_measure(whole.unknown / labels) if labels else NO_VALUE, "%"),
+    ]
+
+
+def _states(summary: DatasetSummary) -> list[tuple[str, list[str]]]:
+    rows = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else dict(summary.splits)
+    return [
+        (name, [format_count(value) for value in (row.images, row.present, row.absent, row.unknown)])
+        for name, row in rows.items()
+    ]
+
+
+def _finding(text: str, names: tuple[str, ...]) -> str:
+    return f"{text}: {join_names([single_line(name) for name in names])}" if names else text
+
+
+def _classes(summary: DatasetSummary) -> list[tuple[str, list[Any]]]:
+    ordered = sorted(summary.classes, key=lambda row: row.present)
+    return [
+        (
+            single_line(row.name),
+            [
+                format_count(row.present),
+                format_count(row.absent),
+                format_count(row.unknown),
+                ", ".join(row.measurable) or NO_VALUE,
+            ],
+        )
+        for row in ordered
+    ]

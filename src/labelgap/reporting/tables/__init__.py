@@ -1,0 +1,3 @@
+"""Tables."""
+
+__all__: list[str] = []

@@ -1,0 +1,169 @@
+"""The table of a comparison, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from labelgap.reporting.findings import format_learning_rate, format_options
+from labelgap.reporting.formatting import NO_VALUE, format_elapsed, join_names
+from labelgap.reporting.style import single_line
+from labelgap.studies.compare.comparison import Comparison, MethodResult
+
+__all__ = [
+    "ComparisonRow",
+    "comparison_columns",
+    "comparison_notes",
+    "comparison_rows",
+    "comparison_table",
+    "setting_columns",
+]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One method in the table.
+
+    Attributes:
+        label: its name.
+        extra_labels: whether it saw more than the others.
+        level: whether it is the best, or may be as good as the best.
+        cells: what was measured, the texts under ``comparison_columns``.
+        setting: how it was trained, the texts under ``setting_columns``.
+    """
+
+    label: str
+    extra_labels: bool
+    level: bool
+    cells: tuple[str, ...]
+    setting: tuple[str, ...]
+
+
+def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return what stands over the measures of a row, after its label."""
+    return (comparison.measure.name or "measure", "behind best", *(name for name, _ in _measures(comparison)))
+
+
+def setting_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return what stands over the setting of a row; "options" only where a method has any."""
+    options = ("options",) if any(row.options for row in comparison.methods) else ()
+    return ("lr", "batch", *options, "tried", "epochs kept", "time")
+
+
+def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
+    """Return the rows in their order, those that saw more than the others last."""
+    level = {row.method for row in comparison.level}
+    columns = setting_columns(comparison)
+    return [
+        ComparisonRow(
+            row.method,
+            row.extra_labels,
+            row.method in level and not row.extra_labels,
+            (_spread(row), _behind(row), *(_exact(row.mean_of(key)) for _, key in _measures(comparison))),
+            tuple(_setting(row)[name] for name in columns),
+        )
+        for row in comparison.methods
+    ]
+
+
+def comparison_notes(comparison: Comparison) -> list[str]:
+    """Return what must be said under the table."""
+    measure, rows = comparison.measure, comparison.methods
+    notes = [f"{measure.why[:1].upper()}{measure.why[1:]}."] if measure.why else []
+    classes = len(comparison.about["classes"])
+    if measure.name and measure.classes_counted < classes:
+        notes.append(
+            f"{measure.name} is over {measure.classes_counted:,} of {classes:,} classes: {_counts(comparison)}."
+        )
+    seeds = {len(row.seeds) for row in rows}
+    if seeds and max(seeds) > 1:
+        notes.append(f"± is the standard deviation over {max(seeds)} seeds.")
+    apart = {
+        saw: [row.method for row in rows if row.extra_labels and row.label_view == saw]
+        for saw in _seen(rows, extra_labels=True)
+    }
+    if apart:
+        told = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in apart.items())
+        others = join_names(_seen(rows, extra_labels=False))
+        notes.append(f"Below the line: {told}. The others saw {others}." if others else f"{told}.")
+    return notes
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the table for the terminal."""
+    rows = comparison_rows(comparison)
+    options = [f"{row.method} ({format_options(row.options)})" for row in comparison.methods if row.options]
+    notes = [*comparison_notes(comparison), *([f"Options: {'; '.join(options)}."] if options else [])]
+    table = Table(
+        title=escape(single_line(comparison.title)),
+        caption=escape("\n".join(notes)) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        caption_style="dim",
+        title_style="bold",
+    )
+    table.add_column("", no_wrap=True)
+    batches = {row.batch_size for row in comparison.methods}
+    shown = ("lr", "batch") if len(batches) > 1 else ("lr",)
+    for name in (*comparison_columns(comparison), *shown):
+        table.add_column(name, justify="right", no_wrap=True)
+    places = [setting_columns(comparison).index(name) for name in shown]
+    for place, row in enumerate(rows):
+        last = place + 1 < len(rows) and rows[place + 1].extra_labels and not row.extra_labels
+        style = "dim" if row.extra_labels else "bold" if row.level else ""
+        setting = [row.setting[number] for number in places]
+        table.add_row(Text(row.label), *row.cells, *setting, style=style)
+        if last:
+            table.add_row()
+    return table
+
+
+def _setting(row: MethodResult) -> dict[str, str]:
+    return {
+        "lr": format_learning_rate(row.lr),
+        "batch": str(row.batch_size),
+        "options": format_options(row.options),
+        "tried": str(row.tried),
+        "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),
+        "time": format_elapsed(row.seconds),
+    }
+
+
+def _seen(rows: Sequence[MethodResult], *, extra_labels: bool) -> list[str]:
+    """Return what methods saw, each once."""
+    return list(dict.fromkeys(row.label_view for row in rows if row.extra_labels is extra_labels))
+
+
+def _measures(comparison: Comparison) -> Sequence[tuple[str, str]]:
+    """Return the columns that any method has something in, with their keys."""
+    known = (("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map"))
+    return [(name, key) for name, key in known if any(row.mean_of(key) is not None for row in comparison.methods)]
+
+
+def _exact(value: float | None) -> str:
+    """Return a measure in percent, with a decimal more than elsewhere: methods differ by less than a point."""
+    return NO_VALUE if value is None else f"{100 * value:.2f}"
+
+
+def _spread(row: MethodResult) -> str:
+    return _exact(row.mean) if row.deviation is None else f"{_exact(row.mean)} ± {100 * row.deviation:.2f}"
+
+
+def _behind(row: MethodResult) -> str:
+    if row.gap is None or row.gap.mean == 0:
+        return ""
+    half = "" if row.gap.half_width is None else f" ± {100 * row.gap.half_width:.2f}"
+    return f"{100 * row.gap.mean:.2f}{half}"
+
+
+def _counts(comparison: Comparison) -> str:
+    if comparison.measure.accuracy:
+        return "those with a known present and a known absent label"
+    return "those that are present in one image and not in another"

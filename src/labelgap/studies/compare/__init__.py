@@ -1,0 +1,3 @@
+"""Compare."""
+
+__all__: list[str] = []

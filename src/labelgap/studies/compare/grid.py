@@ -1,0 +1,114 @@
+"""Which settings a comparison tries for each method: the papers' own grids.
+
+- small: learning rates 1e-3 and 1e-4 at batch 16, with the options the papers state for the data set or, where they
+  state none, the method's own. Most methods do best at one of the two.
+- full: Cole et al.'s grid (CVPR 2021), batch 8 and 16, learning rate 1e-2 to 1e-5, and with it the options that a
+  method's own paper searched.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from labelgap.core.errors import InputError, UnknownNameError
+
+__all__ = ["GRIDS", "Hyperparameters", "hyperparameter_grid", "option_grid"]
+
+GRIDS: Final = ("small", "full")
+
+_Values = dict[str, tuple[float, ...]]
+
+_RATES: Final = {"small": (1e-3, 1e-4), "full": (1e-2, 1e-3, 1e-4, 1e-5)}
+_BATCHES: Final = {"small": (16,), "full": (8, 16)}
+_PERCENTS: Final[_Values] = {"delta_rel": (0.1, 0.2, 0.3, 0.4, 0.5)}
+_FALLING: Final[_Values] = {"r0": (1.0, 1.5, 2.0), "delta_abs": (0.1, 0.15, 0.2)}
+_SHARES: Final = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
+_PENALTIES: Final[_Values] = {"weight": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)}
+
+_OPTIONS: Final[dict[str, _Values]] = {
+    "ll-r": _PERCENTS,
+    "ll-ct": _PERCENTS,
+    "ll-cp": _PERCENTS,
+    "ll-r-abs": _FALLING,
+    "ll-ct-abs": _FALLING,
+    "ll-cp-abs": _FALLING,
+    "em": {"alpha": _SHARES},
+    "em-apl": {"alpha": _SHARES, "beta": _SHARES},
+    "dw": {"weight": _SHARES},
+    "entmin": {"weight": _SHARES},
+    "l1r": _PENALTIES,
+    "l2r": _PENALTIES,
+    "n-ls": {"smoothing": (0.1, 0.2, 0.3)},
+    "focal": {"alpha": (0.25, 0.5, 0.75)},
+    "asl": {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)},
+}
+"""Kim 2022 for `ll-…`, Zhou 2022 for the rest."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """One way to train a method.
+
+    Attributes:
+        options: of the method.
+        lr: learning rate.
+        batch_size: images per batch.
+    """
+
+    options: Mapping[str, Any]
+    lr: float
+    batch_size: int
+
+
+def option_grid(method: str) -> dict[str, tuple[float, ...]]:
+    """Return the options that a method's paper searched, with the values it tried; nothing for most.
+
+    Example:
+        >>> option_grid("n-ls")
+        {'smoothing': (0.1, 0.2, 0.3)}
+    """
+    return dict(_OPTIONS.get(method, {}))
+
+
+def hyperparameter_grid(
+    method: str,
+    options: Mapping[str, Any],
+    grid: str = "small",
+    *,
+    fixed: Iterable[str] = (),
+    rates: Sequence[float] | None = None,
+    batches: Sequence[int] | None = None,
+) -> list[Hyperparameters]:
+    """Return every setting of a method that is to be tried.
+
+    Args:
+        method: its name.
+        options: what it takes where nothing is searched.
+        grid: "small" or "full".
+        fixed: options that are not searched, because somebody said what they are.
+        rates: learning rates, instead of the grid's.
+        batches: batch sizes, instead of the grid's.
+
+    Example:
+        >>> [(setting.lr, setting.batch_size) for setting in hyperparameter_grid("an", {})]
+        [(0.001, 16), (0.0001, 16)]
+        >>> len(hyperparameter_grid("an", {}, "full")), len(hyperparameter_grid("ll-r", {}, "full"))
+        (8, 40)
+    """
+    if grid not in GRIDS:
+        raise UnknownNameError("grid", grid, GRIDS)
+    for name, values in (("--lr", rates), ("--batch-size", batches)):
+        if values is not None and (not values or min(values) <= 0):
+            raise InputError(f"{name} {values}: give numbers above 0, e.g. {name} {'16' if batches else '1e-3,1e-4'}")
+    searched = option_grid(method) if grid == "full" else {}
+    searched = {name: values for name, values in searched.items() if name not in set(fixed)}
+    tried = [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+    return [
+        Hyperparameters({**options, **each}, float(lr), int(batch))
+        for each in tried
+        for batch in batches or _BATCHES[grid]
+        for lr in rates or _RATES[grid]
+    ]

@@ -1,0 +1,3 @@
+"""Checkpoints."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Config."""
+
+__all__: list[str] = []

@@ -1,0 +1,224 @@
+"""How to get the same run once more: as a command, or as Python where the commands have no words for it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from labelgap.core.files import display_path
+from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.config.schema import RunConfig
+
+__all__ = [
+    "DATA_OPTIONS",
+    "RERUN_OUT",
+    "data_arguments",
+    "fit_arguments",
+    "strip_directories",
+    "train_command",
+    "train_script",
+    "without_directories",
+]
+
+RERUN_OUT: Final = "runs/rerun"
+"""Where the second run goes: a folder that holds a run is not overwritten."""
+
+DATA_OPTIONS: Final = frozenset(
+    {"aliases", "allow_leaks", "classes", "delimiter", "duplicates", "encoding", "ignore_columns", "images"}
+    | {"on_bad_image", "parents", "rename", "separator", "unlisted", "zeros"}
+)
+"""What the commands can say about DATA; a test holds it against them."""
+
+_ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
+_NUMBER: Final = re.compile(
+    r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE
+)
+
+
+def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
+    """Return the command that gives the same run.
+
+    Everything that was decided is said, so that it stays the same on another machine. Only the reason for the method
+    is lost: it was asked for, now.
+
+    Args:
+        config: of the run.
+        out: the folder of the new run.
+
+    Returns:
+        A line for a shell; None where the commands have no words for it: data made by hand, the sizes of the digits,
+        labels hidden twice, an option that is a list of one. ``train_script`` has.
+
+    Example:
+        >>> from labelgap.training.config.schema import RunConfig
+        >>> data = {"name": "csv", "path": "my tags.csv", "options": {"images": "photos"}, "steps": []}
+        >>> settings = {"epochs": 5, "lr": 0.001, "backbone_lr": 0.001, "batch_size": 16, "flip": False, "seed": 0}
+        >>> made = RunConfig(data=data, classes=("cat",), method="em", why="as asked", options={"alpha": 0.2},
+        ...     backbone="small-cnn", protocol="linear", select="clean", trace="all", **settings)
+        >>> print(train_command(made).replace(" --", chr(10) + "--"))
+        labelgap train 'csv=my tags.csv'
+        --images photos
+        --method em
+        --option alpha=0.2
+        --backbone small-cnn
+        --protocol linear
+        --seed 0
+        --select clean
+        --trace all
+        --epochs 5
+        --lr 0.001
+        --batch-size 16
+        --precision float32
+        --out runs/rerun
+    """
+    data = data_arguments(config.data)
+    if data is None:
+        return None
+    words = ["labelgap", "train", *data]
+    for name, value in fit_arguments(config).items():
+        if name == "options":
+            said = {option: _text(given) for option, given in value.items()}
+            if None in said.values():
+                return None
+            for option, text in said.items():
+                words += ["--option", f"{option}={text}"]
+        else:
+            words += _flag(name, value)
+    return shlex.join([*words, "--out", out])
+
+
+def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
+    """Return the lines of Python that give the same run; with data that were made by hand, these are to be filled in.
+
+    Example:
+        >>> from labelgap.training.config.schema import RunConfig
+        >>> data = {"name": "digits", "path": None, "options": {"train": 96}, "steps": []}
+        >>> settings = {"epochs": 5, "lr": 0.003, "backbone_lr": 0.003, "batch_size": 64, "flip": False, "seed": 0}
+        >>> made = RunConfig(data=data, classes=("0",), method="an", why="as asked", backbone="small-cnn",
+        ...     protocol="end-to-end", select="clean", trace="all", **settings)
+        >>> print(train_script(made).partition("lg.fit")[0])
+        import labelgap as lg
+        <BLANKLINE>
+        data = lg.load('digits', train=96)
+    """
+    lines = ["import labelgap as lg", "", f"data = {_loading(config.data)}", "lg.fit(", "    data,"]
+    lines += [f"    {name}={value!r}," for name, value in fit_arguments(config).items()]
+    return "\n".join([*lines, f"    out={out!r},", ")"])
+
+
+def fit_arguments(config: RunConfig) -> dict[str, Any]:
+    """Return the arguments of ``fit`` that give this configuration; what goes without saying is left out.
+
+    A preset fills in what nobody says, so beside one everything is said.
+    """
+    fields = type(config).model_fields
+    given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
+    given |= {name: getattr(config, name) for name in ("backbone", "weights", "protocol")}
+    given |= {"head": None if config.head == "linear" else config.head}
+    given |= {name: getattr(config, name) for name in ("seed", "select", "trace")}
+    for name in TrainingSettings.__annotations__:
+        if name.startswith("linear_"):
+            given[name] = None if config.linear is None else getattr(config.linear, name.removeprefix("linear_"))
+        elif name in _ALWAYS or config.preset is not None or getattr(config, name) != fields[name].default:
+            given[name] = getattr(config, name)
+    if config.optimizer == "sgd":
+        given["momentum"] = config.momentum
+    if config.protocol == "linear" and config.preset is None and config.lr == config.backbone_lr:
+        del given["backbone_lr"]
+    if config.accumulate > 1:
+        given["allow_micro_batch"] = True
+    return {name: value for name, value in given.items() if value is not None and value != {}}
+
+
+def without_directories(config: RunConfig) -> RunConfig:
+    """Return a configuration in which whole paths are cut down to their last part, to be passed on."""
+    return config.model_copy(
+        update={"data": strip_directories(config.data), "weights": strip_directories(config.weights)}
+    )
+
+
+def strip_directories(value: Any) -> Any:
+    """Return a value in which whole paths, however deep, are cut down to their last part."""
+    if isinstance(value, Mapping):
+        return {key: strip_directories(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [strip_directories(each) for each in value]
+    path = PurePath(value) if isinstance(value, str) else None
+    return path.name if path is not None and path.is_absolute() and path.name else value
+
+
+def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
+    """Return DATA and its options as the commands take them, or None."""
+    if not recipe:
+        return None
+    words = [recipe["name"] if recipe["path"] is None else f"{recipe['name']}={display_path(recipe['path'])}"]
+    for name, value in recipe["options"].items():
+        if value is None or (name == "allow_leaks" and not value):
+            continue
+        said = _data_option(name, display_path(value) if name in ("aliases", "images", "parents") else value)
+        if said is None or name not in DATA_OPTIONS:
+            return None
+        words += said
+    hidden = _observed(recipe["steps"])
+    return None if hidden is None else [*words, *hidden]
+
+
+def _data_option(name: str, value: Any) -> list[str] | None:
+    """Return an option as it is typed; None where it cannot be."""
+    if isinstance(value, list):
+        typable = value and all(each and each == each.strip() and "," not in each for each in value)
+        return _flag(name, ",".join(value)) if typable else None
+    if isinstance(value, Mapping):
+        typable = all(
+            old == old.strip() != "" and new == new.strip() != "" and "=" not in old for old, new in value.items()
+        )
+        return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if typable else None
+    return _flag(name, value)
+
+
+def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
+    """Return how labels were hidden as the commands take it: once, and in train only."""
+    if not steps:
+        return []
+    drawn = steps[0].get("observe")
+    if len(steps) > 1 or drawn is None or drawn["splits"] != ["train"]:
+        return None
+    amounts = f"positives={drawn['positives']},negatives={drawn['negatives']}"
+    return ["--observe", amounts, "--label-seed", str(drawn["seed"])]
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """Return an option of a command and its value."""
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    return [f"--{dashed}", str(value)]
+
+
+def _text(value: Any) -> str | None:
+    """Write a method's option so that the command reads the same value; None where no text does."""
+    if isinstance(value, list):
+        parts = [_text(part) for part in value]
+        return None if len(parts) < 2 or None in parts or list in map(type, value) else ",".join(map(str, parts))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    plain = isinstance(value, str) and value == value.strip() and "," not in value and not _NUMBER.fullmatch(value)
+    return str(value) if plain else None
+
+
+def _loading(recipe: Mapping[str, Any]) -> str:
+    """Return the expression that loads the data and hides its labels."""
+    if not recipe:
+        return "...  # your own: they were made by hand, and cannot be opened by a name"
+    path = [] if recipe["path"] is None else [repr(recipe["path"])]
+    options = [f"{name}={value!r}" for name, value in recipe["options"].items()]
+    loaded = f"lg.load({', '.join([repr(recipe['name']), *path, *options])})"
+    for step in recipe["steps"]:
+        for action, arguments in step.items():
+            loaded += f".{action}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    return loaded

@@ -1,0 +1,3 @@
+"""Estimator."""
+
+__all__: list[str] = []

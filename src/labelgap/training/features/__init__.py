@@ -1,0 +1,3 @@
+"""Features."""
+
+__all__: list[str] = []

@@ -1,0 +1,114 @@
+"""Data that are features already: what stands in for the network that computed them.
+
+The backbone "features" passes vectors on as they are, so that a run on them is a linear run like any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Dataset
+from labelgap.data.images import ImageSource
+from labelgap.data.readers.features import FEATURES, FeatureVectors
+from labelgap.models import RANDOM_WEIGHTS, Backbone, Classifier, InputSpec, WeightsInfo, create_backbone
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.loop.inputs import FeatureInputs
+
+__all__ = [
+    "IdentityBackbone",
+    "build_classifier",
+    "check_feature_data",
+    "feature_inputs",
+    "feature_width",
+    "saves_backbone",
+    "stored_feature_width",
+]
+
+
+class IdentityBackbone(Backbone):
+    """No network: vectors ``(B, D)`` come in and go on as the features of a single place.
+
+    Example:
+        >>> IdentityBackbone(3)(torch.ones(1, 3))
+        tensor([[1., 1., 1.]])
+    """
+
+    def __init__(self, width: int) -> None:
+        nothing = InputSpec(size=1, mean=(0.0,), std=(1.0,), channels=1)
+        super().__init__(
+            width=width, input=nothing, weights=WeightsInfo("features that came with the data", "not known")
+        )
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        """Return vectors ``(B, D)`` as ``(B, D, 1, 1)``."""
+        return images[:, :, None, None]
+
+
+def build_classifier(config: RunConfig, width: int | None, *, pretrained: bool = True) -> Classifier:
+    """Make the network of a run.
+
+    Args:
+        config: of the run.
+        width: of the data's features, where the backbone is "features".
+        pretrained: whether the backbone's weights are wanted; not where a run's own take their place.
+    """
+    backbone: Backbone
+    if config.backbone == FEATURES and width is not None:
+        backbone = IdentityBackbone(width)
+    elif pretrained:
+        backbone = create_backbone(config.backbone, weights=config.weights, size=config.size)
+    else:
+        backbone = create_backbone(config.backbone, pretrained=False, size=config.size)
+    return Classifier(backbone, len(config.classes), config.head)
+
+
+def saves_backbone(config: RunConfig, backbone: Backbone) -> bool:
+    """Return whether a linear run keeps its backbone: its name alone does not bring back what began at random or in a
+    file."""
+    return config.weights is not None or backbone.source == RANDOM_WEIGHTS.source
+
+
+def feature_width(data: Dataset) -> int | None:
+    """Return how wide the features of a data set are; None for images."""
+    return data.train.images.width if isinstance(data.train.images, FeatureVectors) else None
+
+
+def stored_feature_width(path: Path) -> int:
+    """Return how wide the features are that a file of weights expects."""
+    with safe_open(path, framework="pt") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
+    widths = [shape[1] for shape in shapes if len(shape) > 1]
+    if not widths:
+        raise RunError(f"{path} has no weights of a head.")
+    return int(widths[0])
+
+
+def check_feature_data(data: Dataset, backbone: str, protocol: str) -> None:
+    """Refuse a network where there are no pixels, and features where there are only pixels."""
+    if feature_width(data) is None:
+        if backbone == FEATURES:
+            raise InputError(f"the backbone '{FEATURES}' is for data that are feature vectors; {data.name} has images.")
+    elif backbone != FEATURES or protocol != "linear":
+        raise InputError(
+            f"{data.name} has feature vectors and no pixels: only --protocol linear with --backbone {FEATURES} "
+            f"can be trained on it, not {protocol} with {backbone}."
+        )
+
+
+def feature_inputs(images: ImageSource, network: Classifier, device: torch.device) -> FeatureInputs | None:
+    """Return vectors as the inputs of a head; None for images, and an error where data and network do not match."""
+    given = isinstance(network.backbone, IdentityBackbone)
+    if not isinstance(images, FeatureVectors):
+        if given:
+            raise InputError("this run was trained on feature vectors and cannot look at images: give it features.")
+        return None
+    if not given:
+        raise InputError("this run was trained on images: it needs pixels, and these are feature vectors.")
+    if images.width != network.backbone.width:
+        raise InputError(f"this run was trained on {network.backbone.width} features, and these are {images.width}.")
+    return FeatureInputs(torch.from_numpy(images.vectors.astype("float32")).to(device))

@@ -1,0 +1,7 @@
+"""The linear engine: many linear heads on fixed features, trained at once."""
+
+from labelgap.training.heads.engine import LinearEngine, StepHook
+from labelgap.training.heads.plans import HeadPlan, HeadResult
+from labelgap.training.heads.train import train_heads
+
+__all__ = ["HeadPlan", "HeadResult", "LinearEngine", "StepHook", "train_heads"]

@@ -1,0 +1,247 @@
+"""What happened to single training labels, epoch by epoch: loss, logit, and whether the method changed them.
+
+The loss recorded is that of the observed label, with unknown taken as absent, for every method alike, so that pictures
+of different methods can be compared (Kim 2022, figure 1).
+
+While a run goes on every epoch is a file of its own in ``traces.parts``, so that the hundredth costs no more than the
+first; at the end they are put together in ``traces.npz``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import atomic_path, make_folder
+from labelgap.core.seeds import numpy_generator
+from labelgap.labels import LabelTable
+from labelgap.labels.codes import UNKNOWN
+from labelgap.losses.assume_negative import assume_negative
+
+__all__ = ["AUTO_LIMIT", "Trace", "finish_trace", "parse_trace", "read_trace"]
+
+AUTO_LIMIT = 2_000_000
+TRACE_FILE = "traces.npz"
+TRACE_PARTS = "traces.parts"
+FIXED: Final = ("row", "column", "observed", "truth")
+PER_EPOCH: Final = ("loss", "logit", "modified")
+_ENTRIES = "entries.npz"
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def parse_trace(asked: str | int, entries: int) -> int | Literal["all", "off"]:
+    """Turn "auto", "all", "off" or a number into what is recorded of so many entries."""
+    if asked == "auto":
+        return "all" if entries <= AUTO_LIMIT else AUTO_LIMIT // 10
+    if asked in ("all", "off"):
+        return asked  # type: ignore[return-value]
+    try:
+        number = int(asked)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise InputError(f"trace={asked!r}: it is all, off, or how many training labels to record.")
+    return number if number < entries else "all"
+
+
+class Trace:
+    """Records chosen entries of the training table.
+
+    Args:
+        table: the observed labels.
+        truth: the full labels where known; they are kept in the file for the pictures.
+        amount: "all", "off" or how many entries. A sample takes equal shares of all kinds of labels, as far as there
+            are so many among twenty times as many random entries (a false negative is rare, and what one wants to see).
+        seed: of the sample.
+    """
+
+    def __init__(
+        self, table: LabelTable, truth: LabelTable | None, amount: int | Literal["all", "off"], seed: int
+    ) -> None:
+        self.classes = len(table.classes)
+        self.entries = _choose(table, truth, amount, seed)
+        self.rows, self.columns = np.divmod(self.entries, self.classes)
+        self.observed = table.codes_at(self.rows, self.columns)
+        self.truth = (
+            truth.codes_at(self.rows, self.columns) if truth is not None else np.full_like(self.observed, UNKNOWN)
+        )
+        self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
+        self._epoch: dict[str, NDArray[np.generic]] = {}
+        self._written = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is recorded."""
+        return self._by_row is not None
+
+    def start_epoch(self) -> None:
+        """Make room for an epoch; entries that it never visits stay NaN."""
+        blank = np.full(len(self.entries), np.nan, dtype=np.float32)
+        self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
+
+    @torch.no_grad()
+    def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
+        """Keep what a batch showed, before the step it led to."""
+        if self._by_row is None:
+            return
+        rows = index.cpu().numpy()
+        first, last = self._by_row[rows], self._by_row[rows + 1]
+        lengths = last - first
+        place = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        within = np.repeat(np.arange(len(rows)), lengths), self.columns[place]
+        epoch = self._epoch
+        epoch["loss"][place] = assume_negative(logits, labels).float().cpu().numpy()[within]
+        epoch["logit"][place] = logits.float().cpu().numpy()[within]
+        epoch["modified"][place] = modified.cpu().numpy()[within]
+
+    def write(self, folder: Path) -> None:
+        """Write down the epoch that was recorded last."""
+        if not self.active or not self._epoch:
+            return
+        make_folder(folder / TRACE_PARTS)
+        if not (folder / TRACE_PARTS / _ENTRIES).exists():
+            fixed = (self.rows, self.columns, self.observed, self.truth)
+            _write(folder / TRACE_PARTS / _ENTRIES, dict(zip(FIXED, fixed, strict=True)))
+        _write(_part(folder, self._written + 1), self._epoch)
+        self._written += 1
+
+    def restore(self, folder: Path, epochs: int) -> None:
+        """Go on after the first epochs that a run had written before it was stopped; later ones are thrown away."""
+        if not self.active:
+            return
+        self._written = epochs
+        if not is_main_process():
+            return
+        for number, path in _parts(folder).items():
+            if number > epochs:
+                path.unlink()
+        try:
+            found = _stored(folder, check=True)
+        except _DAMAGED as error:
+            raise RunError(
+                f"{folder} cannot be resumed: its trace is damaged ({error}). Train into a new folder."
+            ) from None
+        if found < epochs:
+            raise RunError(f"{folder} cannot be resumed: {TRACE_FILE} is gone or too short. Train into a new folder.")
+
+
+def finish_trace(folder: Path, epochs: int) -> None:
+    """Put the epochs of a run together in ``traces.npz``.
+
+    It holds row, column, observed, truth of R entries, and loss, logit, modified of E × R. No more than one epoch, or
+    one array of an earlier ``traces.npz``, is in memory at a time.
+    """
+    parts = folder / TRACE_PARTS
+    if not parts.is_dir():
+        return
+    fixed = _fixed(folder)
+    with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in FIXED:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, fixed[name])
+        for name in PER_EPOCH:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                shape = (epochs, len(fixed["row"]))
+                for number, values in enumerate(_epochs(folder, name, epochs)):
+                    if number == 0:
+                        descr = np.lib.format.dtype_to_descr(values.dtype)
+                        header = {"descr": descr, "fortran_order": False, "shape": shape}
+                        np.lib.format.write_array_header_1_0(file, header)
+                    file.write(np.ascontiguousarray(values).data)
+    shutil.rmtree(parts)
+
+
+def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
+    """Read the trace of a run, finished or not; empty when the run recorded none."""
+    epochs = _stored(folder)
+    if not epochs:
+        return {}
+    return _fixed(folder) | {name: np.stack(list(_epochs(folder, name, epochs))) for name in PER_EPOCH}
+
+
+def _fixed(folder: Path) -> dict[str, NDArray[np.generic]]:
+    """Return which entries were recorded: from beside the parts or, where those are being put away, from the whole."""
+    path = folder / TRACE_PARTS / _ENTRIES
+    with np.load(path if path.exists() else folder / TRACE_FILE) as stored:
+        return {name: stored[name] for name in FIXED}
+
+
+def _part(folder: Path, epoch: int) -> Path:
+    return folder / TRACE_PARTS / f"{epoch:06d}.npz"
+
+
+def _parts(folder: Path) -> dict[int, Path]:
+    """Return the files of single epochs, in order."""
+    found = sorted((folder / TRACE_PARTS).glob("[0-9]*.npz"))
+    return {int(path.stem): path for path in found}
+
+
+def _stored(folder: Path, check: bool = False) -> int:
+    """Return how many epochs there are, from the first on without a gap; ``check`` reads every byte of them."""
+    parts = _parts(folder)
+    for path in parts.values() if check else ():
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile(f"{path.name} is not what was written")
+    together = 0
+    if (folder / TRACE_FILE).exists():
+        with np.load(folder / TRACE_FILE) as stored:
+            together = len(stored["modified"])
+    while together + 1 in parts:
+        together += 1
+    return together
+
+
+def _epochs(folder: Path, name: str, epochs: int) -> Iterator[NDArray[np.generic]]:
+    """Yield an array of every epoch: from its own file, which is the newer, or from ``traces.npz``."""
+    parts = _parts(folder)
+    before: NDArray[np.generic] | None = None
+    if any(number not in parts for number in range(1, epochs + 1)):
+        with np.load(folder / TRACE_FILE) as stored:
+            before = stored[name]
+    for number in range(1, epochs + 1):
+        if number in parts:
+            with np.load(parts[number]) as stored:
+                yield stored[name]
+        elif before is not None:
+            yield before[number - 1]
+
+
+def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
+    with atomic_path(path) as temporary:
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+
+
+def _choose(
+    table: LabelTable, truth: LabelTable | None, amount: int | Literal["all", "off"], seed: int
+) -> NDArray[np.int64]:
+    """Return the sorted flat numbers (row · K + column) of the entries to record."""
+    total = len(table) * len(table.classes)
+    if amount == "off":
+        return np.zeros(0, dtype=np.int64)
+    if amount == "all":
+        return np.arange(total, dtype=np.int64)
+    random = numpy_generator(seed, "trace")
+    pool = np.sort(random.choice(total, size=min(total, 20 * amount), replace=False))
+    rows, columns = np.divmod(pool, len(table.classes))
+    kind = table.codes_at(rows, columns).astype(np.int64) * 8
+    if truth is not None:
+        kind += truth.codes_at(rows, columns)
+    kinds, member = np.unique(kind, return_inverse=True)
+    chosen = [random.permutation(pool[member == number])[: -(-amount // len(kinds))] for number in range(len(kinds))]
+    picked = np.concatenate(chosen)
+    if len(picked) < amount:
+        rest = np.setdiff1d(pool, picked)
+        picked = np.concatenate([picked, random.permutation(rest)[: amount - len(picked)]])
+    return np.sort(random.permutation(picked)[:amount])

@@ -1,0 +1,174 @@
+"""Ranking in blocks: the same as all at once, in memory that does not grow with images × classes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from labelgap.audit import scorers as scorers_module
+from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.score_sample import count_unknown_above, sample_scores
+from labelgap.audit.scorers import HeadScorer, StoredScorer, score_blocks
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+
+
+def case(rows: int = 120, classes: int = 5, seed: int = 0) -> tuple[LabelTable, NDArray[np.float32]]:
+    """Labels of three states, and logits that know them."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(-1, 2, size=(rows, classes)).astype(np.float32)
+    truth = random.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    codes = np.where(random.random(logits.shape) < 0.3, truth.astype(np.int8), UNKNOWN)
+    return LabelTable.from_dense(codes), logits
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_blocks, "__defaults__", (37,))
+
+
+def test_blocks_hold_every_row_once_with_its_known_labels(small_blocks: None) -> None:
+    one, logits = case()
+    two, others = case(30, seed=1)
+    stored = StoredScorer({"train": logits, "val": others})
+    seen, rows = [], 0
+    for block in score_blocks({"train": one, "val": two}, [stored, stored]):
+        assert block.first == rows and block.logits.shape[0] == 2
+        codes = np.full(block.logits.shape[1:], UNKNOWN, dtype=np.int8)
+        codes.reshape(-1)[block.places] = block.values
+        seen.append((block.logits[1], codes))
+        rows += len(codes)
+    assert len(seen) > 10
+    assert np.array_equal(np.concatenate([part[0] for part in seen]), np.concatenate([logits, others]))
+    whole = np.concatenate([one.to_dense(), two.to_dense()])
+    assert np.array_equal(np.concatenate([part[1] for part in seen]), whole)
+
+
+def test_the_ranking_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, logits = case(300)
+    stored = StoredScorer({"train": logits})
+    at_once = rank_candidates({"train": table}, [stored], CandidateLimits(20, 60, 0.3))
+    monkeypatch.setattr(score_blocks, "__defaults__", (41,))
+    in_pieces = rank_candidates({"train": table}, [stored], CandidateLimits(20, 60, 0.3))
+    assert np.array_equal(at_once.missing.keys, in_pieces.missing.keys)
+    assert np.array_equal(at_once.missing.rows, in_pieces.missing.rows)
+    assert np.array_equal(at_once.missing.columns, in_pieces.missing.columns)
+    assert np.array_equal(at_once.wrong.rows, in_pieces.wrong.rows)
+    assert np.array_equal(at_once.random.scores, in_pieces.random.scores)
+
+
+def test_what_is_ranked_is_unknown_and_in_the_order_of_the_calibrated_scores() -> None:
+    table, logits = case(300)
+    ranking = rank_candidates(
+        {"train": table}, [StoredScorer({"train": logits})], CandidateLimits(10_000, 100_000, 0.1)
+    )
+    codes, scores = table.to_dense(), ranking.calibration.scores(logits[None])
+    missing = ranking.missing
+    assert (codes[missing.rows, missing.columns] == UNKNOWN).all()
+    assert len(missing.rows) == int((codes == UNKNOWN).sum())
+    assert np.array_equal(ranking.scores, scores[missing.rows, missing.columns])
+    assert (np.diff(missing.keys) <= 0).all()
+    assert np.array_equal(ranking.random.scores, scores[ranking.random.rows, ranking.random.columns])
+    assert len(ranking.random.rows) == round(0.1 * len(missing.rows))
+
+
+def test_known_labels_that_look_wrong_are_those_beyond_what_is_usual_for_the_class() -> None:
+    table, logits = case(400)
+    ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})], CandidateLimits())
+    codes, scores = table.to_dense(), ranking.calibration.scores(logits[None])
+    expected = set()
+    for column in range(5):
+        mean = {state: scores[codes[:, column] == state, column].mean() for state in (PRESENT, ABSENT, UNKNOWN)}
+        others = scores[codes[:, column] != PRESENT, column].mean()
+        for row in range(400):
+            low = codes[row, column] == PRESENT and scores[row, column] < others
+            high = codes[row, column] == ABSENT and scores[row, column] > mean[PRESENT]
+            expected |= {(row, column)} if low or high else set()
+    wrong = ranking.wrong
+    assert set(zip(wrong.rows.tolist(), wrong.columns.tolist(), strict=True)) == expected
+    assert np.array_equal(wrong.observed, codes[wrong.rows, wrong.columns])
+    assert np.allclose(wrong.scores, scores[wrong.rows, wrong.columns])
+    strangeness = np.where(wrong.observed == PRESENT, 1 - wrong.scores, wrong.scores)
+    assert (np.diff(strangeness) <= 1e-6).all()
+
+
+def test_counts_at_cuts_are_exact(small_blocks: None) -> None:
+    table, logits = case()
+    cuts = np.sort(np.random.default_rng(3).normal(size=(5, 4)), axis=1)
+    cuts[2, 2:] = np.inf
+    counted = count_unknown_above(
+        {"train": table}, [StoredScorer({"train": logits})], lambda each: each[0].copy(), cuts
+    )
+    codes = table.to_dense()
+    for column in range(5):
+        unknown = logits[codes[:, column] == UNKNOWN, column]
+        assert counted[column].tolist() == [int((unknown >= cut).sum()) for cut in cuts[column]]
+
+
+def test_a_sample_of_images_stands_for_all(small_blocks: None) -> None:
+    table, logits = case(200)
+    evidence = sample_scores({"train": table}, [StoredScorer({"train": logits})], sampled=250)
+    assert evidence.unknown.shape == (1, 50, 5) and evidence.scale == 4
+    present = table.to_dense() == PRESENT
+    assert np.array_equal(np.sort(evidence.present[0]), np.sort(logits[present]))
+    kept = evidence.unknown[0][~np.isnan(evidence.unknown[0])]
+    assert np.isin(kept, logits).all()
+
+
+def test_each_image_is_scored_by_the_head_of_its_fold_and_val_by_their_mean() -> None:
+    random = np.random.default_rng(0)
+    features = {name: random.normal(size=(size, 3)).astype(np.float16) for name, size in (("train", 20), ("val", 6))}
+    weight, bias = random.normal(size=(4, 2, 3)).astype(np.float32), random.normal(size=(4, 2)).astype(np.float32)
+    fold = random.integers(4, size=20)
+    scorer = HeadScorer(features, fold, weight, bias, torch.device("cpu"))
+    got = scorer.logits("train", slice(5, 17))
+    for place, row in enumerate(range(5, 17)):
+        head = fold[row]
+        expected = [
+            sum(float(features["train"][row, d]) * float(weight[head, k, d]) for d in range(3)) + float(bias[head, k])
+            for k in range(2)
+        ]
+        assert got[place].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    every = np.stack([features["val"].astype(np.float64) @ weight[f].T + bias[f] for f in range(4)]).mean(axis=0)
+    assert np.allclose(scorer.logits("val", slice(0, 6)), every, atol=1e-4)
+
+
+@dataclass
+class Stream:
+    """Logits of very many images that are made when they are asked for."""
+
+    rows: NDArray[np.float32]
+    columns: NDArray[np.float32]
+    width: int = 1
+    asked: int = field(default=0)
+
+    def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
+        self.asked += rows.stop - rows.start
+        return self.rows[rows] @ self.columns - 4
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_images_of_five_hundred_classes_fit_in_little_memory() -> None:
+    images, classes = 200_000, 500
+    random = np.random.default_rng(0)
+    stream = Stream(
+        random.normal(size=(images, 6)).astype(np.float32), random.normal(size=(6, classes)).astype(np.float32)
+    )
+    known = random.integers(classes, size=images)
+    names = [str(number) for number in range(classes)]
+    table = LabelTable.from_entries(np.arange(images), known, np.ones(images), names, images)
+    assert scorers_module.BLOCK_SIZE == 1 << 20
+    tracemalloc.start()
+    try:
+        ranking = rank_candidates({"train": table}, [stream], CandidateLimits(per_class=2000, limit=100_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert stream.asked == 3 * images  # to calibrate, to count, to rank
+    assert len(ranking.missing.rows) == 100_000 and len(ranking.random.rows) == 10_000
+    assert np.bincount(ranking.missing.columns, minlength=classes).min() >= 100
+    assert peak < 150e6, f"{peak / 1e6:.0f} MB, where all scores would take {4 * images * classes / 1e6:.0f} MB"

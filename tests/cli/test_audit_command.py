@@ -1,0 +1,106 @@
+"""``labelgap audit`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.audit.small_runs import train, write
+from tests.cli.conftest import call
+
+import labelgap as lg
+from labelgap.data.images import FileImages
+from labelgap.review.candidates import MISSING, Candidates
+from labelgap.training.features import extract as features_module
+
+
+def test_the_screen_says_what_is_missing_on_what_assumption_and_what_to_do_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path, lg.load("features", write(tmp_path)))
+    capsys.readouterr()
+    assert call("audit", str(run.path), "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "looked at    900 unknown labels of 300 images (train), 5 folds, em" in said
+    assert "if tags are missing at random" in said and "no interval" in said
+    assert "candidates   900 in order" in said and "90 random ones" in said
+    assert "most in" in said and str(run.path / "candidates.parquet") in said
+    assert all(len(line) <= 80 for line in said.splitlines() if "/" not in line)
+    assert (run.path / "candidates.parquet").exists()
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path, lg.load("features", write(tmp_path)))
+    capsys.readouterr()
+    out = tmp_path / "elsewhere.parquet"
+    options = ["--folds", "3", "--per-class", "20", "--limit", "50", "--seed", "2", "--split", "train"]
+    assert call("audit", str(run.path), *options, "--out", str(out), "--json", "--device", "cpu") == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["path"] == str(out) and found["folds"] == 3 and found["seed"] == 2
+    assert found["missing"] == 50 and found["estimate"]["interval"] is None
+    assert said.err == ""
+    read = Candidates(out, run.config.classes)
+    assert read.about["unknown_total"] == 900 and len(read) <= 55 + found["wrong"]
+    ranked = np.flatnonzero(read.columns.kind == MISSING)
+    assert np.array_equal(np.sort(read.columns.rank[ranked]), np.arange(1, 51))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--split", "test"], "test is for measuring"), (["--folds", "1"], "two at least"), (["nowhere"], "is not a run")],
+)
+def test_mistakes_are_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    run = train(tmp_path, lg.load("features", write(tmp_path)))
+    capsys.readouterr()
+    assert call("audit", str(run.path), *arguments, "--device", "cpu") == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said and not (run.path / "candidates.parquet").exists()
+
+
+def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_trained_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    rows, random = ["image,split,red,green"], np.random.default_rng(0)
+    for number in range(30):
+        pixels = random.integers(0, 60, (24, 24, 3), dtype=np.uint8)
+        pixels[..., number % 2] += 150
+        Image.fromarray(pixels).save(f"photos/{number}.png")
+        split = "train" if number < 20 else "val"
+        known = (1 - number % 2, number % 2)
+        rows.append(f"{number}.png,{split}," + ",".join(str(k) if k or split == "val" else "" for k in known))
+    Path("tags.csv").write_text("\n".join(rows) + "\n")
+    asked = [
+        "--backbone",
+        "efficientnet-lite0",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+        "--batch-size",
+        "10",
+        "--size",
+        "32",
+    ]
+    first = ["--protocol", "end-to-end", "--lr", "0.1", "--backbone-lr", "0.1"]
+    assert call("train", "tags.csv", "--images", "photos", *asked, *first, "--out", "runs/a") == 0
+    assert call("train", "tags.csv", "--images", "photos", *asked, "--protocol", "linear", "--out", "runs/b") == 0
+    assert call("audit", "runs/b", "--device", "cpu") == 0
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("the features of the backbone as it came are in the cache: nothing is to be computed")
+
+    monkeypatch.setattr(features_module, "_computed", never)
+    capsys.readouterr()
+    assert call("audit", "runs/a", "runs/b", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "20 unknown labels of 20 images" in said and "next         labelgap review runs/a" in said
+    assert isinstance(lg.load("csv", "tags.csv", images="photos").train.images, FileImages)

@@ -1,0 +1,70 @@
+"""``labelgap evaluate`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.cli.conftest import call
+from tests.training.untrained_run import make_run
+
+
+@pytest.fixture
+def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of cat, dog and owl, and a table that knows cat well, dog hardly, and of owls only presents."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs/a"))
+    Path("photos").mkdir()
+    random = np.random.default_rng(0)
+    rows = ["image,split,owl,cat,dog,ostrich"]
+    for number in range(40):
+        Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(f"photos/{number}.png")
+        split = "train" if number < 4 else "test"
+        dog = {5: "1", 6: "0"}.get(number, "")
+        rows.append(f"{number}.png,{split},{'1' if number % 5 == 0 else ''},{number // 2 % 2},{dog},1")
+    Path("tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("evaluate", "runs/a", "tags.csv", "--images", "photos", "--duplicates", "off", "--device", "cpu")
+    assert call(*arguments) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^test +mAP \d+\.\d\d \[\d+\.\d, \d+\.\d\] over 2 of 3 classes", said, re.M)
+    assert re.search(r"F1 micro \d+\.\d\d \[\d", said)
+    assert re.search(r"^cat +18 +18 +\d+\.\d\d +\[\d+\.\d, \d+\.\d\] +0\.400 +measured +\d", said, re.M)
+    assert re.search(r"^dog +1 +1 +\d+\.\d\d +0\.500 +estimated", said, re.M)
+    assert re.search(r"^owl +7 +0 +– +0\.500 +default +– +– +–$", said, re.M)
+    assert re.search(r"^no number +owl: no known absent$", said, re.M)
+    assert re.search(r"^few +dog: fewer than 5", said, re.M)
+    assert re.search(r"^left out +ostrich: the run does not know it$", said, re.M)
+    assert re.search(r"^to get it +have a few hundred random images", said, re.M)
+    assert "1,000 resamples of the 36 images" in said
+    assert call(*arguments, "--json", "--resamples", "50") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["intervals"]["resamples"] == 50 and len(found["per_class"]) == 3
+    assert found["classes_extra"] == ["ostrich"] and found["per_class"][2]["average_precision"] is None
+
+
+def test_classes_that_are_not_there_are_named(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("evaluate", "runs/a", "tags.csv", "--images", "photos", "--duplicates", "off", "--device", "cpu")
+    assert call(*common, "--classes", "cat", "--split", "all") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^no number +dog, owl: not a class of these data \(--rename old=new\)$", said, re.M)
+    assert "to get it" not in said and "the 40 images" in said
+    assert call(*common, "--classes", "ostrich") == 2
+    said = capsys.readouterr().err
+    assert "no class of the run is in these data" in said and "cat, dog, owl" in said and "Traceback" not in said
+
+
+def test_labels_that_support_nothing_say_so(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("evaluate", "runs/a", "tags.csv", "--images", "photos", "--duplicates", "off", "--device", "cpu")
+    assert call(*common, "--zeros", "unknown") == 0
+    said = capsys.readouterr().out
+    assert "no class has both a known present and a known absent: no accuracy can be measured here" in said
+    assert "to get it" in said

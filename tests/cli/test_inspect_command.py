@@ -1,0 +1,168 @@
+"""``labelgap inspect`` as a person meets it: one screen at any width, JSON for machines, a page of images."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.cli.conftest import call
+
+from labelgap.cli.inspect import format_arguments, training_time
+from labelgap.cli.inspect_screen import class_table, inspect_lines
+from labelgap.cli.options import DataOptions
+from labelgap.data import ArrayImages, Dataset, FileImages, Split, load
+from labelgap.data.summary import DatasetSummary, summarize
+from labelgap.labels import LabelTable
+from labelgap.training.config.cost import CostEstimate
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forty photos, a CSV with gaps, and no measuring of the machine."""
+    monkeypatch.chdir(tmp_path)
+    inspecting = import_module("labelgap.cli.inspect")
+    monkeypatch.setattr(inspecting, "estimate_training", lambda data: "about 21 min on this machine")
+    Path("photos").mkdir()
+    random = np.random.default_rng(0)
+    rows = ["image,split,red,green,blue,never"]
+    for number in range(40):
+        pixels = random.integers(0, 255, (30, 40, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(f"photos/{number}.jpg")
+        split = "train" if number < 30 else "val" if number < 35 else "test"
+        green = "0" if split == "test" and number % 2 else "1" if number % 4 == 0 else ""
+        rows.append(f"{number}.jpg,{split},{1 if number % 2 else ''},{green},{1 if number in (2, 6) else ''},")
+    Path("tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def wide_summary(classes: int = 47, photos: int = 20_000) -> DatasetSummary:
+    """A large table of positives, with long names."""
+    random = np.random.default_rng(1)
+    names = [f"a rather long name of tag {number}" for number in range(classes)]
+    codes = np.where(random.random((200, classes)) < 0.03, 1, -1)
+    codes[:, :3] = -1
+    images = ArrayImages(np.zeros((200, 2, 2), dtype=np.uint8))
+    table = LabelTable.from_dense(codes, names)
+    rules = (
+        f"200 images, {classes} classes: many labels",
+        "a column per tag; blank = unknown",
+        "no split given: 80/10/10",
+    )
+    return summarize(Dataset("tags.csv", Split("train", images, table), rules=rules))
+
+
+def test_one_screen_says_what_was_understood(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("inspect", "tags.csv", "--images", "photos", "--duplicates", "off") == 0
+    said = capsys.readouterr().out
+    assert re.match(r"tags\.csv: 40 photos, 4 tags.*", said) and re.search(r"read in \d+\.\d s", said)
+    assert re.search(r"^all +40 +\d+ +\d+ +\d+", said, re.M) and re.search(r"^  train +30 ", said, re.M)
+    assert "blue 2" in said and "fewer than 10 photos" in said
+    assert "1 tag never known to be present: never" in said
+    assert "photos with no label at all" in said
+    assert "measure accuracy on test, over 1 of 4 tags" in said
+    assert "you cannot" in said and "to change that, label 5 random val and test photos each in full" in " ".join(
+        said.split()
+    )
+    assert "labelgap train tags.csv --images photos --duplicates off --out runs/first" in said
+    assert "about 21 min on this machine" in said
+    assert len(said.splitlines()) <= 24, "it fits a terminal of 24 lines"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    summary = wide_summary()
+    lines = inspect_lines(summary, 0.44, "about 21 min on this machine (linear, efficientnet-lite0)", width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "read in 0.4 s" in text
+    assert text.count("200 images, 47 classes: many") == 0, "counts are not said twice"
+
+
+def test_a_command_is_never_broken_so_that_it_can_be_copied(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert call("inspect", "tags.csv", "--images", "photos", "--duplicates", "off") == 0
+    said = capsys.readouterr().out
+    assert "labelgap train tags.csv --images photos --duplicates off --out runs/first\n" in said
+    others = [line for line in said.splitlines() if "labelgap train" not in line]
+    assert max(map(len, others)) <= 50
+
+
+def test_a_line_for_every_class_on_request(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("inspect", "tags.csv", "--images", "photos", "--per-class", "--duplicates", "off") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^red +20 +0 +20 +–$", said, re.M) and re.search(r"^green +\d+ +\d+ +\d+ +test$", said, re.M)
+    assert len(class_table(wide_summary())) == 48
+
+
+def test_json_is_one_object_on_stdout_and_nothing_else(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("inspect", "tags.csv", "--images", "photos", "--json", "--duplicates", "off") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format"] == 1 and found["whole"]["images"] == 40 and list(found["splits"]) == ["train", "val", "test"]
+    assert {row["name"]: row["present"] for row in found["classes"]}["red"] == 20
+    assert {finding["kind"] for finding in found["findings"]} == {"never_present", "few_present", "no_label"}
+    assert found["next"].startswith("labelgap train tags.csv") and found["seconds"] >= 0 and found["report"] is None
+
+
+def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--images", "photos", "--duplicates", "off")
+    assert call("inspect", "tags.csv", *options, "--report") == 0
+    assert re.search(r"^report +tags-inspect\.html$", capsys.readouterr().out, re.M)
+    assert "data:image/" in Path("tags-inspect.html").read_text(encoding="utf-8")
+    assert call("inspect", "tags.csv", *options, "--out", "other.html", "--no-images", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["report"] == "other.html"
+    assert "data:image/" not in Path("other.html").read_text(encoding="utf-8")
+
+
+def test_hidden_labels_are_shown_as_training_would_see_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("inspect", "digits", "--json", "--observe", "positives=1,negatives=1", "--label-seed", "7") == 0
+    found = json.loads(capsys.readouterr().out)
+    train = found["splits"]["train"]
+    assert train["present"] == train["absent"] == 4000
+    assert found["next"].endswith("digits --observe positives=1,negatives=1 --label-seed 7 --out runs/first")
+    assert found["image_word"] == "image"
+
+
+def test_problems_are_the_importers_and_leave_with_two(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("photos/3.jpg").unlink()
+    assert call("inspect", "tags.csv", "--images", "photos", "--json") == 2
+    said = capsys.readouterr()
+    assert "3.jpg" in said.err and said.out == "" and "Traceback" not in said.err
+
+
+def test_what_was_typed_can_be_typed_again() -> None:
+    options = DataOptions(images=Path("my photos"), classes=["cat,dog", "owl"], zeros="unknown", allow_leaks=True)
+    words = shlex.split(format_arguments("a=b c.csv", options, "positives=1"))
+    assert words[:3] == ["a=b c.csv", "--images", "my photos"]
+    assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
+
+
+def test_shares_never_round_to_nothing_or_everything() -> None:
+    def share(unknown: int, known: int) -> str:
+        codes = np.array([-1] * unknown + [1] * known)[:, None]
+        images = ArrayImages(np.zeros((len(codes), 1, 1), dtype=np.uint8))
+        lines = inspect_lines(
+            summarize(Dataset("x", Split("train", images, LabelTable.from_dense(codes)))), 0.1, None, 200
+        )
+        return str(re.search(r"image, (.*) of labels unknown", lines[2])[1])  # type: ignore[index]
+
+    assert [share(1, 999), share(999, 1), share(1, 1), share(0, 9)] == ["under 1 %", "over 99 %", "50 %", "0 %"]
+
+
+def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert training_time(load("digits", train=20, val=5, test=5)) is None
+    table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
+    assert training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
+    fit = import_module("labelgap.training.fit")
+    monkeypatch.setattr(fit, "measure", lambda *_: CostEstimate(1260.0, 0, 0, "cpu", "linear"))
+    said = training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
+    assert said == "about 21 min on this machine (linear, efficientnet-lite0)"

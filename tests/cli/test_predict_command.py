@@ -1,0 +1,129 @@
+"""``labelgap predict`` as a person meets it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.conftest import call
+from tests.training.untrained_run import CALIBRATION, make_run
+
+import labelgap as lg
+
+
+@pytest.fixture
+def pets(photos: Path) -> Path:
+    """Twelve photos, and runs on photos and on features."""
+    make_run(Path("runs/a"), calibration=CALIBRATION)
+    make_run(Path("runs/features"), backbone="features", width=5)
+    return photos
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_goes_into_a_csv_and_the_rest_is_said(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("predict", "runs/a", "photos", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^images +12, from photos/0\.jpg to photos/9\.jpg$", said, re.M)
+    assert re.search(r"unsure; thresholds: 1 measured, 1 estimated, 1 default$", said, re.M)
+    assert re.search(r"^calibrated +on labels of val: 2 classes have a probability$", said, re.M)
+    assert re.search(r"^wrote +predictions\.csv: 12 images$", said, re.M)
+    rows = rows_of("predictions.csv")
+    assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and rows[0]["mark.dog"] == "estimated"
+    assert call("predict", "runs/a", "photos", "--device", "cpu") == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_patterns_lists_and_several_images(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("list.txt").write_text("1.jpg\n3.jpg\n")
+    for typed, options, names in (
+        (["photos/1*.jpg"], [], ["photos/1.jpg", "photos/10.jpg", "photos/11.jpg"]),
+        (["list.txt"], ["--images", "photos"], ["photos/1.jpg", "photos/3.jpg"]),
+        (["photos/5.jpg", "photos/2.jpg"], [], ["photos/5.jpg", "photos/2.jpg"]),
+    ):
+        assert call("predict", "runs/a", *typed, *options, "--force", "--device", "cpu", "--layout", "long") == 0
+        rows = rows_of("predictions.csv")
+        assert [row["image"] for row in rows[::3]] == names and rows[1]["class"] == "dog"
+
+
+def test_data_are_predicted_split_by_split(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--images", "photos", "--duplicates", "off", "--device", "cpu")
+    assert call("predict", "runs/a", "tags.csv", *common, "--out", "a.parquet") == 0
+    assert re.search(r"^data +tags\.csv: 4 train, 4 val, 4 test$", capsys.readouterr().out, re.M)
+    assert pq.read_table("a.parquet")["image"].to_pylist()[:2] == ["0.jpg", "1.jpg"]
+    assert call("predict", "runs/a", "tags.csv", *common, "--out", "b.parquet", "--split", "test") == 0
+    assert pq.read_table("b.parquet").num_rows == 4
+
+
+def test_features_are_predicted_by_runs_on_features(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    arrays = {f"{split}_features": random.normal(size=(6, 5)).astype(np.float32) for split in ("train", "test")}
+    labels = {f"{split}_labels": np.ones((6, 2), dtype=np.int8) for split in ("train", "test")}
+    np.savez("x.npz", **arrays, **labels)  # type: ignore[arg-type]
+    assert call("predict", "runs/features", "x.npz", "--device", "cpu", "--out", "a.csv") == 0
+    said = capsys.readouterr().out
+    assert len(rows_of("a.csv")) == 12 and "are no probabilities" in said
+    assert call("predict", "runs/features", "photos", "--device", "cpu", "--out", "b.csv") == 2
+    assert "cannot look at images" in capsys.readouterr().err and not Path("b.csv.partial").exists()
+
+
+def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("photos/3.jpg").write_text("no picture")
+    assert call("predict", "runs/a", "photos", "--device", "cpu") == 0
+    said = capsys.readouterr()
+    assert "1 image could not be read" in said.err and "photos/3.jpg is not a picture" in said.err
+    assert "all of them: predictions-unreadable.csv" in said.err
+    blank = {row["image"]: row["score.cat"] for row in rows_of("predictions.csv")}
+    assert blank["photos/3.jpg"] == "" and blank["photos/4.jpg"]
+    assert call("predict", "runs/a", "photos", "--device", "cpu", "--on-bad-image", "error", "--out", "b.csv") == 2
+    said = capsys.readouterr()
+    assert "1 image cannot be read, b.csv was not written" in said.err and "--on-bad-image skip" in said.err
+    assert not Path("b.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.jpg"], "nowhere.jpg does not exist"),
+        (["nowhere"], "there is no data set 'nowhere'"),
+        (["photos", "tags.csv"], "tags.csv is data, and stands alone"),
+        (["photos", "--zeros", "unknown"], "--zeros says how DATA is read"),
+        (["photos", "--out", "a.txt"], ".csv or .parquet"),
+        (["photos", "--layout", "tall"], "wide or long"),
+        (["photos", "--on-bad-image", "never"], "'error' or 'skip'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    pets: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    before = sorted(path.name for path in pets.iterdir())
+    assert call("predict", "runs/a", *arguments, "--device", "cpu") == 2
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("labelgap: ") and "Traceback" not in said
+    assert sorted(path.name for path in pets.iterdir()) == before
+
+
+def test_a_run_that_was_trained_predicts_what_it_wrote_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = lg.load("digits", train=96, val=40, test=40)
+    monkeypatch.setattr("labelgap.cli.predict.open_dataset", lambda text, options: data)
+    run = lg.fit(data, "an", out="runs/digits", epochs=1, batch_size=32, device="cpu", quiet=True)
+    assert call("predict", "runs/digits", "digits", "--split", "test", "--out", "a.parquet", "--device", "cpu") == 0
+    made, kept = (pq.read_table(path) for path in ("a.parquet", run.path / "predictions.parquet"))
+    for name in data.classes:
+        np.testing.assert_allclose(made[f"score.{name}"], kept[f"score.{name}"].slice(40), atol=1e-5)
+    assert made["mark.3"][0].as_py() == run.thresholds.marks[3]
+    assert [name for name in made.column_names if name.startswith("probability")] == [
+        f"probability.{name}"
+        for name, known in zip(data.classes, run.calibration.classes if run.calibration else (), strict=False)
+        if known
+    ]

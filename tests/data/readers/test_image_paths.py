@@ -1,0 +1,104 @@
+"""From a name in a table to a file: completed where only one can be meant, refused where two can."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.data.readers.image_paths import ImageFinder, is_image_name, refuse_url
+
+
+def place(folder: Path, *names: str) -> ImageFinder:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"some bytes")
+    return ImageFinder(folder)
+
+
+@pytest.mark.parametrize(
+    ("written", "file"),
+    [
+        ("a.jpg", "a.jpg"),
+        ("a", "a.jpg"),
+        ("IMG_1", "trip/IMG_1.JPG"),
+        ("IMG_1.jpg", "trip/IMG_1.JPG"),
+        ("trip/IMG_1", "trip/IMG_1.JPG"),
+        ("album/trip/IMG_1.JPG", "trip/IMG_1.JPG"),
+        ("trip\\IMG_1.JPG", "trip/IMG_1.JPG"),
+        ("my photo", "trip/my photo.png"),
+        ("v1.2", "v1.2.webp"),
+    ],
+)
+def test_a_name_is_completed_to_the_file_that_is_meant(tmp_path: Path, written: str, file: str) -> None:
+    finder = place(tmp_path, "a.jpg", "trip/IMG_1.JPG", "trip/my photo.png", "v1.2.webp", "a.txt", "notes.txt")
+    assert finder(written) is None
+    assert Path(finder.files[written]) == Path(file)
+    assert (written in finder.completed) == (written != file)
+
+
+@pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_may_be_composed_in_one_place_and_decomposed_in_the_other(
+    tmp_path: Path, form: Literal["NFC", "NFD"], other: Literal["NFC", "NFD"]
+) -> None:
+    finder = place(tmp_path, unicodedata.normalize(form, "übung/café.png"))
+    assert finder(unicodedata.normalize(other, "übung/café.png")) is None
+    assert finder(unicodedata.normalize(other, "café")) == f"{unicodedata.normalize(other, 'café')} is " + (
+        f"{unicodedata.normalize(other, 'übung/café.png')} once more, written differently"
+    )
+
+
+def test_a_name_that_two_files_bear_is_a_problem_and_folders_decide(tmp_path: Path) -> None:
+    finder = place(tmp_path, "cats/1.jpg", "dogs/1.jpg", "dogs/2.png", "dogs/2.jpg")
+    assert finder("1.jpg") == "1.jpg could be cats/1.jpg or dogs/1.jpg: write the folder as well"
+    assert finder("2") == "2 could be dogs/2.jpg or dogs/2.png: write the folder as well"
+    assert finder("cats/1") is None and finder.files["cats/1"] == "cats/1.jpg"
+
+
+def test_folders_that_disagree_are_not_the_same_image(tmp_path: Path) -> None:
+    finder = place(tmp_path, "dogs/1.jpg")
+    assert finder("cats/1.jpg") == f"{tmp_path / 'cats/1.jpg'} does not exist"
+
+
+def test_files_that_are_no_images_and_hidden_ones_are_not_found_by_half_a_name(tmp_path: Path) -> None:
+    finder = place(tmp_path, "a.txt", ".trash/b.jpg", "._c.jpg")
+    assert all("does not exist" in str(finder(name)) for name in ("a", "b", "b.jpg", "c"))
+    assert finder("a.txt") is None
+    assert is_image_name("x.HEIC") and not is_image_name("x.heic.part")
+
+
+def test_an_address_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    assert "Copy them here" in str(place(tmp_path)("https://example.org/a.jpg"))
+    assert "Copy them here" in str(place(tmp_path)("s3://bucket/a.jpg"))
+    with pytest.raises(InputError, match="aws s3 sync"):
+        refuse_url("s3://bucket/photos")
+    refuse_url("C:/photos")
+
+
+@pytest.mark.parametrize("name", ["..", "../a.jpg", "x/../../a.jpg", "/etc/a.jpg"])
+def test_nothing_outside_of_the_folder_is_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"secret")
+    finder = place(tmp_path / "album", "b.jpg")
+    assert str(finder(name)).endswith(f"lies outside of the image folder {tmp_path / 'album'}")
+
+
+def test_missing_and_empty_images_are_noted_rather_than_told_when_they_are_to_be_skipped(tmp_path: Path) -> None:
+    place(tmp_path, "a.jpg")
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "lost.jpg").symlink_to(tmp_path / "nowhere")
+    finder = ImageFinder(tmp_path, skip=True)
+    assert [finder(name) for name in ("a.jpg", "empty.jpg", "gone.jpg", "lost.jpg")] == [None] * 4
+    assert sorted(finder.skipped) == ["empty.jpg", "gone.jpg", "lost.jpg"]
+    assert "empty (0 bytes)" in finder.skipped["empty.jpg"] and "does not exist" in finder.skipped["gone.jpg"]
+
+
+def test_what_was_completed_is_said_with_an_example(tmp_path: Path) -> None:
+    finder = place(tmp_path, "x/a.jpg", "x/b.jpg")
+    assert finder.rules() == []
+    assert finder("a") is None
+    assert finder.rules() == ["1 image name was completed: a is x/a.jpg"]
+    assert finder("b") is None
+    assert finder.rules() == ["2 image names were completed: a is x/a.jpg"]

@@ -1,0 +1,155 @@
+"""COCO in its own layout: ids sorted as texts, categories in the file's order, crowds, images without annotations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.registry import load, open_data
+from labelgap.labels import ABSENT, PRESENT, paper_split
+
+CATEGORIES = [
+    {"supercategory": "person", "id": 1, "name": "person"},
+    {"supercategory": "vehicle", "id": 2, "name": "bicycle"},
+    {"supercategory": "outdoor", "id": 13, "name": "stop sign"},
+    {"supercategory": "animal", "id": 90, "name": "ant"},
+]
+COLUMN = {1: 0, 2: 1, 13: 2, 90: 3}
+TRAIN = {9: [1, 90], 100: [2], 25: [13], 30: [], 1000: [1], 7: [90, 90], 200: [1], 81: [2]}
+VAL = {42: [1], 5: [2, 13], 6: []}
+RLE = {"counts": [0, 3, 10], "size": [40, 50]}
+
+
+def content(images: dict[int, list[int]], split: str, crowd: int | None = None) -> dict[str, Any]:
+    """An instances file as the organisers wrote it."""
+    annotations: list[dict[str, Any]] = []
+    for image, categories in images.items():
+        for category in categories:
+            crowded = int(image == crowd)
+            annotations.append(
+                {
+                    "segmentation": RLE if crowded else [[1.5, 2.0, 11.5, 2.0, 11.5, 22.0]],
+                    "area": 100.0,
+                    "iscrowd": crowded,
+                    "image_id": image,
+                    "bbox": [1.5, 2.0, 10.0, 20.0],
+                    "category_id": category,
+                    "id": len(annotations) + 1,
+                }
+            )
+    listed = [
+        {"license": 1, "file_name": f"COCO_{split}_{number:012d}.jpg", "height": 40, "width": 50, "id": number}
+        for number in images
+    ]
+    return {"info": {}, "licenses": [], "images": listed, "annotations": annotations, "categories": CATEGORIES}
+
+
+def coco(folder: Path, year: str = "2014", inside: str = "") -> Path:
+    (folder / "annotations").mkdir(parents=True)
+    for split, images, crowd in ((f"train{year}", TRAIN, 1000), (f"val{year}", VAL, None)):
+        (folder / inside / split).mkdir(parents=True)
+        for number in images:
+            Image.new("RGB", (50, 40), (number % 256, 1, 2)).save(
+                folder / inside / split / f"COCO_{split}_{number:012d}.jpg"
+            )
+        (folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(content(images, split, crowd)))
+    return folder
+
+
+def change(folder: Path, split: str, **changes: Any) -> None:
+    path = folder / "annotations" / f"instances_{split}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    "start", ["", "annotations", "annotations/instances_train2014.json", "annotations/instances_val2014.json"]
+)
+def test_coco_is_recognised_wherever_one_points(tmp_path: Path, start: str) -> None:
+    data = open_data(coco(tmp_path) / start)
+    assert data.rules[0] == "recognised as coco2014: a folder with COCO's annotations"
+    assert data.classes == ("person", "bicycle", "stop sign", "ant")
+
+
+@pytest.mark.parametrize("inside", ["", "images"])
+def test_rows_are_sorted_as_texts_and_cut_as_in_the_papers(tmp_path: Path, inside: str) -> None:
+    data = load("coco2014", coco(tmp_path, inside=inside))
+    ids = ["100", "1000", "200", "25", "7", "81", "9"]
+    train, val = paper_split(len(ids))
+    names = [f"COCO_train2014_{int(number):012d}.jpg" for number in ids]
+    assert data.val is not None and data.test is not None
+    assert data.train.labels.images == tuple(names[row] for row in train)
+    assert data.val.labels.images == tuple(names[row] for row in val)
+    assert data.test.labels.images == tuple(f"COCO_val2014_{number:012d}.jpg" for number in (42, 5))
+    assert data.train.origin is not None and data.train.origin.tolist() == train.tolist()
+    for split in data.splits:
+        assert split.labels.complete
+        for row, name in enumerate(split.labels.images):
+            number = int(name[-16:-4])
+            present = {COLUMN[category] for category in {**TRAIN, **VAL}[number]}
+            expected = [PRESENT if column in present else ABSENT for column in range(4)]
+            assert split.labels.to_dense()[row].tolist() == expected
+            assert abs(int(split.images[row][0, 0, 0]) - number % 256) < 8
+    assert data.rules[1].startswith("2 images without any annotation are left out")
+
+
+def test_boxes_have_inclusive_corners_and_crowds_are_marked(tmp_path: Path) -> None:
+    data = load("coco2014", coco(tmp_path))
+    crowds = {}
+    for split in data.splits:
+        assert split.boxes is not None and split.boxes.difficult is not None
+        assert (split.boxes.corners == [1.5, 2.0, 10.5, 21.0]).all()
+        for row, column, crowd in zip(split.boxes.rows, split.boxes.classes, split.boxes.difficult, strict=True):
+            assert split.labels.to_dense()[row, column] == PRESENT
+            crowds[split.labels.images[row]] = bool(crowd)
+    assert [name for name, crowd in crowds.items() if crowd] == ["COCO_train2014_000000001000.jpg"]
+
+
+def test_2017_is_another_year_of_the_same(tmp_path: Path) -> None:
+    data = open_data(coco(tmp_path, "2017"))
+    assert data.name == "coco2017" and sum(map(len, data.splits)) == 9
+
+
+def test_photos_that_are_missing_are_all_told(tmp_path: Path) -> None:
+    folder = coco(tmp_path)
+    for number in (9, 25):
+        (folder / "train2014" / f"COCO_train2014_{number:012d}.jpg").unlink()
+    with pytest.raises(ProblemsError, match="2 problems, nothing was trained"):
+        load("coco2014", folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"categories": CATEGORIES[:2]}, "is of category 90, which is none"),
+        ({"images": []}, "has annotations, but is not among the images"),
+        ({"annotations": []}, "has no annotations"),
+        ({"annotations": [{"image_id": 9}]}, "is not as COCO's instances are"),
+        ({"images": 3}, "is not as COCO's instances are"),
+        ({"categories": [*CATEGORIES[:3], {"id": 90, "name": "bee"}]}, "have other categories"),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = coco(tmp_path)
+    change(folder, "train2014", **changes)
+    with pytest.raises(InputError, match=message):
+        load("coco2014", folder)
+
+
+def test_files_that_are_not_there_or_no_json_are_refused(tmp_path: Path) -> None:
+    folder = coco(tmp_path / "a")
+    (folder / "annotations" / "instances_val2014.json").unlink()
+    with pytest.raises(InputError, match=r"instances_val2014\.json does not exist"):
+        load("coco2014", folder)
+    (folder / "annotations" / "instances_train2014.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        load("coco2014", folder)
+    (folder / "annotations" / "instances_train2014.json").write_text("[]")
+    with pytest.raises(InputError, match="holds no object"):
+        load("coco2014", folder)
+    with pytest.raises(InputError, match="holds no COCO 2017"):
+        load("coco2017", folder)

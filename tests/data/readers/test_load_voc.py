@@ -1,0 +1,210 @@
+"""VOC in the devkit's own layout, oddities included, and the real sample where it is to be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.registry import load, open_data
+from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
+
+CLASSES = ("aeroplane", "person", "train")
+OBJECT = """\t<object>
+\t\t<name>{name}</name>
+\t\t<pose>Unspecified</pose>
+\t\t<bndbox>
+\t\t\t<xmax>{box[2]}</xmax>
+\t\t\t<xmin>{box[0]}</xmin>
+\t\t\t<ymax>{box[3]}</ymax>
+\t\t\t<ymin>{box[1]}</ymin>
+\t\t</bndbox>
+{more}\t</object>
+"""
+CORNERS = "<xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax>"
+PART = f"\t\t<part>\n\t\t\t<name>head</name>\n\t\t\t<bndbox>{CORNERS}</bndbox>\n\t\t</part>\n"
+
+
+def codes_of(number: int) -> dict[str, int]:
+    """The devkit's code of every class in image ``number``: 1, 0 (difficult) or -1."""
+    return {"aeroplane": (1, -1, 0)[number % 3], "person": (-1, 1)[number % 2], "train": (0, 1, -1, -1)[number % 4]}
+
+
+def devkit(folder: Path, year: str, splits: dict[str, list[str]]) -> Path:
+    """Write VOCdevkit/VOC{year} with files as the organisers wrote them."""
+    root = folder / "VOCdevkit" / f"VOC{year}"
+    for name in ("ImageSets/Main", "JPEGImages", "Annotations", "ImageSets/Layout"):
+        (root / name).mkdir(parents=True)
+    number_of = {image: number for number, image in enumerate(sorted({i for each in splits.values() for i in each}))}
+    for split, images in splits.items():
+        (root / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{image}\n" for image in images))
+        for name in CLASSES:
+            lines = [f"{image} {codes_of(number_of[image])[name]:2d}\n" for image in images]
+            (root / "ImageSets" / "Main" / f"{name}_{split}.txt").write_text("".join(lines))
+    for image, number in number_of.items():
+        Image.new("RGB", (50, 40), (number, 3, 5)).save(root / "JPEGImages" / f"{image}.jpg")
+        (root / "Annotations" / f"{image}.xml").write_text(annotation(number))
+    return root
+
+
+def annotation(number: int) -> str:
+    objects = ""
+    for name, code in codes_of(number).items():
+        if code != ABSENT - 1:
+            more = (
+                "\t\t<difficult>1</difficult>\n"
+                if code == ABSENT
+                else ("\t\t<difficult>0</difficult>\n" if number % 2 else "")
+            )
+            objects += OBJECT.format(
+                name=name, box=(1, 2, "45.700000762939453", 40), more=more + PART * (name == "person")
+            )
+    return f"<annotation>\n\t<size><width>50</width></size>\n{objects}</annotation>"
+
+
+@pytest.fixture
+def voc2012(tmp_path: Path) -> Path:
+    train = [f"2008_{number:06d}" for number in (7, 3, 12, 1, 9, 30, 22, 15, 8, 2)]
+    return devkit(tmp_path, "2012", {"train": train, "val": ["2009_000004", "2009_000001"]})
+
+
+@pytest.mark.parametrize("start", ["", "VOCdevkit", "VOCdevkit/VOC2012"])
+def test_a_devkit_is_recognised_wherever_one_points(voc2012: Path, start: str) -> None:
+    data = open_data(voc2012.parent.parent / start)
+    assert data.rules[0] == "recognised as voc2012: a VOC devkit"
+    assert [len(split) for split in data.splits] == [8, 2, 2] and data.classes == CLASSES
+
+
+def test_codes_are_theirs_and_not_ours(voc2012: Path) -> None:
+    data = load("voc2012", voc2012)
+    images = sorted([*data.train.labels.images, *data.splits[1].labels.images])
+    assert images == sorted(f"2008_{number:06d}" for number in (7, 3, 12, 1, 9, 30, 22, 15, 8, 2))
+    number_of = {image: number for number, image in enumerate([*images, "2009_000001", "2009_000004"])}
+    difficult = 0
+    for split in data.splits:
+        assert split.labels.complete
+        for image, row in zip(split.labels.images, split.labels.to_dense().tolist(), strict=True):
+            theirs = codes_of(number_of[image])
+            assert row == [PRESENT if theirs[name] == PRESENT else ABSENT for name in CLASSES]
+            difficult += sum(code == 0 for code in theirs.values())
+    assert f"taken as absent as in the papers ({difficult} labels); every label is known" in data.rules[0]
+
+
+def test_train_and_val_are_the_papers_cut_of_sorted_rows_and_know_their_origin(voc2012: Path) -> None:
+    data = load("voc2012", voc2012)
+    images = sorted(f"2008_{number:06d}" for number in (7, 3, 12, 1, 9, 30, 22, 15, 8, 2))
+    train, val = paper_split(10)
+    assert data.train.labels.images == tuple(images[row] for row in train)
+    assert data.val is not None and data.val.labels.images == tuple(images[row] for row in val)
+    assert data.train.origin is not None and data.train.origin.tolist() == train.tolist()
+    assert data.test is not None and data.test.labels.images == ("2009_000001", "2009_000004")
+    whole = LabelTable.concatenate([data.train.labels, data.val.labels]).select(
+        np.argsort(np.concatenate([train, val]))
+    )
+    assert data.observe(positives=1).train.labels == whole.observe(positives=1).select(train)
+
+
+def test_boxes_count_from_zero_and_difficult_ones_are_marked(voc2012: Path) -> None:
+    data = load("voc2012", voc2012)
+    boxes = data.train.boxes
+    assert boxes is not None and boxes.difficult is not None
+    labels = data.train.labels.to_dense()
+    assert {*zip(boxes.rows[~boxes.difficult].tolist(), boxes.classes[~boxes.difficult].tolist(), strict=True)} == {
+        (int(row), int(column)) for row, column in np.argwhere(labels == PRESENT)
+    }
+    assert (
+        boxes.difficult.any() and (labels[boxes.rows[boxes.difficult], boxes.classes[boxes.difficult]] == ABSENT).all()
+    )
+    assert np.allclose(boxes.corners, [0, 1, 44.700000762939453, 39])
+    assert load("voc2012", voc2012, boxes=False).train.boxes is None
+
+
+def test_pixels_belong_to_their_rows(voc2012: Path) -> None:
+    data = load("voc2012", voc2012)
+    images = sorted(path.stem for path in (voc2012 / "JPEGImages").iterdir())
+    for split in data.splits:
+        for row, image in enumerate(split.labels.images):
+            assert split.images[row].shape == (40, 50, 3)
+            assert abs(int(split.images[row][0, 0, 0]) - images.index(image)) <= 3
+
+
+def test_voc2007_tests_on_its_test_list_and_without_it_on_val(tmp_path: Path) -> None:
+    lists = {
+        "train": ["000005", "000007"],
+        "val": ["000009"],
+        "trainval": ["000005", "000007", "000009"],
+        "test": ["000001"],
+    }
+    data = open_data(devkit(tmp_path / "full", "2007", lists))
+    assert sorted([*data.train.labels.images, *data.splits[1].labels.images]) == ["000005", "000007", "000009"]
+    assert data.splits[-1].labels.images == ("000001",) and data.name == "voc2007"
+    part = {split: images for split, images in lists.items() if split in ("train", "val")}
+    data = load("voc2007", devkit(tmp_path / "part", "2007", part))
+    assert data.splits[-1].labels.images == ("000009",)
+
+
+def test_both_years_in_one_devkit_are_told(voc2012: Path) -> None:
+    devkit(voc2012.parent.parent / "other", "2007", {"train": ["000005", "000006"], "val": ["000009"]}).rename(
+        voc2012.parent / "VOC2007"
+    )
+    data = open_data(voc2012.parent)
+    assert data.name == "voc2012" and data.rules[0].endswith(f"; voc2007 is there too: voc2007={voc2012.parent}")
+
+
+def test_everything_that_is_wrong_with_the_lists_is_told_at_once(voc2012: Path) -> None:
+    main = voc2012 / "ImageSets" / "Main"
+    text = (main / "person_train.txt").read_text().splitlines()
+    (main / "person_train.txt").write_text("\n".join([text[0].replace("1", "7"), *text[2:], text[2], "x"]))
+    with pytest.raises(ProblemsError) as caught:
+        load("voc2012", voc2012)
+    messages = [problem.message for problem in caught.value.problems]
+    assert any("person_train.txt, line 1" in each and "a line is an image and 1, 0 or -1" in each for each in messages)
+    assert any("is listed again" in each for each in messages)
+    assert any(each.startswith("person_train.txt: no line about 2008_") for each in messages)
+
+
+def test_photos_that_are_missing_are_all_told(voc2012: Path) -> None:
+    for image in ("2008_000001", "2008_000007"):
+        (voc2012 / "JPEGImages" / f"{image}.jpg").unlink()
+    with pytest.raises(ProblemsError, match=r"2 problems, nothing was trained\. Are all of its photos unpacked"):
+        load("voc2012", voc2012)
+
+
+def test_what_is_no_devkit_is_refused(tmp_path: Path, voc2012: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no VOC2012"):
+        load("voc2012", tmp_path / "empty")
+    (voc2012 / "Annotations" / "2008_000001.xml").write_text("<annotation><object>")
+    with pytest.raises(InputError, match=r"2008_000001\.xml cannot be read"):
+        load("voc2012", voc2012)
+    for file in (voc2012 / "ImageSets" / "Main").glob("*_val.txt"):
+        file.unlink()
+    with pytest.raises(InputError, match=r"has no files of classes such as aeroplane_val\.txt"):
+        load("voc2012", voc2012)
+
+
+def test_the_real_sample_agrees_with_the_papers_labels(shared_data: Path) -> None:
+    data = open_data(shared_data / "VOCdevkit")
+    assert [len(split) for split in data.splits] == [1280, 320, 800] and len(data.classes) == 20
+    known = load("features", shared_data / "voc2012_resnet50_448.npz")
+    assert data.classes == known.classes
+    official = {
+        image: row
+        for split in known.splits
+        for image, row in zip(split.labels.images, split.evaluation_labels.to_dense().tolist(), strict=True)
+    }
+    for split in data.splits:
+        assert split.labels.complete and split.boxes is not None
+        for image, row in zip(split.labels.images, split.labels.to_dense().tolist(), strict=True):
+            assert row == official[image]
+    assert sum(split.boxes.difficult.sum() for split in data.splits) == 818  # type: ignore[union-attr]
+    picture = data.train.images[0]
+    inside = data.train.boxes.corners[data.train.boxes.rows == 0]  # type: ignore[union-attr]
+    assert (
+        min(picture.shape[:2]) == 224
+        and (inside[:, 2] < picture.shape[1]).all()
+        and (inside[:, 3] < picture.shape[0]).all()
+    )

@@ -1,0 +1,165 @@
+"""Finding data by name or by path."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data.registry import dataset_names, describe_datasets, load, load_from_recipe, open_data
+
+FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small album in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for name in "abcd":
+        Image.new("L", (4, 4)).save(tmp_path / "photos" / f"{name}.png")
+    path = tmp_path / "tags.csv"
+    path.write_text("image,cat,dog\na.png,1,0\nb.png,,1\nc.png,0,\nd.png,1,\n")
+    return path
+
+
+def test_names_are_those_that_can_be_loaded() -> None:
+    own, papers = ["csv", "features", "parquet"], ["voc2012", "voc2007", "coco2014", "coco2017"]
+    assert dataset_names() == ["digits", *own, *papers, "folder"]
+
+
+def test_every_data_set_is_described() -> None:
+    digits, csv, *others = describe_datasets()
+    assert (digits.name, digits.takes, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
+    assert (csv.name, csv.takes) == ("csv", "a .csv file")
+    assert {"images", "seed", "unlisted", "zeros", "rename", "on_bad_image", "duplicates"} <= {*csv.options}
+    assert all(each.summary for each in (digits, csv, *others)) and all(each.takes for each in (csv, *others))
+
+
+def test_digits_are_loaded_by_name() -> None:
+    assert load("digits", **FEW).train is open_data("digits", **FEW).train
+
+
+def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
+    data = load("csv", table, images="photos", zeros="unknown")
+    assert data.name == "tags.csv" and sum(map(len, data.splits)) == 4
+    assert "0 absent" in data.rules[1]
+
+
+@pytest.mark.parametrize("text", ["tags.csv", "./tags.csv", "csv=tags.csv", "TAGS.CSV", "csv=labels.txt", "a=b.csv"])
+def test_a_table_is_opened_however_it_is_written(table: Path, text: str) -> None:
+    if not (table.parent / text.removeprefix("csv=")).exists():
+        (table.parent / text.removeprefix("csv=")).write_text(table.read_text())
+    assert open_data(text, images="photos").classes == ("cat", "dog")
+
+
+def test_the_whole_path_and_the_home_folder_work(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(table.parent))
+    monkeypatch.setenv("USERPROFILE", str(table.parent))
+    for text in (str(table), "~/tags.csv", "csv=~/tags.csv"):
+        assert open_data(text, images="photos").classes == ("cat", "dog")
+
+
+def test_options_that_are_none_are_not_given(table: Path) -> None:
+    assert open_data("tags.csv", images="photos", zeros=None, seed=None).classes == ("cat", "dog")
+    assert len(open_data("digits", images=None, zeros=None, **FEW).train) == 6
+
+
+def test_a_name_beats_a_file_unless_it_needs_a_path(table: Path) -> None:
+    (table.parent / "digits").write_text("not this")
+    assert open_data("digits", **FEW).name == "digits"
+    with pytest.raises(InputError, match="has no suffix, which labelgap does not recognise"):
+        open_data("./digits")
+    (table.parent / "csv").mkdir()
+    with pytest.raises(InputError, match="csv is a folder, which labelgap does not recognise"):
+        open_data("csv")
+
+
+@pytest.mark.parametrize("text", ["digts", "dgits=tags.csv", "Digits"])
+def test_a_name_nearly_right_is_answered_with_the_right_one(table: Path, text: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"there is no data set .* Did you mean 'digits'"):
+        open_data(text)
+
+
+def test_a_name_that_nothing_bears_is_answered_with_all(table: Path) -> None:
+    with pytest.raises(UnknownNameError, match="There is: coco2014, coco2017, csv, digits"):
+        load("zebra")
+    with pytest.raises(UnknownNameError, match="Did you mean 'voc20"):
+        load("voc1917")
+    with pytest.raises(UnknownNameError, match="No file or folder of that name is here either"):
+        open_data("holidays")
+
+
+@pytest.mark.parametrize("text", ["gone.csv", "csv=gone.csv", "photos/gone.csv", "photos/x=1/gone.csv"])
+def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"gone\.csv"):
+        open_data(text)
+
+
+@pytest.mark.parametrize(("name", "what"), [("notes.txt", "is a '.txt' file"), ("photos", "is a folder")])
+def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognised(table: Path, name: str, what: str) -> None:
+    if not (table.parent / name).exists():
+        (table.parent / name).write_text("hello")
+    with pytest.raises(InputError) as caught:
+        open_data(name)
+    assert what in str(caught.value) and "It recognises: a .csv file (csv); an .npz" in str(caught.value)
+
+
+def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
+    with pytest.raises(InputError, match=r"Did you mean .*tags\.csv\?"):
+        open_data(table.parent)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"there is no csv option 'zeroes'\. Did you mean 'zeros'\?"):
+        load("csv", table, zeroes="unknown")
+    with pytest.raises(
+        UnknownNameError, match=r"there is no digits option 'images'\. There is: seed, test, train, val\."
+    ):
+        open_data("digits", images="photos")
+
+
+def test_the_path_is_no_option(table: Path) -> None:
+    assert "path" not in {option for row in describe_datasets() for option in row.options}
+
+
+def test_data_that_needs_a_path_asks_for_it() -> None:
+    with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
+        load("csv")
+    for text in ("csv", "csv="):
+        with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
+            open_data(text)
+
+
+def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
+    with pytest.raises(InputError, match=r"digits comes with labelgap and takes no path; 'tags\.csv' was given"):
+        open_data("digits=tags.csv")
+
+
+def test_what_a_path_was_recognised_as_is_the_first_rule(table: Path) -> None:
+    assert open_data("tags.csv", images="photos").rules[0] == "recognised as csv: a .csv file"
+    assert not load("csv", table, images="photos").rules[0].startswith("recognised")
+
+
+@pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])
+def test_what_lies_on_another_machine_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(InputError, match=r"reads data from a disk\. Copy it here first"):
+        open_data(text)
+    with pytest.raises(InputError, match="Copy it here first"):
+        load("csv", text.removeprefix("csv="))
+
+
+def test_options_are_kept_as_a_run_writes_them(table: Path) -> None:
+    options: dict[str, Any] = {"images": table.parent / "photos", "classes": ("dog", "cat"), "rename": {"cat": "Cat"}}
+    data = load("csv", table, **options)
+    assert data.recipe["options"] == {
+        "images": str(table.parent / "photos"),
+        "classes": ["dog", "cat"],
+        "rename": {"cat": "Cat"},
+    }
+    assert json.loads(json.dumps(data.recipe)) == data.recipe
+    assert load_from_recipe(data.recipe).classes == data.classes == ("dog", "Cat")

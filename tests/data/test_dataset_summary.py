@@ -1,0 +1,138 @@
+"""What is said of a data set: counts against a plain loop, and sentences that follow from them."""
+
+from __future__ import annotations
+
+import json
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given, settings
+from numpy.typing import ArrayLike
+
+from labelgap.data import ArrayImages, Dataset, Split, load
+from labelgap.data.capabilities import measurable_classes
+from labelgap.data.summary import summarize
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+
+
+def split(name: str, labels: ArrayLike, truth: ArrayLike | None = None) -> Split:
+    codes = np.asarray(labels, dtype=np.int8)
+    classes = [f"class {number}" for number in range(codes.shape[1])]
+    names = [f"{name}/{row}" for row in range(len(codes))]
+    images = ArrayImages(np.zeros((len(codes), 2, 2), dtype=np.uint8), names)
+    whole = None if truth is None else LabelTable.from_dense(truth, classes, names)
+    return Split(name, images, LabelTable.from_dense(codes, classes, names), whole)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=3, max_size=3), min_size=3, max_size=9))
+def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
+    parts = {"train": rows[:-2], "val": rows[-2:-1], "test": rows[-1:]}
+    train, val, test = (split(name, part) for name, part in parts.items())
+    summary = summarize(Dataset("toy", train, val, test))
+    for name, part in parts.items():
+        counted = {state: sum(row.count(state) for row in part) for state in (PRESENT, ABSENT, UNKNOWN)}
+        found = summary.splits[name]
+        assert found.images == len(part)
+        assert (found.present, found.absent, found.unknown) == tuple(counted.values())
+        columns = list(zip(*part, strict=True))
+        assert found.measurable == sum(PRESENT in column and ABSENT in column for column in columns)
+    assert summary.whole.images == len(rows)
+    assert summary.whole.present == sum(row.count(PRESENT) for row in rows)
+    for number, found_class in enumerate(summary.classes):
+        column = [row[number] for row in rows]
+        assert found_class.present == column.count(PRESENT) and found_class.absent == column.count(ABSENT)
+        assert found_class.unknown == column.count(UNKNOWN)
+    assert summary.most_present == max(row.count(PRESENT) for row in rows)
+    bare = sum(set(row) == {UNKNOWN} for row in rows)
+    said = {finding.kind: finding.text for finding in summary.findings}
+    assert ("no_label" in said) == (bare > 0) and said.get("no_label", f"{bare} ").startswith(f"{bare} ")
+    json.dumps(summary.to_json())
+
+
+def test_what_looks_wrong_is_found_and_named() -> None:
+    train = [[1, -1, -1, -1]] * 12 + [[-1, 1, -1, -1]] * 3 + [[-1, -1, -1, -1]]
+    data = Dataset("toy", split("train", train), None, split("test", [[0, 0, 1, 0], [1, 1, 0, -1]]))
+    found = {finding.kind: finding for finding in summarize(data).findings}
+    assert found["never_present"].names == ("class 3",)
+    assert found["few_present"].names == ("class 1", "class 2")
+    assert found["not_in_train"].names == ("class 2",)
+    assert found["no_label"].text == "1 image with no label at all"
+    assert "all_known" not in found
+
+
+def test_nothing_unknown_is_said_to_be_so() -> None:
+    data = Dataset("toy", split("train", [[1, 0]] * 10 + [[0, 1]] * 10))
+    summary = summarize(data)
+    assert [finding.kind for finding in summary.findings] == ["all_known"]
+    assert "--zeros" not in summary.findings[0].text
+    assert summary.can == ("train now; no label is missing in train",)
+
+
+def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
+    train = split("train", [[1, -1, -1]] * 3)
+    test = split("test", [[1, 1, -1], [0, 1, 1]])
+    summary = summarize(Dataset("toy", train, None, test))
+    assert measurable_classes(test).tolist() == [True, False, False]
+    assert "measure accuracy on test, over 1 of 3 classes" in summary.can
+    assert summary.cannot == (
+        "choose epochs and thresholds by accuracy: there is no val split",
+        "measure accuracy of the others on test: 2 of 3 classes have no known absent there; "
+        "to change that, label 2 random test images in full",
+    )
+    assert [row.measurable for row in summary.classes] == [("test",), (), ()]
+
+
+def test_positives_only_allow_training_and_no_measurement() -> None:
+    positives = [[1, -1], [-1, 1]]
+    data = Dataset("toy", split("train", positives), split("val", positives), split("test", positives))
+    summary = summarize(data)
+    assert summary.can == ("train and rank missing labels now",)
+    assert summary.cannot[1].startswith("measure accuracy on test: 2 of 2 classes have no known absent there")
+    assert summary.cannot[1].endswith("label 2 random val and test images each in full")
+
+
+def test_the_state_that_is_missing_is_named() -> None:
+    train = split("train", [[1, 1]])
+    neither = summarize(Dataset("toy", train, split("val", [[-1, -1]]))).cannot[0]
+    assert "have no known present and no known absent there" in neither
+    mixed = summarize(Dataset("toy", train, split("val", [[1, 0]]))).cannot[0]
+    assert "lack a known present or a known absent there" in mixed
+
+
+def test_nothing_to_learn_from_means_no_next_command() -> None:
+    summary = summarize(Dataset("toy", split("train", [[0, -1]])))
+    assert summary.next == "" and summary.cannot[0] == "train: no class is known to be present in a train image"
+
+
+def test_a_hidden_truth_counts_for_measuring_only() -> None:
+    test = split("test", [[1, -1], [-1, 1]], truth=[[1, 0], [0, 1]])
+    summary = summarize(Dataset("toy", split("train", [[1, 1]]), None, test))
+    assert summary.splits["test"].unknown == 2 and summary.splits["test"].measurable == 2
+
+
+def test_the_next_command_is_what_was_typed() -> None:
+    data = load("digits", train=20, val=5, test=5)
+    assert summarize(data).next == "labelgap train digits --out runs/first"
+    assert (
+        summarize(data, "'my tags.csv' --images x").next == "labelgap train 'my tags.csv' --images x --out runs/first"
+    )
+    by_hand = Dataset("toy", split("train", [[1]]))
+    assert summarize(by_hand).next == "labelgap.fit(data, out='runs/first')"
+
+
+def test_the_rarest_come_first_and_never_present_ones_not_at_all() -> None:
+    train = [[1, -1, -1]] * 5 + [[-1, 1, -1]] * 2
+    summary = summarize(Dataset("toy", split("train", train)))
+    assert [(row.name, row.present) for row in summary.rarest()] == [("class 1", 2), ("class 0", 5)]
+
+
+def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
+    from labelgap.data.capabilities import describe_capabilities
+
+    images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
+    train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))
+    val = Split("val", images, LabelTable.from_dense([[1, 1, 1], [0, -1, -1]]))
+    can, cannot = describe_capabilities(Dataset("few", train, val))
+    assert "choose thresholds by accuracy on val, over 1 of 3 classes" in can
+    assert any(sentence.startswith("choose epochs by accuracy: that takes half") for sentence in cannot)

@@ -1,0 +1,145 @@
+"""No image on two sides: groups and copies stay together, and a file's own split is looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.dataset import Dataset
+from labelgap.data.readers.csv import load_csv
+from labelgap.data.stratification import split_sizes, stratified_split
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+
+
+def picture(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
+    """A picture with shapes of its own, eight coloured rectangles, at any size."""
+    random = np.random.default_rng(seed)
+    pixels = np.full((120, 160, 3), random.integers(0, 256, 3), dtype=np.uint8)
+    for _ in range(8):
+        left, right = sorted(random.integers(0, 160, 2))
+        top, bottom = sorted(random.integers(0, 120, 2))
+        pixels[top:bottom, left:right] = random.integers(0, 256, 3)
+    return Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS)
+
+
+def album(folder: Path, rows: list[str], header: str = "image,split,cat") -> Path:
+    """Write a table; images that are not there yet are drawn, each its own."""
+    for number, row in enumerate(rows):
+        if not (folder / row.split(",")[0]).exists():
+            picture(number).save(folder / row.split(",")[0])
+    (folder / "tags.csv").write_text("\n".join([header, *rows]) + "\n")
+    return folder / "tags.csv"
+
+
+def split_of(data: Dataset) -> dict[str, str]:
+    return {name: split.name for split in data.splits for name in split.labels.images}
+
+
+@settings(max_examples=40)
+@given(count=st.integers(1, 80), classes=st.integers(1, 6), groups=st.integers(1, 40), seed=st.integers(0, 10_000))
+def test_every_row_is_placed_once_and_no_group_is_divided(count: int, classes: int, groups: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    table = LabelTable.from_dense(random.choice([PRESENT, UNKNOWN], (count, classes), p=[0.3, 0.7]))
+    group = random.integers(0, groups, count)
+    parts = stratified_split(table, split_sizes(count, 1, 1), seed, group)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(count))
+    assert sum(len({*group[part].tolist()}) for part in parts) == len({*group.tolist()})
+
+
+def test_sizes_and_classes_are_shared_out_as_well_as_groups_allow() -> None:
+    random = np.random.default_rng(0)
+    table = LabelTable.from_dense(random.choice([PRESENT, UNKNOWN], (1000, 5), p=[0.2, 0.8]))
+    group = np.arange(1000) // 4
+    parts = stratified_split(table, (800, 100, 100), 0, group)
+    assert [len(part) for part in parts] == [800, 100, 100]
+    for part, share in zip(parts, (0.8, 0.1, 0.1), strict=True):
+        wanted = table.counts().present * share
+        assert (np.abs(table.select(part).counts().present - wanted) <= np.maximum(3, 0.15 * wanted)).all()
+
+
+def test_groups_of_the_wrong_length_are_refused() -> None:
+    with pytest.raises(InputError, match="one number for every row"):
+        stratified_split(LabelTable.from_dense([[1], [1]]), (1, 1), 0, [1])
+
+
+def test_the_images_of_a_group_are_in_one_split_and_blanks_are_no_group(tmp_path: Path) -> None:
+    rows = [f"{number:02d}.png,{'' if number < 20 else number // 5},{number % 2}" for number in range(60)]
+    data = load_csv(album(tmp_path, rows, "image,group,cat"))
+    placed = split_of(data)
+    for group in range(4, 12):
+        assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
+    assert len({placed[f"{number:02d}.png"] for number in range(20)}) > 1
+    assert data.rules[-1] == "the images of each of 8 groups are in one split"
+
+
+def test_copies_are_kept_on_one_side_where_we_divide(tmp_path: Path) -> None:
+    rows = [f"{number:02d}.png,{number % 2}" for number in range(40)]
+    album(tmp_path, rows, "image,cat")
+    for number in range(8):
+        (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number:02d}.png").read_bytes())
+        picture(number, (240, 180)).save(tmp_path / f"large{number}.jpg", quality=92)
+    extra = [f"{name},1" for number in range(8) for name in (f"copy{number}.png", f"large{number}.jpg")]
+    data = load_csv(album(tmp_path, rows + extra, "image,cat"))
+    placed = split_of(data)
+    for number in range(8):
+        assert len({placed[name] for name in (f"{number:02d}.png", f"copy{number}.png", f"large{number}.jpg")}) == 1
+    assert data.rules[-1] == "8 exact and 8 near duplicates: kept on one side"
+    exact_only = load_csv(tmp_path / "tags.csv", duplicates="exact")
+    assert exact_only.rules[-1] == "8 exact duplicates: kept on one side"
+    assert "duplicate" not in load_csv(tmp_path / "tags.csv", duplicates="off").rules[-1]
+    loose = load_csv(tmp_path / "tags.csv", allow_leaks=True, seed=1)
+    assert loose.rules[-1].startswith("8 exact and 8 near duplicates: ") and loose.rules[-1].endswith("as allowed")
+    assert sorted(split_of(data)) == sorted(split_of(loose))
+
+
+def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "a.png")
+    picture(1).save(tmp_path / "b.png")
+    picture(1, (240, 180)).save(tmp_path / "c.jpg", quality=92)
+    rows = ["x.png,train,1", "b.png,test,1", "a.png,train,1", "y.png,val,0", "c.jpg,val,1"]
+    table = album(tmp_path, rows)
+    with pytest.raises(ProblemsError) as caught:
+        load_csv(table)
+    assert [(each.line, each.message) for each in caught.value.problems] == [
+        (3, "b.png (test) is the same file as a.png (train, line 4)"),
+        (6, "c.jpg (val) looks like a.png (train, line 4)"),
+    ]
+    assert "--allow-leaks" in str(caught.value)
+    data = load_csv(table, allow_leaks=True)
+    assert [len(split) for split in data.splits] == [2, 2, 1]
+    assert any(rule.endswith("images of one split are in another as well, as allowed") for rule in data.rules)
+    with pytest.raises(ProblemsError, match="1 problem,"):
+        load_csv(table, duplicates="exact")
+    assert len(load_csv(table, duplicates="off").splits) == 3
+
+
+def test_a_group_in_two_splits_of_the_file_is_a_leak(tmp_path: Path) -> None:
+    rows = ["a.png,train,beach,1", "b.png,test,beach,1", "c.png,val,,0", "d.png,train,,0"]
+    with pytest.raises(ProblemsError) as caught:
+        load_csv(album(tmp_path, rows, "image,split,group,cat"))
+    ((problem),) = caught.value.problems
+    assert problem.message == "b.png (test) is of one group with a.png (train, line 2)"
+
+
+def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> None:
+    album(tmp_path, [f"{number}.png,train,{number % 2}" for number in range(20)])
+    for number in range(20):
+        (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number}.png").read_bytes())
+    rows = [f"{name},train,{number % 2}" for number in range(20) for name in (f"{number}.png", f"copy{number}.png")]
+    data = load_csv(album(tmp_path, rows))
+    placed = split_of(data)
+    assert all(placed[f"{number}.png"] == placed[f"copy{number}.png"] for number in range(20))
+    assert data.val is not None and len(data.val) == 4
+
+
+@pytest.mark.parametrize("options", [{"duplicates": "all"}, {"on_bad_image": "ignore"}])
+def test_a_word_that_is_no_choice_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
+    table = album(tmp_path, ["a.png,train,1"])
+    with pytest.raises(InputError, match="it is '"):
+        load_csv(table, None, **options)  # type: ignore[arg-type]

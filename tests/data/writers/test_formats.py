@@ -1,0 +1,257 @@
+"""Labels for other tools and back: no state is lost, none is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data import ArrayImages, Boxes, Dataset, FileImages, Split, load
+from labelgap.data.writers import coco as coco_file
+from labelgap.data.writers.coco import read_coco
+from labelgap.data.writers.exchange import ExchangeTable, merge_splits
+from labelgap.data.writers.fiftyone import read_fiftyone
+from labelgap.data.writers.formats import convert, format_names
+from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.table_file import SPLITS
+
+CLASSES = ("zebra", "Straße & <Haus>", 'a "b", c', "never seen")
+
+
+def read_parquet(path: Path) -> ExchangeTable:
+    return ExchangeTable(LabelTable.from_parquet(path), tuple(pq.read_table(path)["split"].to_pylist()))
+
+
+READERS: dict[str, Callable[[Path], ExchangeTable]] = {
+    "parquet": read_parquet,
+    "coco": read_coco,
+    "fiftyone": read_fiftyone,
+    "labelstudio": read_label_studio,
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    """Twelve photos in three splits, every combination of states, odd names."""
+    root = tmp_path / "photos"
+    (root / "sub folder").mkdir(parents=True)
+    random = np.random.default_rng(0)
+    splits = []
+    for name, count in zip(SPLITS, (8, 1, 3), strict=True):
+        names = [f"sub folder/{name} ä{row}.jpg" if row % 2 else f"{name}-{row}.jpg" for row in range(count)]
+        codes = random.choice([PRESENT, ABSENT, UNKNOWN], (count, 4))
+        codes[:, 3] = UNKNOWN
+        codes[0] = UNKNOWN
+        for number, image in enumerate(names):
+            Image.new("RGB", (30 + number, 20)).save(root / image)
+        splits.append(Split(name, FileImages(root, names), LabelTable.from_dense(codes, CLASSES, names)))
+    train, val, test = splits
+    return Dataset("toy", train, val, test)
+
+
+@pytest.mark.parametrize("to", sorted(READERS))
+def test_every_state_comes_back(data: Dataset, tmp_path: Path, to: str) -> None:
+    path = tmp_path / f"labels.{'parquet' if to == 'parquet' else 'json'}"
+    written = convert(data, to, path)
+    assert written.paths[0] == path and all(place.exists() for place in written.paths)
+    back, expected = READERS[to](path), merge_splits(data)
+    assert back.table == expected.table
+    assert back.splits == expected.splits
+
+
+@pytest.mark.parametrize("to", sorted(READERS))
+def test_tools_get_the_names_of_files_and_we_get_ours_back(data: Dataset, tmp_path: Path, to: str) -> None:
+    """A table may call an image 7 whose file is images/7.jpg."""
+    names = [str(row) for row in range(len(data.train))]
+    source = data.train.images
+    assert isinstance(source, FileImages)
+    table = LabelTable.from_dense(data.train.labels.to_dense(), CLASSES, names)
+    renamed = Dataset("toy", Split("train", FileImages(source.root, names, source.names), table))
+    path = tmp_path / "labels.json"
+    convert(renamed, to, path)
+    assert READERS[to](path).table == table
+    if to != "parquet":
+        text = path.read_text(encoding="utf-8")
+        assert all(name in text or name.replace(" ", "%20").replace("ä", "%C3%A4") in text for name in source.names)
+
+
+def test_a_csv_comes_back_too(data: Dataset, tmp_path: Path) -> None:
+    convert(data, "csv", tmp_path / "labels.csv")
+    assert LabelTable.from_csv(tmp_path / "labels.csv") == merge_splits(data).table
+    lines = (tmp_path / "labels.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("image,split,zebra") and lines[9].startswith("val-0.jpg,val,")
+
+
+@pytest.mark.parametrize("to", ["coco", "csv", "parquet"])
+def test_what_was_hidden_stays_hidden(tmp_path: Path, to: str) -> None:
+    data = load("digits", train=20, val=5, test=5)
+    path = tmp_path / "labels"
+    convert(data, to, path)
+    back = LabelTable.from_csv(path) if to == "csv" else READERS[to](path).table
+    assert back == merge_splits(data).table
+    assert back.select(range(20)).counts().total == (20, 0, 180)
+
+
+def test_coco_has_boxes_of_known_classes_and_nothing_of_hidden_ones(tmp_path: Path) -> None:
+    data = load("digits", train=20, val=5, test=5)
+    convert(data, "coco", tmp_path / "a.json")
+    file = json.loads((tmp_path / "a.json").read_text())
+    boxes = data.train.boxes
+    assert boxes is not None
+    first = [entry for entry in file["annotations"] if entry["image_id"] == 1]
+    (column,) = np.flatnonzero(data.train.labels.to_dense()[0] == PRESENT)
+    corners = boxes.corners[(boxes.rows == 0) & (boxes.classes == column)]
+    expected = [[x0, y0, x1 - x0 + 1, y1 - y0 + 1] for x0, y0, x1, y1 in corners.tolist()]
+    assert [entry["bbox"] for entry in first] == expected and {entry["category_id"] for entry in first} == {column + 1}
+    assert all(entry["area"] == entry["bbox"][2] * entry["bbox"][3] for entry in file["annotations"])
+    assert file["images"][0]["width"] == 64 and file["images"][0]["split"] == "train"
+
+
+def test_coco_puts_every_class_of_an_image_in_one_place(data: Dataset, tmp_path: Path) -> None:
+    convert(data, "coco", tmp_path / "a.json")
+    file = json.loads((tmp_path / "a.json").read_text())
+    assert [category["name"] for category in file["categories"]] == list(CLASSES)
+    for row, image in enumerate(file["images"]):
+        annotated = [entry["category_id"] for entry in file["annotations"] if entry["image_id"] == image["id"]]
+        assert sorted(annotated + image["neg_category_ids"] + image["not_exhaustive_category_ids"]) == [1, 2, 3, 4]
+        assert all("bbox" not in entry for entry in file["annotations"])
+        with Image.open(data_file(data, row)) as picture:
+            assert (image["width"], image["height"]) == picture.size
+
+
+def data_file(data: Dataset, row: int) -> Path:
+    for split in data.splits:
+        if row < len(split):
+            assert isinstance(split.images, FileImages)
+            return split.images.path(row)
+        row -= len(split)
+    raise IndexError(row)
+
+
+def test_too_many_unknowns_are_left_out_and_still_unknown(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coco_file, "MOST_LISTED", 1)
+    convert(data, "coco", tmp_path / "a.json")
+    file = json.loads((tmp_path / "a.json").read_text())
+    assert all(image["not_exhaustive_category_ids"] == [] for image in file["images"])
+    assert read_coco(tmp_path / "a.json").table == merge_splits(data).table
+
+
+def test_a_class_of_several_boxes_is_present_once(tmp_path: Path) -> None:
+    table = LabelTable.from_dense([[1, 1]], ["cat", "dog"], ["a"])
+    boxes = Boxes(np.array([0, 0]), np.array([0, 0]), np.array([[0, 0, 3, 3], [2.5, 1, 4, 4]]), np.array([False, True]))
+    images = ArrayImages(np.zeros((1, 5, 5), dtype=np.uint8), ["a"])
+    convert(Dataset("toy", Split("train", images, table, boxes=boxes)), "coco", tmp_path / "a.json")
+    file = json.loads((tmp_path / "a.json").read_text())
+    assert [entry.get("bbox") for entry in file["annotations"]] == [[0, 0, 4, 4], [2.5, 1, 2.5, 4], None]
+    assert [entry["iscrowd"] for entry in file["annotations"]] == [0, 1, 0]
+    assert read_coco(tmp_path / "a.json").table == table
+
+
+def test_plain_coco_without_the_lists_leaves_the_rest_unknown(tmp_path: Path) -> None:
+    file = {
+        "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 3, "file_name": "b.jpg"}],
+        "categories": [{"id": 90, "name": "cat"}, {"id": 2, "name": "dog"}],
+        "annotations": [{"id": 1, "image_id": 3, "category_id": 90}, {"id": 2, "image_id": 3, "category_id": 90}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(file))
+    back = read_coco(tmp_path / "a.json")
+    assert back.table.to_dense().tolist() == [[UNKNOWN, UNKNOWN], [PRESENT, UNKNOWN]] and back.splits is None
+
+
+def test_fiftyone_has_the_fields_that_it_reads(data: Dataset, tmp_path: Path) -> None:
+    written = convert(data, "fiftyone", tmp_path / "a.json")
+    file = json.loads((tmp_path / "a.json").read_text())
+    assert set(file["sample_fields"]) == {"positive_labels", "negative_labels"}
+    assert file["media_type"] == "image" and file["default_classes"] == list(CLASSES)
+    for sample in file["samples"]:
+        assert set(sample) == {"filepath", "tags", "positive_labels", "negative_labels"}
+        for field in ("positive_labels", "negative_labels"):
+            assert sample[field]["_cls"] == "Classifications"
+            assert all(label["_cls"] == "Classification" for label in sample[field]["classifications"])
+    assert "from_json" in written.hint and "rel_dir" in written.hint
+
+
+def test_a_prefix_stands_before_every_name_and_goes_away_again(data: Dataset, tmp_path: Path) -> None:
+    convert(data, "fiftyone", tmp_path / "a.json", prefix="/data/")
+    samples = json.loads((tmp_path / "a.json").read_text())["samples"]
+    assert all(sample["filepath"].startswith("/data/") for sample in samples)
+    assert read_fiftyone(tmp_path / "a.json").table == merge_splits(data).table
+    convert(data, "labelstudio", tmp_path / "b.json", prefix="https://example.org/")
+    tasks = json.loads((tmp_path / "b.json").read_text())
+    assert tasks[1]["data"]["image"] == "https://example.org/sub%20folder/train%20%C3%A41.jpg"
+    convert(data, "labelstudio", tmp_path / "c.json", prefix="s3://bucket/")
+    tasks = json.loads((tmp_path / "c.json").read_text())
+    assert tasks[1]["data"]["image"] == "s3://bucket/sub folder/train ä1.jpg"
+
+
+def test_label_studio_reads_back_its_own_export(data: Dataset, tmp_path: Path) -> None:
+    """An export has ids, several annotations and cancelled ones; the last that counts is taken."""
+    convert(data, "labelstudio", tmp_path / "a.json")
+    tasks = json.loads((tmp_path / "a.json").read_text())
+    assert "annotations" not in tasks[0], "nothing is known of the first image"
+    choice = {"id": "x", "from_name": "present", "to_name": "image", "type": "choices", "value": {"choices": ["zebra"]}}
+    tasks[0] |= {
+        "id": 17,
+        "annotations": [
+            {"result": [], "was_cancelled": False},
+            {"result": [choice], "was_cancelled": False},
+            {"result": [], "was_cancelled": True},
+        ],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(tasks))
+    codes = read_label_studio(tmp_path / "a.json").table.to_dense()
+    assert codes[0].tolist() == [PRESENT, UNKNOWN, UNKNOWN, UNKNOWN]
+    (tmp_path / "a.xml").unlink()
+    assert "never seen" not in read_label_studio(tmp_path / "a.json").table.classes
+
+
+def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for text in ("", "[]", "{}", '{"images": 3, "annotations": [], "categories": []}', '[{"data": 3}]', "[1]"):
+        path.write_text(text)
+        for reader in (read_coco, read_fiftyone, read_label_studio):
+            if text == "[]" and reader is read_label_studio:
+                continue
+            with pytest.raises(InputError, match=r"a\.json"):
+                reader(path)
+    with pytest.raises(InputError, match="does not exist"):
+        read_coco(tmp_path / "nowhere.json")
+
+
+def test_nothing_is_overwritten_unless_told(data: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    convert(data, "labelstudio", path)
+    path.unlink()
+    with pytest.raises(InputError, match=r"a\.xml is there already"):
+        convert(data, "labelstudio", path)
+    convert(data, "labelstudio", path, force=True)
+    with pytest.raises(InputError, match=r"a\.json is there already"):
+        convert(data, "coco", path)
+    with pytest.raises(InputError, match="is a folder"):
+        convert(data, "coco", tmp_path)
+
+
+def test_wrong_wishes_are_refused_with_the_way_out(data: Dataset, tmp_path: Path) -> None:
+    assert format_names() == ["coco", "csv", "fiftyone", "labelstudio", "parquet"]
+    with pytest.raises(UnknownNameError, match="Did you mean 'parquet'"):
+        convert(data, "parket", tmp_path / "a")
+    with pytest.raises(InputError, match="--prefix is for fiftyone and labelstudio"):
+        convert(data, "csv", tmp_path / "a.csv", prefix="x")
+    with pytest.raises(InputError, match="another suffix"):
+        convert(data, "labelstudio", tmp_path / "a.xml")
+    with pytest.raises(InputError, match="no image files that FiftyOne could open"):
+        convert(load("digits", train=20, val=5, test=5), "fiftyone", tmp_path / "a.json")
+    odd = LabelTable.from_dense([[1]], ["a\x07b"], ["a.jpg"])
+    bell = Dataset("toy", Split("train", FileImages(tmp_path, ["a.jpg"]), odd))
+    with pytest.raises(InputError, match="cannot hold"):
+        convert(bell, "labelstudio", tmp_path / "a.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]

@@ -1,0 +1,83 @@
+"""The words that people write into cells."""
+
+from __future__ import annotations
+
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.cells import CellParser, TagListParser, parse_separator
+
+
+@pytest.mark.parametrize("cell", ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t"])
+def test_present_has_many_words(cell: str) -> None:
+    assert CellParser().code(cell) == PRESENT
+
+
+@pytest.mark.parametrize("cell", ["0", "0.0", "0,00", "FALSE", "false", "no", "N", "f"])
+def test_absent_has_many_words_and_each_can_mean_unknown(cell: str) -> None:
+    assert CellParser().code(cell) == ABSENT
+    assert CellParser(UNKNOWN).code(cell) == UNKNOWN
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "n/a", "NaN", "null", "None"])
+def test_unknown_has_words_too(cell: str) -> None:
+    assert CellParser().code(cell) == UNKNOWN
+
+
+@pytest.mark.parametrize("cell", ["-1", "2", "10", "01", "0.5", "1.01", "?", "dog", "¹", "yes!", "xx", "1 ", "inf"])
+def test_nothing_else_is_a_state(cell: str) -> None:
+    assert CellParser().code(cell) is None
+
+
+def test_the_words_that_were_met_are_said_once_each() -> None:
+    states = CellParser()
+    for cell in ("1", "yes", "yes", "TRUE", "0", "no", "", "NA", "1.0", "what"):
+        states.code(cell)
+    assert states.words() == (" (or yes, TRUE)", " (or no)", " (or NA)")
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        (["cat;dog", "owl"], ";"),
+        (["cat|dog", "owl"], "|"),
+        (["cat, dog", "owl"], ","),
+        (["big cat", "owl"], ";"),
+        (["a,b;c", "d|e"], ";"),
+        (["cat,", "owl"], ";"),
+    ],
+)
+def test_the_separator_is_guessed_from_all_cells(cells: list[str], separator: str) -> None:
+    assert TagListParser(None, cells).separator == separator
+
+
+def test_a_guess_is_said_unless_it_is_the_usual() -> None:
+    assert TagListParser(None, ["a;b"]).rule() is None
+    assert TagListParser(None, ["a"]).rule() is None
+    assert TagListParser("|", ["a|b"]).rule() is None
+    assert TagListParser(None, ["a|b"]).rule() == "pipe between tags, as it seems (--separator says otherwise)"
+
+
+def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
+    lists = TagListParser(None, ["['cat', 'big dog']", '["owl"]', "[]", ""])
+    assert [lists.names(cell) for cell in ("['cat', 'big dog']", '["owl"]', "[]", "")] == [
+        ["cat", "big dog"],
+        ["owl"],
+        [],
+        [],
+    ]
+    assert "['a', 'b']" in str(lists.rule())
+    assert TagListParser(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
+
+
+def test_a_blank_separates_only_when_asked_to() -> None:
+    assert TagListParser("space").names("cat  dog") == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("text", "option"), [("", "separator"), (";;", "delimiter"), ("\n", "separator"), ('"', "delimiter")]
+)
+def test_a_mark_that_cannot_separate_is_refused(text: str, option: str) -> None:
+    with pytest.raises(InputError, match=f"{option}="):
+        parse_separator(text, option)

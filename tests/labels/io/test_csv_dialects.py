@@ -1,0 +1,213 @@
+"""Encodings, delimiters and headers as other programs write them: understood, and said."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
+from labelgap.labels.io.csv import TableFile, TableOptions, read_csv
+
+ROWS = "image,présent\na.jpg,1\nb.jpg,\n"
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    return tmp_path / "tags.csv"
+
+
+def read(path: Path, text: str, **options: object) -> TableFile:
+    path.write_text(text, encoding="utf-8", newline="")
+    return read_csv(path, TableOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("utf-8", ""), ("utf-8-sig", ""), ("cp1252", "cp1252"), ("utf-16", "utf-16")]
+)
+def test_the_encoding_is_guessed_and_said_where_it_is_not_utf_8(csv: Path, encoding: str, said: str) -> None:
+    csv.write_bytes(ROWS.encode(encoding))
+    file = read_csv(csv)
+    assert file.table.classes == ("présent",)
+    assert file.rules[1:] == ((f"text in {said} (--encoding says otherwise)",) if said else ())
+
+
+def test_an_encoding_that_is_given_is_not_guessed(csv: Path) -> None:
+    csv.write_bytes("image,čeština\na.jpg,1\n".encode("iso8859-2"))
+    assert read_csv(csv, encoding="latin2").table.classes == ("čeština",)
+    assert read_csv(csv).table.classes != ("čeština",)
+    with pytest.raises(InputError, match="encoding='klingon' is not known"):
+        read_csv(csv, encoding="klingon")
+    with pytest.raises(InputError, match="encoding='base64' is not known"):
+        read_csv(csv, encoding="base64")
+    with pytest.raises(InputError, match="line 1: not ascii text"):
+        read_csv(csv, encoding="ascii")
+
+
+def test_bytes_that_no_guess_can_read_are_told_with_their_line(csv: Path) -> None:
+    csv.write_bytes(b"image,cat\na.jpg,1\n\x81.jpg,1\n")
+    with pytest.raises(InputError, match="line 3: not UTF-8 text"):
+        read_csv(csv)
+
+
+def test_a_file_that_is_no_text_is_refused(csv: Path) -> None:
+    csv.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    with pytest.raises(InputError, match="is no text"):
+        read_csv(csv)
+
+
+@pytest.mark.parametrize(("mark", "word"), [(";", "semicolon"), ("\t", "tab"), ("|", "pipe")])
+def test_the_delimiter_is_guessed_from_the_header_and_said(csv: Path, mark: str, word: str) -> None:
+    file = read(csv, "image,cat,a dog\na.jpg,1,\nb.jpg,0,1\n".replace(",", mark))
+    assert file.table.classes == ("cat", "a dog") and file.table.to_dense().tolist() == [[1, -1], [0, 1]]
+    assert file.rules[-1] == f"{word} between cells (--delimiter says otherwise)"
+    assert read_csv(csv, delimiter=word).table == file.table == read_csv(csv, delimiter=mark).table
+
+
+def test_the_line_with_which_excel_says_its_delimiter_is_understood(csv: Path) -> None:
+    file = read(csv, "sep=;\r\nimage;cat\r\na.jpg;1\r\nb.jpg;what\r\n".replace("what", "0"))
+    assert file.table.classes == ("cat",) and file.lines.tolist() == [3, 4]
+
+
+def test_tags_may_be_separated_by_what_separates_cells_elsewhere(csv: Path) -> None:
+    file = read(csv, "image;present\na.jpg;cat,dog\nb.jpg;owl\n")
+    assert file.table.classes == ("cat", "dog", "owl")
+    assert file.rules[1:] == (
+        "comma between tags, as it seems (--separator says otherwise)",
+        "semicolon between cells (--delimiter says otherwise)",
+    )
+    assert read(csv, "image;present\na.jpg;cat,dog\n", separator="/").table.classes == ("cat,dog",)
+
+
+def test_states_in_other_words_are_read_and_said(csv: Path) -> None:
+    file = read(csv, "image,cat,dog\na.jpg,TRUE,x\nb.jpg,no,\nc.jpg,NA,1.0\n")
+    assert file.table.to_dense().tolist() == [[1, 1], [0, -1], [-1, 1]]
+    assert file.rules[0] == ("a column per tag; 1 (or TRUE, x) = present, 0 (or no) = absent, blank (or NA) = unknown")
+    assert read(csv, "image,cat\na.jpg,TRUE\nb.jpg,FALSE\n", zeros="unknown").table.to_dense().tolist() == [[1], [-1]]
+
+
+def test_columns_are_left_out_by_name_or_because_others_were_asked_for(csv: Path) -> None:
+    text = "image,width,cat,dog\na.jpg,640,1,0\nb.jpg,512,,1\n"
+    file = read(csv, text, ignore_columns=("width",))
+    assert file.table.classes == ("cat", "dog") and file.rules[-1] == "columns left out: width"
+    file = read(csv, text, classes=("dog", "cat"))
+    assert file.table.classes == ("dog", "cat") and file.table.to_dense().tolist() == [[0, 1], [1, -1]]
+    assert file.rules[-1] == "columns left out: width"
+    with pytest.raises(UnknownNameError, match=r"there is no column 'widht'\. Did you mean 'width'"):
+        read(csv, text, ignore_columns=("widht",))
+    with pytest.raises(UnknownNameError, match=r"there is no tag 'dogs'\. Did you mean 'dog'"):
+        read(csv, text, classes=("dogs", "cat"))
+    with pytest.raises(InputError, match="give a list of names"):
+        read(csv, text, classes="dog")
+    with pytest.raises(InputError, match="each of them once"):
+        read(csv, text, classes=("dog", "dog"))
+
+
+def test_a_column_that_is_no_tag_is_one_problem_with_its_way_out(csv: Path) -> None:
+    rows = "".join(f"{row}.jpg,{600 + row},1\n" for row in range(30))
+    with pytest.raises(ProblemsError) as caught:
+        read(csv, "image,width,cat\n" + rows)
+    ((problem),) = caught.value.problems
+    assert problem.line == 1
+    assert problem.message == (
+        "the column 'width' does not look like a tag ('600' in line 2 and 29 more): "
+        "--ignore-columns width leaves it out; if it lists tags, --rename width=present"
+    )
+
+
+def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:
+    text = "image,url,present\na.jpg,x,cat;dog\nb.jpg,y,owl\n"
+    file = read(csv, text, ignore_columns=("url",), classes=("owl", "cat", "zebra"))
+    assert file.table.classes == ("owl", "cat", "zebra")
+    assert file.table.to_dense().tolist() == [[-1, 1, -1], [1, -1, -1]]
+    assert file.rules[-2:] == ("tags left out: dog (1 label)", "'zebra' is never listed")
+    with pytest.raises(UnknownNameError, match="there is no tag 'dgo'"):
+        read(csv, text, ignore_columns=("url",), classes=("dgo",))
+
+
+def test_columns_with_a_meaning_are_found_under_another_name(csv: Path) -> None:
+    file = read(csv, "File Name;Tags\na.jpg;cat|dog\n", rename={"File Name": "image", "Tags": "present"})
+    assert file.form == "lists" and file.table.classes == ("cat", "dog") and file.table.images == ("a.jpg",)
+
+
+def test_tags_of_one_name_become_one(csv: Path) -> None:
+    text = "image,dog,Dog,cat\na.jpg,1,,0\nb.jpg,,0,1\nc.jpg,1,1,\n"
+    file = read(csv, text, rename={"dog": "Dog"})
+    assert file.table.classes == ("Dog", "cat")
+    assert file.table.to_dense().tolist() == [[1, 0], [0, 1], [1, -1]]
+    assert file.rules[1] == "renamed: dog = Dog"
+    with pytest.raises(UnknownNameError, match=r"there is no tag 'dgo'\. Did you mean"):
+        read(csv, text, rename={"dgo": "Dog"})
+
+
+def test_names_of_one_tag_that_contradict_each_other_are_told_with_their_lines(csv: Path) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        read(csv, "image,dog,Dog\na.jpg,1,1\nb.jpg,1,0\nc.jpg,0,1\n", rename={"dog": "Dog"})
+    message = "'Dog' is present under one of its names and absent under another"
+    assert [(each.line, each.message) for each in caught.value.problems] == [(3, message), (4, message)]
+
+
+def test_tags_that_look_like_one_are_listed_with_the_option_that_makes_them_one(csv: Path) -> None:
+    file = read(csv, "image,dog,Dog,hot dog,hot_dog,bus\na.jpg,1,,1,,1\nb.jpg,,1,1,,1\nc.jpg,,1,,1,1\n")
+    assert file.rules[-2:] == (
+        "'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog",
+        "'hot dog' (2) and 'hot_dog' (1) look like one tag: --rename 'hot_dog=hot dog'",
+    )
+    merged = read_csv(csv, TableOptions(rename={"dog": "Dog", "hot_dog": "hot dog"}))
+    assert merged.table.classes == ("Dog", "hot dog", "bus") and "look like" not in " ".join(merged.rules)
+
+
+def test_synonyms_come_from_a_file_with_or_without_a_header(csv: Path) -> None:
+    aliases = csv.with_name("aliases.csv")
+    for head in ("", "synonym;tag\n"):
+        aliases.write_text(f"{head}puppy;dog\nhound;puppy\nkitten;cat\n")
+        file = read(csv, "image,present\na.jpg,puppy;owl\nb.jpg,hound\nc.jpg,cat\n", aliases=aliases)
+        assert file.table.classes == ("cat", "dog", "owl")
+        assert file.table.to_dense().tolist() == [[-1, 1, 1], [-1, 1, -1], [1, -1, -1]]
+    file = read(csv, "image,puppy,cat\na.jpg,1,0\n", aliases=aliases, classes=("dog",))
+    assert file.table.classes == ("dog",) and file.table.to_dense().tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\nb,a\n", "goes round in a circle"),
+        ("a,b\na,c\n", "'a' stands for 'b' and for 'c'"),
+        ("a,b,c\n", "a line is synonym,tag; this has 3 cells"),
+        ("a,\n", "a line is synonym,tag"),
+    ],
+)
+def test_a_file_of_synonyms_that_makes_no_sense_is_refused(csv: Path, text: str, message: str) -> None:
+    aliases = csv.with_name("aliases.csv")
+    aliases.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read(csv, "image,present\nx.jpg,a\n", aliases=aliases)
+    with pytest.raises(InputError, match=r"none\.csv does not exist"):
+        read(csv, "image,present\nx.jpg,a\n", aliases=csv.with_name("none.csv"))
+
+
+def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> None:
+    parents = csv.with_name("parents.csv")
+    parents.write_text("child,parent\ndog,canine\ncanine,animal\nowl,animal\nwolf,animal\n")
+    file = read(csv, "image,animal,dog,owl\na.jpg,,1,\nb.jpg,0,,1\nc.jpg,,0,\n", parents=parents)
+    assert file.table.to_dense().tolist() == [[1, 1, -1], [0, -1, 1], [-1, 0, -1]]
+    ((only),) = file.revisions
+    assert (only.image, only.class_name, only.value, only.source, only.epoch) == ("a.jpg", "animal", 1, "parents", None)
+    assert file.rules[-1] == (
+        "parents add 1 present label; 1 label says absent where a child is present, and stays; "
+        "no tags here: canine, wolf"
+    )
+
+
+def test_parents_that_go_round_in_a_circle_are_refused(csv: Path) -> None:
+    parents = csv.with_name("parents.csv")
+    parents.write_text("a,b\nb,c\nc,a\n")
+    with pytest.raises(InputError, match="parents: a → b → c → a goes round in a circle"):
+        read(csv, "image,a\nx.jpg,1\n", parents=parents)
+
+
+def test_a_name_in_composed_and_in_decomposed_letters_looks_like_one_tag(csv: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    file = read(csv, f"image,{composed},{decomposed}\na.jpg,1,\nb.jpg,,1\n")
+    assert "look like one tag" in file.rules[-1]

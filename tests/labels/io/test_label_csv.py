@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.csv import SPLITS, TableFile, TableOptions, read_csv
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    return tmp_path / "tags.csv"
+
+
+def read(path: Path, text: str, zeros: str = "absent", unlisted: str = "unknown") -> TableFile:
+    path.write_text(text, encoding="utf-8", newline="")
+    return read_csv(path, TableOptions(zeros=zeros, unlisted=unlisted))
+
+
+def problems(path: Path, text: str) -> list[tuple[int, str]]:
+    with pytest.raises(ProblemsError) as caught:
+        read(path, text)
+    return [(problem.line, problem.message) for problem in caught.value.problems]
+
+
+def refusal(path: Path, text: str, zeros: str = "absent", unlisted: str = "unknown") -> str:
+    with pytest.raises(InputError) as caught:
+        read(path, text, zeros, unlisted)
+    assert not isinstance(caught.value, ProblemsError)
+    return str(caught.value).replace(str(path), "tags.csv")
+
+
+def test_a_wide_table_has_a_column_per_class_and_blanks_are_unknown(csv: Path) -> None:
+    file = read(csv, "image,cat,dog\na.jpg,1,0\nb.jpg,,1\nc.jpg,,\n")
+    assert file.form == "wide"
+    assert file.table.classes == ("cat", "dog")
+    assert file.table.images == ("a.jpg", "b.jpg", "c.jpg")
+    assert file.table.to_dense().tolist() == [[PRESENT, ABSENT], [UNKNOWN, PRESENT], [UNKNOWN, UNKNOWN]]
+    assert file.lines.tolist() == [2, 3, 4]
+    assert (file.path, file.splits, file.groups) == (csv, None, None)
+    assert file.rules == ("a column per tag; 1 = present, 0 = absent, blank = unknown",)
+    assert LabelTable.from_csv(csv) == file.table
+
+
+def test_a_table_of_lists_names_what_is_there_and_what_is_not(csv: Path) -> None:
+    file = read(csv, "image,present,absent\na.jpg,cat; owl,dog\nb.jpg,,\nc.jpg,dog;dog,;\n")
+    assert file.form == "lists"
+    assert file.table.classes == ("cat", "dog", "owl")
+    assert file.table.to_dense().tolist() == [[1, 0, 1], [-1, -1, -1], [-1, 1, -1]]
+    assert file.rules == ("lists of tags; a tag that is not listed is unknown",)
+
+
+def test_lists_need_no_column_of_absent_ones(csv: Path) -> None:
+    assert read(csv, "image,present\na.jpg,cat\nb.jpg,dog\n").table.to_dense().tolist() == [[1, -1], [-1, 1]]
+
+
+def test_unlisted_classes_are_absent_when_told_so(csv: Path) -> None:
+    file = read(csv, "image,present\na.jpg,cat\nb.jpg,dog;owl\nc.jpg,\n", unlisted="absent")
+    assert file.table.to_dense().tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
+    assert file.rules == ("lists of tags; a tag that is not listed is absent",)
+
+
+def test_zeros_are_unknown_when_told_so(csv: Path) -> None:
+    file = read(csv, "image,cat,dog\na.jpg,1,0\nb.jpg,0,1\n", zeros="unknown")
+    assert file.table.to_dense().tolist() == [[1, -1], [-1, 1]]
+    assert file.rules == ("a column per tag; 1 = present, 0 = unknown, blank = unknown",)
+
+
+def test_a_table_without_blanks_says_what_its_zeros_were_taken_for(csv: Path) -> None:
+    rules = read(csv, "image,cat,dog\na.jpg,1,0\n").rules
+    assert rules[1] == (
+        "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
+    )
+
+
+def test_columns_stand_in_any_order_and_their_meaning_in_any_case(csv: Path) -> None:
+    file = read(csv, "cat,Split,IMAGE,dog,Group\n1,train,a.jpg,,g1\n,test,b.jpg,0,\n")
+    assert file.table.classes == ("cat", "dog")
+    assert file.table.images == ("a.jpg", "b.jpg")
+    assert file.splits == ("train", "test")
+    assert file.groups == ("g1", "")
+    assert file.rules[-1] == "the column 'group' says which images belong together, it is no tag"
+
+
+def test_absent_alone_is_a_class_like_any_other(csv: Path) -> None:
+    assert read(csv, "image,absent\na.jpg,1\n").table.classes == ("absent",)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_every_kind_of_line_end_and_a_byte_order_mark_are_read(csv: Path, newline: str) -> None:
+    file = read(csv, "\ufeff" + newline.join(["image,cat", "a.jpg,1", "b.jpg,0", ""]))
+    assert file.table.to_dense().tolist() == [[1], [0]]
+    assert file.lines.tolist() == [2, 3]
+
+
+def test_blank_lines_are_passed_over_and_still_counted(csv: Path) -> None:
+    file = read(csv, '\n\nimage,cat\n\n"a\nb.jpg",1\n , \nc.jpg,0\n')
+    assert file.table.images == ("a\nb.jpg", "c.jpg")
+    assert file.lines.tolist() == [5, 8]
+
+
+def test_spaces_around_cells_and_names_do_not_count(csv: Path) -> None:
+    assert read(csv, " image , cat \n a.jpg , 1 \n").table == LabelTable.from_dense([[1]], ["cat"], ["a.jpg"])
+
+
+def test_numbers_as_other_programs_write_them_are_read(csv: Path) -> None:
+    assert read(csv, "image,cat,dog\na.jpg,1.0,0.0\nb.jpg,,1.0\n").table.to_dense().tolist() == [[1, 0], [-1, 1]]
+
+
+def test_a_name_with_a_semicolon_is_one_class_in_a_wide_table_and_two_in_lists(csv: Path) -> None:
+    assert read(csv, "image,cat;dog\na.jpg,1\n").table.classes == ("cat;dog",)
+    assert read(csv, 'image,present\na.jpg,"cat;dog"\n').table.classes == ("cat", "dog")
+
+
+def test_characters_that_are_no_line_ends_do_not_end_lines(csv: Path) -> None:
+    file = read(csv, "image,c\u2028at,d\x0bog,o\x85wl\na\x0c.jpg,1,0,1\n")
+    assert file.table.classes == ("c\u2028at", "d\x0bog", "o\x85wl")
+    assert file.table.images == ("a\x0c.jpg",)
+
+
+WIDE = """image,split,cat,dog
+a.jpg,train,1,dgo
+b.jpg,tran,,
+a.jpg,val,yep,
+,test,1,da
+d.jpg,test
+e.jpg,"",0,1
+f.jpg,Train,2,-1
+g.jpg,test,1,0,1
+"h.jpg"x,test,1,0
+"i
+j.jpg",test,1,?
+"""
+
+CELL = "a cell is 1 (present), 0 (absent) or blank (unknown)"
+
+
+def test_every_problem_of_a_wide_table_is_told_with_its_line(csv: Path) -> None:
+    assert problems(csv, WIDE) == [
+        (2, f"'dgo' under dog: {CELL}"),
+        (3, "'tran' under split: it is train, val or test. Did you mean 'train'?"),
+        (4, f"'yep' under cat: {CELL}"),
+        (4, "a.jpg is listed again (first in line 2)"),
+        (5, f"'da' under dog: {CELL}"),
+        (5, "no image is named"),
+        (6, "2 cells where the header has 4"),
+        (7, "'' under split: it is train, val or test"),
+        (8, f"'-1' under dog: {CELL}"),
+        (8, f"'2' under cat: {CELL}"),
+        (8, "'Train' under split: it is train, val or test. Did you mean 'train'?"),
+        (9, "5 cells where the header has 4"),
+        (10, "not a CSV row: ',' expected after '\"'"),
+        (11, f"'?' under dog: {CELL}"),
+    ]
+
+
+def test_every_problem_of_a_table_of_lists_is_told_with_its_line(csv: Path) -> None:
+    text = "image,split,present,absent,toy\na.jpg,train,cat;dog,dog;cat,1\nb.jpg,trial,cat\na.jpg,val,cat,cat,\n"
+    assert problems(csv, text) == [
+        (
+            1,
+            "'toy' beside present: lists have image, split, group, present and absent; "
+            "--ignore-columns toy leaves it out",
+        ),
+        (2, "'cat' is both under present and under absent"),
+        (2, "'dog' is both under present and under absent"),
+        (3, "3 cells where the header has 5"),
+        (4, "'cat' is both under present and under absent"),
+        (4, "a.jpg is listed again (first in line 2)"),
+    ]
+
+
+def test_the_message_is_the_one_that_people_were_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{line}.jpg,1" for line in range(2, 251)]
+    rows[12 - 2], rows[40 - 2], rows[17 - 2] = "beach_01.jpg,1", "beach_01.jpg,0", "17.jpg,dgo"
+    Path("tags.csv").write_text("\n".join(["image,dog", *rows]))
+
+    def exists(name: str) -> str | None:
+        return f"photos/{name} does not exist" if name == "212.jpg" else None
+
+    with pytest.raises(ProblemsError) as caught:
+        read_csv(Path("tags.csv"), check_image=exists)
+    assert str(caught.value) == (
+        "tags.csv cannot be used yet: 3 problems, nothing was trained\n"
+        "  line 17   'dgo' under dog: a cell is 1 (present), 0 (absent) or blank (unknown)\n"
+        "  line 40   beach_01.jpg is listed again (first in line 12)\n"
+        "  line 212  photos/212.jpg does not exist"
+    )
+
+
+def test_an_image_is_checked_once_and_only_if_it_has_a_name(csv: Path) -> None:
+    asked: list[str] = []
+
+    def check(name: str) -> str | None:
+        asked.append(name)
+        return None
+
+    csv.write_text("image,cat\na.jpg,1\na.jpg,1\n,1\nb.jpg,0\n")
+    with pytest.raises(ProblemsError):
+        read_csv(csv, check_image=check)
+    assert asked == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("image,cat,,dog", "column 3 has no name"),
+        ("image,cat,dog,cat", "the column 'cat' is there twice"),
+        ("image,Image,cat,dog", "the column 'Image' is there twice"),
+    ],
+)
+def test_a_header_that_cannot_be_told_apart_is_a_problem_of_its_line(csv: Path, header: str, message: str) -> None:
+    assert problems(csv, f"\n{header}\na.jpg,1,1,1\n")[0] == (2, message)
+
+
+def test_classes_may_differ_in_case_alone(csv: Path) -> None:
+    assert read(csv, "image,cat,Cat\na.jpg,1,0\n").table.classes == ("cat", "Cat")
+
+
+def test_a_quote_that_is_never_closed_is_told_where_it_opens(csv: Path) -> None:
+    found = problems(csv, 'image,cat\na.jpg,1\n"b.jpg,1\nc.jpg,0\n')
+    assert found == [(3, "not a CSV row: unexpected end of data")]
+
+
+def test_a_broken_header_is_told_alone(csv: Path) -> None:
+    assert problems(csv, '"image"x,cat\na.jpg,what\n') == [(1, "not a CSV row: ',' expected after '\"'")]
+
+
+def test_long_cells_are_cut_and_put_on_one_line_in_messages(csv: Path) -> None:
+    ((_, message),) = problems(csv, 'image,cat\na.jpg,"' + "no\nno " * 200 + '"\n')
+    assert message == "'" + ("no " * 20)[:59] + f"…' under cat: {CELL}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "tags.csv is empty: it needs a header line such as image,cat,dog and a row per image."),
+        ("\n ,\n", "tags.csv is empty: it needs a header line such as image,cat,dog and a row per image."),
+        ("image,cat\n", "tags.csv has a header and no rows: there is no image to learn from."),
+        ("image,present\n\n", "tags.csv has a header and no rows: there is no image to learn from."),
+        ("image\na.jpg\n", "tags.csv: no class: after 'image' comes a column per class, or 'present'."),
+        ("image,split\na.jpg,val\n", "tags.csv: no class: after 'image' comes a column per class, or 'present'."),
+        (
+            "image,cat\na.jpg,\nb.jpg,\n",
+            "tags.csv: nothing is known at all, every one of its 2 rows is blank. Tag a few images.",
+        ),
+        (
+            "image,present\na.jpg,;\n",
+            "tags.csv: nothing is known at all, every one of its 1 rows is blank. Tag a few images.",
+        ),
+        (
+            "Images,cat\na.jpg,1\n",
+            "tags.csv, line 1: no column is called 'image'. Is 'Images' it? --rename Images=image. "
+            "The header reads Images,cat",
+        ),
+        (
+            "\nname,cat\na.jpg,1\n",
+            "tags.csv, line 2: no column is called 'image'. Say which it is with --rename NAME=image. "
+            "The header reads name,cat",
+        ),
+    ],
+)
+def test_a_file_without_a_table_says_what_it_needs(csv: Path, text: str, message: str) -> None:
+    assert refusal(csv, text) == message
+
+
+def test_nothing_known_because_zeros_are_unknown_is_refused(csv: Path) -> None:
+    assert "nothing is known at all" in refusal(csv, "image,cat\na.jpg,0\n", zeros="unknown")
+
+
+def test_an_option_of_the_other_form_is_refused_with_the_right_one(csv: Path) -> None:
+    wide, lists = "image,cat\na.jpg,1\n", "image,present\na.jpg,cat\n"
+    assert refusal(csv, wide, unlisted="absent").endswith("a table with a column per class. See --zeros.")
+    assert refusal(csv, lists, zeros="unknown").endswith("this has lists. See --unlisted.")
+    assert refusal(csv, wide, zeros="present") == "zeros='present': it is 'absent' or 'unknown'."
+    assert refusal(csv, lists, unlisted="") == "unlisted='': it is 'unknown' or 'absent'."
+
+
+def test_what_is_no_text_file_is_refused(csv: Path) -> None:
+    with pytest.raises(InputError, match=r"tags\.csv does not exist"):
+        read_csv(csv)
+    with pytest.raises(InputError, match="is a folder, not a CSV file"):
+        read_csv(csv.parent)
+    for start in (b"", b"\xef\xbb\xbf"):
+        csv.write_bytes(start + b"image,cat\n" + "é.jpg,1\n".encode() * 9000 + "caf\u00e9.jpg,1\n".encode("latin-1"))
+        with pytest.raises(InputError, match=r"tags\.csv, line 9002: not UTF-8 text. Save the table as 'CSV UTF-8'"):
+            read_csv(csv)
+
+
+def test_a_written_table_is_plain_to_read(csv: Path) -> None:
+    table = LabelTable.from_dense([[1, 0], [-1, 1]], ["cat", 'a "dog", big'], ["a.jpg", "b,c.jpg"])
+    table.to_csv(csv, splits=["train", "val"])
+    assert csv.read_text() == 'image,split,cat,"a ""dog"", big"\na.jpg,train,1,0\n"b,c.jpg",val,,1\n'
+    file = read_csv(csv)
+    assert file.table == table
+    assert file.splits == ("train", "val")
+
+
+def test_a_written_table_may_be_longer_than_one_block(csv: Path) -> None:
+    table = LabelTable.from_dense(np.arange(2500)[:, None] % 3 - 1)
+    table.to_csv(csv)
+    assert LabelTable.from_csv(csv) == table
+
+
+@pytest.mark.parametrize("name", [" cat", "cat\n", "", "\u3000"])
+def test_a_name_that_would_be_read_differently_is_not_written(csv: Path, name: str) -> None:
+    for table in (LabelTable.from_dense([[1]], classes=[name]), LabelTable.from_dense([[1]], images=[name])):
+        with pytest.raises(InputError, match=r"a CSV cannot hold the (class|image) .* Use Parquet"):
+            table.to_csv(csv)
+    assert not csv.exists()
+
+
+@pytest.mark.parametrize("name", ["image", "Split", "group", "PRESENT"])
+def test_a_class_called_like_a_column_with_a_meaning_is_not_written(csv: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"a CSV cannot hold the class '{name}': that column means something else"):
+        LabelTable.from_dense([[1]], classes=[name]).to_csv(csv)
+
+
+def test_splits_that_do_not_fit_are_not_written(csv: Path) -> None:
+    table = LabelTable.from_dense([[1], [0]])
+    with pytest.raises(InputError, match="3 splits were given for 2 images"):
+        table.to_csv(csv, splits=["train"] * 3)
+    with pytest.raises(InputError, match=r"there is no split 'trian'\. Did you mean 'train'\?"):
+        table.to_csv(csv, splits=["val", "trian"])
+    assert SPLITS == ("train", "val", "test")
+    assert not csv.exists()

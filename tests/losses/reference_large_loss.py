@@ -1,0 +1,85 @@
+"""References of Kim et al. 2022: the large losses found by sorting a Python list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference
+
+from labelgap.labels import PRESENT, UNKNOWN
+
+EPS = {"eps": [0.0, 1e-5, 0.01]}
+RELATIVE = {
+    "options": [
+        {},
+        {"delta_rel": 1.7, "eps": 1e-5},
+        {"delta_rel": 3, "base": "all"},
+        {"delta_rel": 100, "base": "all"},
+        {"delta_rel": 0.23571113171923293},
+    ],
+    "heads": {"delta_rel": [0.2, 1.5, 40.0], **EPS},
+    "known_as_bce": True,
+}
+ABSOLUTE = {
+    "options": [{}, {"r0": 1.0, "delta_abs": 0.09, "eps": 1e-5}, {"warmup": 2, "r0": 1.5}],
+    "heads": {"r0": [1.0, 1.5, 2.0], "delta_abs": [0.05, 0.1, 0.15], "warmup": [0, 1, 7], **EPS},
+    "known_as_bce": True,
+}
+
+
+def relative_count(unknown: int, everything: int, epoch: int, delta: float, base: str) -> int:
+    """k, with the δ that the user wrote."""
+    entries = unknown if base == "unknown" else everything
+    return min(math.ceil(entries * (epoch - 1) * Fraction(str(delta)) / 100), unknown)
+
+
+def relative_threshold(batch: Batch, delta: float, base: str) -> float:
+    """The logit of the k-th largest loss: the loss of an assumed negative grows with it."""
+    unknown = sorted(batch.logits[batch.labels == UNKNOWN].tolist(), reverse=True)
+    count = relative_count(len(unknown), batch.labels.size, batch.epoch, delta, base)
+    return unknown[count - 1] if count else math.inf
+
+
+def changed(batch: Batch, large: Callable[[float], bool], instead: Callable[[float], Cost], eps: float) -> Answer:
+    """Assume negative, with something else in the place of large losses of unknown labels."""
+
+    def cost(x: float, y: int) -> Cost:
+        if y == PRESENT:
+            return present(x, eps)
+        return instead(x) if y == UNKNOWN and large(x) else absent(x, eps)
+
+    rows = zip(batch.logits.tolist(), batch.labels.tolist(), strict=True)
+    return entry_by_entry([[cost(x, y) for x, y in zip(xs, ys, strict=True)] for xs, ys in rows])
+
+
+def above(batch: Batch, r0: float, delta_abs: float, warmup: int) -> Callable[[float], bool]:
+    threshold = r0 - batch.epoch * delta_abs
+    return lambda x: batch.epoch > warmup and absent(x).value > threshold
+
+
+@reference("ll-r", **RELATIVE)
+def rejection(batch: Batch, *, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0) -> Answer:
+    threshold = relative_threshold(batch, delta_rel, base)
+    return changed(batch, lambda x: x >= threshold, lambda x: NOTHING, eps)
+
+
+@reference("ll-ct", **RELATIVE)
+def correction(batch: Batch, *, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0) -> Answer:
+    threshold = relative_threshold(batch, delta_rel, base)
+    return changed(batch, lambda x: x >= threshold, lambda x: present(x, eps), eps)
+
+
+@reference("ll-r-abs", **ABSOLUTE)
+def absolute_rejection(
+    batch: Batch, *, r0: float = 2.0, delta_abs: float = 0.1, warmup: int = 0, eps: float = 0.0
+) -> Answer:
+    return changed(batch, above(batch, r0, delta_abs, warmup), lambda x: NOTHING, eps)
+
+
+@reference("ll-ct-abs", **ABSOLUTE)
+def absolute_correction(
+    batch: Batch, *, r0: float = 2.0, delta_abs: float = 0.1, warmup: int = 0, eps: float = 0.0
+) -> Answer:
+    return changed(batch, above(batch, r0, delta_abs, warmup), lambda x: present(x, eps), eps)

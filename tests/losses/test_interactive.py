@@ -1,0 +1,269 @@
+"""Interactive learning: the dictionary, the choice of atoms, the graph, and what a checkpoint holds of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.losses.reference import Batch
+from tests.losses.reference_interactive import interactive_learning
+from torch import Tensor
+
+from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.losses import Loss, loss
+from labelgap.losses import interactive as module
+from labelgap.losses.interactive import InteractiveLearning, asymmetric_sigmoid, co_occurrence, soft_labels
+
+IMAGES, CLASSES, FEATURES = 12, 5, 4
+
+
+def some_table(seed: int = 0, images: int = IMAGES) -> LabelTable:
+    random = np.random.default_rng(seed)
+    return LabelTable.from_dense(random.choice([PRESENT, ABSENT, UNKNOWN], (images, CLASSES), p=[0.25, 0.35, 0.4]))
+
+
+def made_with(table: LabelTable, **options: object) -> InteractiveLearning:
+    made = loss("imcl", **options)
+    made.prepare(table, seed=1)
+    assert isinstance(made, InteractiveLearning)
+    return made
+
+
+def step(made: Loss, table: LabelTable, rows: list[int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One forward pass over some rows, and its commit."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(rows), CLASSES, generator=random).requires_grad_()
+    features = torch.randn(len(rows), FEATURES, generator=random)
+    cost = made(logits, table.batch(rows), index=torch.tensor(rows, dtype=torch.int64), features=features)
+    made.after_step()
+    return cost, logits.detach(), features
+
+
+@given(x=st.floats(-300, 300), c=st.floats(0.1, 10))
+def test_the_asymmetric_sigmoid_is_the_papers(x: float, c: float) -> None:
+    v = x + 0.5 * math.log(1 / c)
+    wanted = (math.exp(v) - math.exp(-v) / c) / (math.exp(v) + math.exp(-v))
+    found = asymmetric_sigmoid(torch.tensor([[x]], dtype=torch.float64), c).item()
+    assert found == pytest.approx(wanted, abs=1e-12)
+    assert -1 / c - 1e-12 <= found <= 1 + 1e-12
+    assert asymmetric_sigmoid(torch.zeros(1, 1, dtype=torch.float64), c).item() == pytest.approx(0, abs=1e-14)
+
+
+def test_known_labels_are_laid_over_what_is_thought() -> None:
+    values = torch.tensor([[0.3, -0.2, 0.7]])
+    for labels in (torch.tensor([[1, 0, -1]]), torch.tensor([[1.0, 0.0, torch.nan]])):
+        assert soft_labels(values, labels, 4.0).tolist() == [[1.0, -0.25, pytest.approx(0.7)]]
+
+
+def test_the_graph_starts_from_what_is_known_to_occur_together() -> None:
+    table = some_table(3, images=40)
+    dense = table.to_dense().tolist()
+    share = [[0.0] * CLASSES for _ in range(CLASSES)]
+    for i in range(CLASSES):
+        for j in range(CLASSES):
+            both = [row for row in dense if row[i] == PRESENT and row[j] != UNKNOWN]
+            share[i][j] = 1.0 if i == j else sum(row[j] == PRESENT for row in both) / max(len(both), 1)
+    wanted = [[share[i][j] / sum(row[j] for row in share) for j in range(CLASSES)] for i in range(CLASSES)]
+    np.testing.assert_allclose(co_occurrence(table).numpy(), wanted, rtol=1e-6)
+    torch.testing.assert_close(made_with(table).graph.detach(), co_occurrence(table))
+
+
+def test_single_positives_start_from_the_identity() -> None:
+    table = LabelTable.from_dense([[1, -1, 0], [-1, 1, 0], [0, -1, 1]])
+    start = co_occurrence(table)
+    assert torch.equal(start, torch.eye(3))
+
+
+def test_before_anything_was_seen_only_known_labels_count() -> None:
+    table = some_table()
+    made, plain = made_with(table), loss("iu")
+    logits = torch.randn(6, CLASSES, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    index = torch.arange(6)
+    cost = made(logits, table.batch(index), index=index, features=torch.ones(6, FEATURES))
+    torch.testing.assert_close(cost, plain(logits, table.batch(index)))
+    (slope,) = torch.autograd.grad(cost, made.graph)
+    assert not slope.any()
+
+
+def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
+    table = some_table()
+    made = made_with(table, threshold=0.0, lambda_labels=0.0, lambda_features=1.0, reduction="none")
+    features = torch.eye(IMAGES)
+    features[3] = features[0]
+
+    def left(rows: list[int]) -> list[float]:
+        """What the features of the rows cost, by themselves."""
+        logits = torch.zeros(len(rows), CLASSES)
+        labels = torch.full((len(rows), CLASSES), UNKNOWN)
+        costs: Tensor = made(logits, labels, index=torch.tensor(rows), features=features[rows])
+        return [float(cost) for cost in costs.detach().sum(dim=1)]
+
+    assert left([0]) == [0.0]  # nothing was seen: no term at all
+    made.after_step()
+    assert left([0]) == [0.0]  # itself alone was seen
+    assert left([1]) == [0.0]  # what was seen is not like it
+    assert left([3]) == pytest.approx([0.0], abs=1e-12)  # explained by image 0
+    logits, labels = torch.zeros(1, CLASSES), torch.full((1, CLASSES), UNKNOWN)
+    made(logits, labels, index=torch.tensor([1]), features=features[[0]] + features[[1]])
+    made.after_step()
+    assert left([3]) == pytest.approx([0.0], abs=1e-12)
+    assert left([0]) == pytest.approx([0.5])  # by image 1 alone, at 45 degrees: sin² is left
+
+
+def test_forward_changes_nothing_and_after_step_commits_what_the_last_step_saw() -> None:
+    table = some_table()
+    made = made_with(table)
+    before = {key: value.clone() for key, value in made.state_dict().items()}
+    logits, features = torch.randn(3, CLASSES), torch.randn(3, FEATURES)
+    index = torch.tensor([4, 0, 7])
+    with torch.no_grad():
+        made(logits, table.batch(index), index=index, features=features)
+        made.after_step()
+    assert not made.seen.any()
+    made(logits, table.batch(index), index=index, features=features)
+    assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
+    made.after_step()
+    assert made.seen.nonzero().flatten().tolist() == [0, 4, 7]
+    assert torch.equal(made.atom_logits[index], logits) and torch.equal(made.atom_features[index], features)
+    made.after_step()
+    _, newer, _ = step(made, table, [7, 9], seed=1)
+    assert torch.equal(made.atom_logits[[0, 4]], logits[[1, 0]]) and torch.equal(made.atom_logits[[7, 9]], newer)
+
+
+def test_the_dictionary_is_a_seeded_sample_and_knows_no_other_image() -> None:
+    table = some_table(images=300)
+    assert made_with(table).seen.shape == (256,)
+    made = made_with(table, dictionary=7)
+    held = (made.slot[:, 0] < 7).nonzero().flatten()
+    assert len(held) == 7 and made.slot[held, 0].tolist() == list(range(7))
+    assert torch.equal(made.atom_labels, table.batch(held.numpy()))
+    again, other = loss("imcl", dictionary=7), loss("imcl", dictionary=7)
+    again.prepare(table, seed=1)
+    other.prepare(table, seed=2)
+    assert torch.equal(made.slot, again.get_buffer("slot")) and not torch.equal(made.slot, other.get_buffer("slot"))
+    strangers = [row for row in range(300) if row not in held.tolist()][:4]
+    _, logits, _ = step(made, table, [*strangers, int(held[5])], seed=0)
+    assert made.seen.tolist() == [False] * 5 + [True, False]
+    assert torch.equal(made.atom_logits[5], logits[4]) and not made.atom_logits[:5].any()
+
+
+def test_every_step_of_a_training_costs_what_the_reference_says() -> None:
+    """Ten steps over batches that come again; the state is what the loop made of it, and the graph stays positive."""
+    torch.manual_seed(0)
+    table = some_table(5)
+    made = made_with(table).double()
+    weights = torch.nn.Parameter(torch.randn(FEATURES, CLASSES, dtype=torch.float64))
+    images = torch.randn(IMAGES, FEATURES, dtype=torch.float64)
+    (group,) = made.parameter_groups(0.3)
+    assert group == {"params": [made.graph], "lr": 0.3}
+    optimizer = torch.optim.Adam([{"params": [weights]}, group], lr=0.3)
+    seen: dict[int, tuple[Tensor, Tensor]] = {}
+    for number in range(10):
+        index = torch.from_numpy(np.random.default_rng(number % 4).permutation(IMAGES)[:5])
+        logits, labels = images[index] @ weights, table.batch(index)
+        cost = made(logits, labels, index=index, features=images[index])
+        state = {key: value.detach().numpy().copy() for key, value in made.state_dict().items()}
+        if not state["atom_features"].shape[-1]:
+            state["atom_features"] = np.zeros((IMAGES, FEATURES))
+        batch = Batch(logits.detach().numpy(), labels.numpy(), index.numpy(), images[index].numpy(), table, state=state)
+        assert cost.item() == pytest.approx(interactive_learning(batch).loss, rel=1e-9)
+        for row, values in zip(index.tolist(), logits.detach(), strict=True):
+            seen[row] = values, images[row]
+        optimizer.zero_grad()
+        cost.backward()
+        optimizer.step()
+        made.after_step()
+        assert made.graph.min() >= 0
+        assert made.seen.nonzero().flatten().tolist() == sorted(seen)
+        for row, (thought, looked) in seen.items():
+            assert torch.equal(made.atom_logits[row], thought) and torch.equal(made.atom_features[row], looked)
+    assert (made.graph == 0).any() and not torch.allclose(made.graph, co_occurrence(table).double())
+
+
+def test_a_checkpoint_is_complete_even_before_the_first_batch() -> None:
+    table = some_table()
+    made, fresh, early = made_with(table), made_with(table), made_with(table)
+    early.load_state_dict(made_with(table).state_dict())
+    assert early.atom_features.shape == (IMAGES, 0)
+    step(made, table, [0, 1, 2, 3], seed=0)
+    step(made, table, [4, 5, 6], seed=1)
+    fresh.load_state_dict(made.state_dict())
+    early.load_state_dict(made.state_dict())
+    assert fresh.atom_features.shape == (IMAGES, FEATURES)
+    losses = [step(one, table, [7, 0, 3], seed=2)[0].item() for one in (made, fresh, early)]
+    assert losses[0] == losses[1] == losses[2]
+    for key, value in made.state_dict().items():
+        assert torch.equal(value, fresh.state_dict()[key])
+
+
+def test_preparing_again_forgets() -> None:
+    table = some_table()
+    made = made_with(table)
+    step(made, table, [0, 1], seed=0)
+    made.prepare(table, seed=1)
+    assert not made.seen.any() and made.atom_features.shape == (IMAGES, 0)
+
+
+def test_features_learn_to_be_like_those_of_their_atoms() -> None:
+    table = some_table()
+    made = made_with(table, lambda_labels=0.0)
+    step(made, table, [0, 1, 2], seed=0)
+    features = torch.randn(2, FEATURES).requires_grad_()
+    index = torch.tensor([5, 6])
+    cost = made(torch.zeros(2, CLASSES), table.batch(index), index=index, features=features)
+    (slope,) = torch.autograd.grad(cost, features)
+    atoms = made.atom_features[:3].double().numpy()
+    for row, given_ in zip(slope.double().numpy(), features.detach().double().numpy(), strict=True):
+        left = given_ - np.linalg.lstsq(atoms.T, given_, rcond=None)[0] @ atoms
+        np.testing.assert_allclose(row, 0.5 * 2 * left / (2 * CLASSES), rtol=1e-4, atol=1e-6)
+
+
+def test_without_a_known_absent_or_present_label_it_is_refused() -> None:
+    made = loss("imcl")
+    with pytest.raises(InputError, match="none is known to be absent: it would call everything present"):
+        made.prepare(LabelTable.from_dense([[1, -1], [-1, 1]]))
+    with pytest.raises(InputError, match="none is known to be present: it would call everything absent"):
+        made.prepare(LabelTable.from_dense([[0, -1], [-1, 0]]))
+
+
+def test_rows_and_features_that_do_not_belong_are_refused() -> None:
+    table = some_table()
+    made = made_with(table)
+    step(made, table, [0, 1], seed=0)
+    logits, labels = torch.zeros(1, CLASSES), table.batch([0])
+    with pytest.raises(InputError, match="there is no row 99"):
+        made(logits, labels, index=torch.tensor([99]), features=torch.zeros(1, FEATURES))
+    with pytest.raises(InputError, match="knows 4 features an image, not 6"):
+        made(logits, labels, index=torch.tensor([0]), features=torch.zeros(1, 6))
+    with pytest.raises(InputError, match="looks at the features"):
+        made(logits, labels, index=torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"atoms": 0}, "atoms=0: it must be at least 1"),
+        ({"atoms": 1.5}, "atoms=1.5: a whole number"),
+        ({"dictionary": 0}, "dictionary=0: it must be at least 1"),
+        ({"asymmetry": 0}, "asymmetry=0: it must be above 0"),
+        ({"threshold": 2}, "threshold=2: it lies between 0 and 1"),
+        ({"lambda_labels": -1}, "lambda_labels=-1: it must be at least 0"),
+        ({"lambda_features": -1}, "lambda_features=-1: it must be at least 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss("imcl", **options)
+
+
+def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = some_table()
+    assert made_with(table).state_bytes == 16 * CLASSES**2 + 4 * IMAGES * CLASSES + 8 * IMAGES
+    monkeypatch.setattr(module, "free_memory", lambda device: 16 * CLASSES**2 - 1)
+    with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
+        made_with(table)

@@ -1,0 +1,276 @@
+"""The contract between an objective and a training loop: one that uses every hook, and a loop that calls it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.losses.reference import reference_of
+from torch import Tensor, nn
+
+import labelgap.losses
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revisions
+from labelgap.losses import ElementwiseLoss, Loss, TrainingScores, describe_method, loss, method_options, methods
+from labelgap.losses.base import NEEDS
+from labelgap.losses.option_checks import check_choice, check_integer, check_number
+from labelgap.losses.terms import Number, cost_known, per_head, reduce, states
+
+LABELS = LabelTable.from_dense(
+    [[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1], [1, -1, -1], [0, -1, -1]], classes=["cat", "dog", "owl"]
+)
+FEATURES = torch.tensor([[1.0, 0, 2, 1], [0, 1, 1, 0], [2, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
+
+
+class EveryHook(Loss):
+    """Learns a bias per image, calls the likeliest unknown label of a batch present, and uses every hook."""
+
+    needs = NEEDS
+    weight: Number
+    corrected: Tensor
+
+    def __init__(self, weight: Number = 0.01) -> None:
+        super().__init__()
+        self.hold(weight=check_number("weight", weight, 0))
+        self.calls: list[str] = []
+        self.marked: tuple[Tensor, Tensor] | None = None
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+        super().prepare(table, epochs, seed, heads)
+        self.calls.append(f"prepare {epochs} {seed}")
+        self.table, self.bias = table, nn.Parameter(torch.zeros(*heads, *table.shape))
+        self.register_buffer("corrected", torch.zeros(*heads, *table.shape, dtype=torch.int64))
+        self.state_bytes = self.bias.nbytes + self.corrected.nbytes
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return [{"params": [self.bias], "lr": 10 * lr}]
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.calls.append(f"epoch {epoch}")
+
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        open_ = states(labels).unknown & (self.corrected[..., index, :] == 0)
+        value = torch.where(open_, logits.detach(), -torch.inf)
+        return open_ & (value >= value.amax(dim=(-2, -1), keepdim=True)) & (self.clock > 1)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        assert index is not None and features is not None
+        revised = self.corrected[..., index, :] > 0
+        marked = self.modified(logits, labels, index)
+        self.marked = index, marked
+        present = states(labels).present | revised | marked
+        entries = cost_known(logits + self.bias[..., index, :], present)
+        return reduce(entries + per_head(self.weight, logits) * features.square().mean(-1, keepdim=True), "mean")
+
+    def after_step(self) -> None:
+        assert self.marked is not None
+        index, marked = self.marked
+        self.corrected[..., index, :] += marked * self.clock
+        self.marked = None
+
+    def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
+        assert scores is not None
+        seen = torch.cat([index for index, _ in scores()])
+        self.calls.append(f"end {sorted(seen.tolist())}")
+        rows, columns = (self.corrected.reshape(-1, *self.table.shape)[0] == self.epoch).nonzero().unbind(-1)
+        return Revisions.from_arrays(self.table, rows.numpy(), columns.numpy(), source="every-hook", epoch=self.epoch)
+
+    def penalty(self, parameters: Iterable[Tensor]) -> Number:
+        return 1e-3 * torch.stack([parameter.square().sum() for parameter in parameters]).sum()
+
+
+def train(made: Loss, weights: nn.Parameter, epochs: int) -> Revisions:
+    """The loop of ``labelgap.losses.base``, in miniature; one linear head for each leading axis."""
+    made.prepare(LABELS, epochs=epochs, seed=3, heads=tuple(weights.shape[:-2]))
+    optimizer = torch.optim.SGD([{"params": [weights]}, *made.parameter_groups(0.1)], lr=0.1)
+    revisions = Revisions()
+
+    def scores() -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in (torch.arange(4), torch.arange(4, 6)):
+            yield rows, (FEATURES[rows] @ weights).detach()
+
+    for epoch in range(1, epochs + 1):
+        made.set_epoch(epoch)
+        for index in torch.tensor([[5, 0, 2], [4, 1, 3]]):
+            logits = FEATURES[index] @ weights
+            losses = made(logits, LABELS.batch(index), index=index, features=FEATURES[index])
+            assert losses.shape == weights.shape[:-2]
+            optimizer.zero_grad()
+            torch.autograd.backward(losses.sum() + made.penalty([weights]))
+            optimizer.step()
+            made.after_step()
+        revisions += made.end_epoch(scores if "scores" in made.needs else None)
+    return revisions
+
+
+def test_a_loop_calls_every_hook_of_an_objective() -> None:
+    weights = nn.Parameter(torch.zeros(2, 4, 3))
+    made = EveryHook(weight=torch.tensor([0.01, 0.02]))
+    revisions = train(made, weights, epochs=3)
+    everyone = [0, 1, 2, 3, 4, 5]
+    ends = [item for epoch in (1, 2, 3) for item in (f"epoch {epoch}", f"end {everyone}")]
+    assert made.calls == ["prepare 3 3", *ends]
+    assert made.state_bytes == 2 * 6 * 3 * (4 + 8)
+    assert made.bias.detach().any() and weights.detach().any()
+    assert {revision.epoch for revision in revisions} == {2, 3}
+    assert {revision.source for revision in revisions} == {"every-hook"}
+    assert all(revision.value == PRESENT for revision in revisions)
+    row_of, column_of = LABELS.images.index, LABELS.classes.index
+    observed = [LABELS.to_dense()[row_of(item.image), column_of(item.class_name)] for item in revisions]
+    assert observed == [UNKNOWN] * len(revisions)
+    assert {"bias", "corrected"} == set(made.state_dict())
+
+
+def test_forward_changes_no_state_and_after_step_commits() -> None:
+    made = EveryHook()
+    made.prepare(LABELS)
+    made.set_epoch(2)
+    index, logits = torch.tensor([0, 3]), torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]])
+    arguments = (logits, LABELS.batch(index), index, FEATURES[index])
+    before = {key: value.clone() for key, value in made.state_dict().items()}
+    assert torch.equal(made(*arguments), made(*arguments))
+    assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
+    made.after_step()
+    assert made.corrected.nonzero().tolist() == [[0, 1]]
+    assert not made.modified(logits, LABELS.batch(index), index)[0].any()
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_same_loop_trains_every_method(name: str) -> None:
+    weights = nn.Parameter(torch.zeros(4, 3))
+    made = loss(name, **reference_of(name).plain)
+    assert made.needs <= NEEDS
+    train(made, weights, epochs=2)
+    assert weights.isfinite().all() and weights.detach().any()
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_method_is_described_and_shows_its_name(name: str) -> None:
+    entry = describe_method(name)
+    assert entry.name == name and entry.summary and entry.reference
+    made = loss(name, **reference_of(name).plain)
+    assert made.name == name and name in repr(made)
+    assert inspect.getdoc(entry.value), f"{entry.value.__name__} has no docstring"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_method_is_final(name: str) -> None:
+    kind = describe_method(name).value
+    assert not inspect.isabstract(kind)
+    subclasses = [other.__name__ for other in kind.__subclasses__() if other.__module__.startswith("labelgap")]
+    assert not subclasses, f"{kind.__name__} is final, but {subclasses} inherit from it: share an abstract class"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_epoch_is_not_in_the_checkpoint_but_in_the_clock(name: str) -> None:
+    made = loss(name, **reference_of(name).plain)
+    made.set_epoch(4)
+    assert (made.epoch, made.clock.item()) == (4, 4)
+    assert "clock" not in made.state_dict()
+    with pytest.raises(InputError, match="counted from 1"):
+        made.set_epoch(0)
+    with pytest.raises(InputError, match="at least one"):
+        made.prepare(LABELS, epochs=0)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_an_unknown_option_names_the_nearest(name: str) -> None:
+    for option in method_options(name):
+        with pytest.raises(UnknownNameError, match=rf"no option of '{name}' called '{option}x'.* '{option}'\?"):
+            loss(name, **{f"{option}x": 1})
+
+
+@pytest.mark.parametrize(("written", "meant"), [("ll-tc", "ll-ct"), ("anls", "an-ls"), ("WAN", "wan"), ("bcee", "bce")])
+def test_an_unknown_method_names_the_nearest(written: str, meant: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"no method '{written}'. Did you mean '{meant}'"):
+        loss(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("an", {"eps": -1}, "an: eps=-1: it lies between 0 and 1"),
+        ("an", {"reduction": "max"}, "reduction='max': it is one of 'mean', 'sum', 'none'"),
+        ("an-ls", {"smoothing": 1.5}, "smoothing=1.5: it lies between 0 and 1"),
+        ("an-ls", {"smoothing": "much"}, "smoothing='much': a number is needed"),
+        ("an-ls", {"smoothing": [0.1, 0.2]}, "one number, or a tensor with one per head"),
+        ("bce-ls", {"smoothing": torch.tensor([0.1, float("nan")])}, "smoothing=.*lies between 0 and 1"),
+        ("wan", {"weight": -0.1}, "weight=-0.1: it must be at least 0"),
+        ("pr", {"unknown": "absent"}, "unknown='absent': it is one of 'negative', 'ignore'"),
+        ("epr", {"expected_positives": 0}, "expected_positives=0: it must be above 0"),
+        ("ll-r", {"delta_rel": 101}, "delta_rel=101: it lies between 0 and 100"),
+        ("ll-ct", {"base": "some"}, "base='some': it is one of 'unknown', 'all'"),
+        ("ll-r-abs", {"r0": 0}, "r0=0: it must be above 0"),
+        ("ll-r-abs", {"delta_abs": -1}, "delta_abs=-1: it must be at least 0"),
+        ("ll-ct-abs", {"warmup": 0.5}, "warmup=0.5: a whole number is needed"),
+    ],
+)
+def test_a_bad_option_says_what_is_allowed(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss(name, **options)
+
+
+def test_checks_return_what_they_let_through() -> None:
+    heads = torch.tensor([0.0, 1.0])
+    assert check_choice("base", "all", ("unknown", "all")) == "all"
+    assert check_number("eps", 1, 0, 1) == 1.0
+    assert check_number("eps", heads, 0, 1) is heads
+    assert check_integer("warmup", 2.0) == 2
+    assert check_integer("warmup", heads) is heads
+    with pytest.raises(InputError, match="must be finite"):
+        check_number("weight", float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "message"),
+    [
+        (torch.zeros(2, 3), torch.zeros(3, 3), "not of the same batch: labels have shape \\(2, 3\\)\\."),
+        (torch.zeros(2, 3), torch.zeros(4, 2, 3), "not of the same batch"),
+        (torch.zeros(4, 2, 3), torch.zeros(2, 2, 3), "\\(2, 3\\) or that of the logits"),
+        (torch.zeros(3), torch.zeros(3), "a row per image; got \\(3,\\)"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), "must be floats, not torch.int64"),
+    ],
+)
+@pytest.mark.parametrize("name", ["an", "ll-r"])
+def test_what_cannot_be_a_batch_is_refused_in_words(name: str, logits: Tensor, labels: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loss(name)(logits, labels)
+
+
+def test_what_an_objective_needs_is_asked_for() -> None:
+    made = EveryHook()
+    made.prepare(LABELS)
+    logits, index = torch.zeros(2, 3), torch.tensor([0, 1])
+    labels = LABELS.batch(index)
+    with pytest.raises(InputError, match="'EveryHook' keeps something per image: give the rows of the table, index=…"):
+        made(logits, labels, features=FEATURES[index])
+    with pytest.raises(InputError, match="looks at the features: give them, features=…"):
+        made(logits, labels, index)
+    with pytest.raises(InputError, match="one row number for each of 2 images"):
+        made(logits, labels, torch.arange(3), FEATURES[index])
+    with pytest.raises(InputError, match="one row for each of 2 images"):
+        made(logits, labels, index, FEATURES)
+
+
+def test_a_stateless_objective_needs_logits_and_labels_only() -> None:
+    class Twice(ElementwiseLoss):
+        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+            return 2 * logits * (labels == PRESENT)
+
+    assert Twice()(torch.ones(1, 2), torch.tensor([[1, 0]])).item() == 1.0
+    assert Twice().penalty([]) == 0.0
+    assert Twice().parameter_groups(0.1) == []
+    assert len(Twice().end_epoch()) == 0
+
+
+@pytest.mark.parametrize("module", [item.name for item in pkgutil.iter_modules(labelgap.losses.__path__)])
+def test_every_file_has_an_example(module: str) -> None:
+    loaded = importlib.import_module(f"labelgap.losses.{module}")
+    assert any(test.examples for test in doctest.DocTestFinder().find(loaded)), f"{module}.py has no doctest"

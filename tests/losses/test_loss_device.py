@@ -1,0 +1,138 @@
+"""Objectives stay on the device: nothing waits for a value, nothing loops over rows or classes, all can be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.losses.batches import EPOCHS, batch_of, forward, prepared, some_batches, some_labels, some_logits
+from tests.losses.reference import Batch, reference_of
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labelgap.losses import methods
+
+WAITING = {
+    "_local_scalar_dense": "a value was read on the host (item, float, int, bool, if)",
+    "_unique2": "the size of the result depends on the values",
+    "bincount": "the size of the result depends on the values",
+    "equal": "a comparison was read on the host",
+    "is_nonzero": "a value was read on the host",
+    "item": "a value was read on the host",
+    "lift_fresh": "a tensor was made from Python's numbers: use new_full, or a buffer",
+    "masked_select": "the size of the result depends on the values",
+    "nonzero": "the size of the result depends on the values",
+    "repeat_interleave": "the size of the result depends on the values",
+    "unique_consecutive": "the size of the result depends on the values",
+    "unique_dim": "the size of the result depends on the values",
+}
+
+
+class Watch(TorchDispatchMode):
+    """Counts what is computed, and remembers what would make a device wait for the host, or the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+        self.problems: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.count += 1
+        if name in WAITING:
+            self.problems.append(f"aten.{name}: {WAITING[name]}")
+        if name in {"index", "index_put", "index_put_"} and any(is_mask(item) for item in args[1]):
+            self.problems.append(f"aten.{name}: a mask as an index; use where")
+        return func(*args, **(kwargs or {}))
+
+
+def is_mask(index: object) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def watched(name: str, batch: Batch, options: Any) -> Watch:
+    """What happens from the logits to their gradient, and in committing what was marked."""
+    made = prepared(name, batch, options, dtype=torch.float32)
+    logits = torch.from_numpy(batch.logits).float().requires_grad_()
+    labels, index, features = map(torch.from_numpy, (batch.labels, batch.index, batch.features.astype(np.float32)))
+    watch = Watch()
+    with watch:
+        torch.autograd.backward(made(logits, labels, index=index, features=features))
+        made.after_step()
+    return watch
+
+
+def sized(rows: int, classes: int) -> Batch:
+    random = np.random.default_rng(0)
+    labels = some_labels("partial", (rows, classes), random)
+    labels[0, 0] = 1
+    return batch_of(labels, some_logits("moderate", (rows, classes), random), epoch=5)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_nothing_waits_for_the_device(name: str) -> None:
+    for options in reference_of(name).options:
+        watch = watched(name, sized(8, 20), options)
+        assert not watch.problems, f"{name} {options}: {watch.problems}"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_larger_batches_are_not_more_operations(name: str) -> None:
+    for options in reference_of(name).options:
+        counts = {shape: watched(name, sized(*shape), options).count for shape in ((4, 6), (32, 6), (4, 48))}
+        assert len(set(counts.values())) == 1, f"{name} {options}: operations for each (B, K): {counts}"
+
+
+@pytest.mark.parametrize(
+    "computation",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool(x.max() > 0),
+        lambda x: x[x > 0],
+        lambda x: torch.masked_select(x, x > 0),
+        lambda x: x * torch.tensor(2.0),
+    ],
+)
+def test_the_watch_sees_what_waits(computation: Any) -> None:
+    with Watch() as watch:
+        computation(torch.ones(3))
+    assert watch.problems
+
+
+@pytest.mark.parametrize("name", methods())
+def test_everything_is_made_where_the_logits_are(name: str) -> None:
+    """On the meta device nothing has a value, and what was left on the CPU does not fit."""
+    for options in reference_of(name).options:
+        batch = sized(8, 20)
+        made = prepared(name, batch, options, dtype=torch.float32).to("meta")
+        logits = torch.empty(8, 20, device="meta", requires_grad=True)
+        loss = forward(made, batch, logits)
+        torch.autograd.backward(loss)
+        assert loss.device.type == "meta"
+        assert logits.grad is not None and logits.grad.device.type == "meta"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_compiled_once_an_objective_follows_the_epoch(name: str) -> None:
+    known, graphs = reference_of(name), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Iterable[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    batch = next(some_batches())
+    made = prepared(name, batch, known.options[-1], dtype=torch.float32)
+    compiled = torch.compile(made, fullgraph=True, dynamic=False, backend=backend)
+    for epoch in EPOCHS:
+        made.set_epoch(epoch)
+        found = []
+        for call in (compiled, made):
+            logits = torch.from_numpy(batch.logits).float().requires_grad_()
+            loss = forward(call, batch, logits)
+            found.append([loss.detach(), *torch.autograd.grad(loss, logits)])
+        torch.testing.assert_close(*found)
+    assert len(graphs) == 1, f"{name} was compiled {len(graphs)} times"

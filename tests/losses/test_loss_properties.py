@@ -1,0 +1,219 @@
+"""What holds for every method, whatever it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.losses.batches import (
+    EPOCHS,
+    batch_of,
+    forward,
+    prepared,
+    reductions_of,
+    some_batches,
+    some_labels,
+    some_logits,
+)
+from tests.losses.reference import Batch, reference_of, references
+from torch import Tensor
+
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.losses import describe_method, loss, method_options, methods
+
+
+def matrix_options(name: str) -> dict[str, Any]:
+    """Plain options, with ``reduction="none"`` where the method has a matrix of entries."""
+    return {**reference_of(name).plain, **({"reduction": "none"} if "none" in reductions_of(name) else {})}
+
+
+def tensor(batch: Batch) -> Tensor:
+    return torch.from_numpy(batch.logits)
+
+
+def permuted(batch: Batch, rows: Any, columns: Any) -> Batch:
+    """The same batch with rows and classes in another order, and its table with the classes in that order."""
+    return replace(
+        batch,
+        logits=np.ascontiguousarray(batch.logits[rows][:, columns]),
+        labels=np.ascontiguousarray(batch.labels[rows][:, columns]),
+        index=batch.index[rows],
+        features=batch.features[rows],
+        table=LabelTable.from_dense(batch.table.to_dense()[:, columns]),
+    )
+
+
+@pytest.mark.parametrize("name", methods())
+def test_images_and_classes_in_another_order_cost_the_same(name: str) -> None:
+    options, random = matrix_options(name), np.random.default_rng(0)
+    for batch in some_batches():
+        rows, columns = random.permutation(8), random.permutation(20)
+        if "index" in describe_method(name).value.needs:
+            columns = np.arange(20)
+        found = forward(prepared(name, batch, options), batch, tensor(batch)).detach().numpy()
+        moved = permuted(batch, rows, columns)
+        again = forward(prepared(name, moved, options), moved, tensor(moved)).detach().numpy()
+        np.testing.assert_allclose(again, found[rows][:, columns] if found.ndim == 2 else found, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, known in references().items() if known.known_as_bce])
+def test_known_labels_cost_what_they_cost_in_binary_cross_entropy(name: str) -> None:
+    options = matrix_options(name)
+    for epoch in EPOCHS:
+        for batch in some_batches(epoch):
+            costs = forward(prepared(name, batch, options), batch, tensor(batch))
+            known = torch.from_numpy(batch.labels) != UNKNOWN
+            target = torch.from_numpy(batch.labels).double().clamp(min=0)
+            entropy = torch.nn.functional.binary_cross_entropy_with_logits(tensor(batch), target, reduction="none")
+            torch.testing.assert_close(costs[known], entropy[known], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_known_labels_are_never_modified(name: str) -> None:
+    for options in reference_of(name).options:
+        for epoch in EPOCHS:
+            for batch in some_batches(epoch):
+                made = prepared(name, batch, options)
+                index = torch.from_numpy(batch.index)
+                modified = made.modified(tensor(batch), torch.from_numpy(batch.labels), index)
+                assert modified.shape == (8, 20)
+                assert modified.dtype == torch.bool
+                assert not modified[torch.from_numpy(batch.labels) != UNKNOWN].any()
+
+
+def odd_batches() -> Iterator[tuple[str, Batch]]:
+    random = np.random.default_rng(1)
+    labels = some_labels("partial", (8, 20), random)
+    column = labels.copy()
+    column[:, 3] = UNKNOWN
+    everything = {
+        "no positive": np.where(labels == PRESENT, UNKNOWN, labels),
+        "no negative": np.where(labels == ABSENT, UNKNOWN, labels),
+        "no unknown": np.where(labels == UNKNOWN, ABSENT, labels),
+        "all positive": np.full_like(labels, PRESENT),
+        "all negative": np.full_like(labels, ABSENT),
+        "all unknown": np.full_like(labels, UNKNOWN),
+        "an unknown column": column,
+        "one row": labels[:1],
+        "one unknown row": np.full_like(labels[:1], UNKNOWN),
+        "one class": labels[:, :1],
+        "no row": labels[:0],
+    }
+    for story, odd in everything.items():
+        for kind in ("moderate", "extreme"):
+            yield f"{story}, {kind}", batch_of(odd.astype(np.int8), some_logits(kind, odd.shape, random), epoch=5)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_odd_batches_give_a_finite_loss_and_gradient(name: str) -> None:
+    known = reference_of(name)
+    for story, batch in odd_batches():
+        for dtype in (torch.float64, torch.float32, torch.float16):
+            logits = tensor(batch).to(dtype).requires_grad_()
+            made = prepared(name, batch, known.plain, dtype=torch.promote_types(dtype, torch.float32))
+            loss = forward(made, batch, logits)
+            torch.autograd.backward(loss)
+            assert loss.shape == (), f"{name}, {story}: the loss is no scalar"
+            assert loss.isfinite(), f"{name}, {story}: the loss is {loss.item()}"
+            assert logits.grad is not None and logits.grad.isfinite().all(), (
+                f"{name}, {story}: a gradient is not finite"
+            )
+
+
+@pytest.mark.parametrize("name", methods())
+def test_nan_means_unknown_in_float_labels(name: str) -> None:
+    known = reference_of(name)
+    for batch in some_batches():
+        made = prepared(name, batch, known.plain)
+        labels = torch.from_numpy(batch.labels).double()
+        labels[labels == UNKNOWN] = torch.nan
+        arguments = {"index": torch.from_numpy(batch.index), "features": torch.from_numpy(batch.features)}
+        torch.testing.assert_close(made(tensor(batch), labels, **arguments), forward(made, batch, tensor(batch)))
+
+
+@pytest.mark.parametrize("name", methods())
+def test_many_heads_at_once_give_what_each_gives_alone(name: str) -> None:
+    known, random = reference_of(name), np.random.default_rng(5)
+    heads = (2, 3)
+    plain = {key: value for key, value in known.plain.items() if key not in known.heads}
+    numbers = {key: torch.tensor([values] * 2, dtype=torch.float64) for key, values in known.heads.items()}
+    for batch in some_batches():
+        logits = torch.from_numpy(np.stack([some_logits("moderate", (8, 20), random) for _ in range(6)]))
+        logits = (logits.view(2, 3, 8, 20) + tensor(batch)).requires_grad_()
+        together = prepared(name, batch, {**plain, **numbers}, heads=heads)
+        losses = forward(together, batch, logits)
+        assert losses.shape == heads
+        (gradients,) = torch.autograd.grad(losses.sum(), logits)
+        for head in np.ndindex(heads):
+            alone = prepared(name, batch, {**plain, **{key: value[head].item() for key, value in numbers.items()}})
+            alone.load_state_dict({key: value[head] for key, value in together.state_dict().items()})
+            own = logits[head].detach().requires_grad_()
+            loss = forward(alone, batch, own)
+            (gradient,) = torch.autograd.grad(loss, own)
+            torch.testing.assert_close(losses[head], loss, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(gradients[head], gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_numbers_of_the_heads_never_change_the_type_of_the_loss(name: str) -> None:
+    known = reference_of(name)
+    batch = next(some_batches())
+    for dtype in (torch.float32, torch.float64):
+        numbers = {key: torch.tensor(values, dtype=dtype) for key, values in known.heads.items()}
+        made = loss(name, **{**known.plain, **numbers})
+        made.prepare(batch.table, heads=(3,))
+        logits = tensor(batch).float().expand(3, 8, 20)
+        assert forward(made, batch, logits).dtype == torch.float32
+        assert forward(made, batch, logits.half()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_number_options_of_a_method_are_tried_per_head(name: str) -> None:
+    numbers = {key for key, default in method_options(name).items() if isinstance(default, int | float)}
+    missing = numbers - {key for key, value in method_options(name).items() if isinstance(value, bool)}
+    missing -= set(reference_of(name).heads)
+    assert not missing, f"name them in heads=… of the reference of '{name}': {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_twenty_steps_on_one_batch_lower_the_loss(name: str) -> None:
+    torch.manual_seed(0)
+    batch = next(batch for number, batch in enumerate(some_batches(epoch=3)) if number == 3)
+    made = prepared(name, batch, reference_of(name).plain, dtype=torch.float32)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 20))
+    groups = [{"params": list(network.parameters())}, *made.parameter_groups(0.02)]
+    optimizer = torch.optim.Adam(groups, lr=0.02)
+    features = torch.from_numpy(batch.features).float()
+    losses = []
+    for _ in range(21):
+        loss = forward(made, batch, network(features)) + made.penalty(network.parameters())
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        made.after_step()
+    assert losses[-1] < losses[0], f"{name}: {losses[0]:.4f} became {losses[-1]:.4f}"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_method_that_looks_at_images_alone_costs_the_mean_of_the_halves_of_a_batch(name: str) -> None:
+    for batch in some_batches():
+        made = prepared(name, batch, reference_of(name).plain)
+        if made.batch_dependent:
+            continue
+        whole = forward(made, batch, tensor(batch))
+        halves = []
+        for part in (slice(0, 4), slice(4, 8)):
+            half = replace(
+                batch,
+                logits=batch.logits[part],
+                labels=batch.labels[part],
+                index=batch.index[part],
+                features=batch.features[part],
+            )
+            halves.append(forward(made, half, tensor(half)).item())
+        np.testing.assert_allclose(np.mean(halves), whole.item(), rtol=1e-9, atol=1e-12)

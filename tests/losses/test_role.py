@@ -1,0 +1,189 @@
+"""`role`: where the estimate starts, how it learns, and how it is handed over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.losses.reference import Answer, Batch, reference_of
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.losses import loss
+from labelgap.losses.role import OnlineLabelEstimation, initial_label_logits, online_label_estimation
+
+IMAGES, CLASSES, FEATURES = 8, 5, 4
+BATCHES = ((6, 1, 3), (0, 7, 2), (5, 4))
+SPREAD, KNOWN = math.log(0.6 / 0.4), math.log(0.995 / 0.005)
+
+
+def a_table(images: int = IMAGES, classes: int = CLASSES) -> LabelTable:
+    random = np.random.default_rng(0)
+    return LabelTable.from_dense(random.choice([PRESENT, ABSENT, UNKNOWN], (images, classes), p=[0.1, 0.1, 0.8]))
+
+
+def role(table: LabelTable, *, seed: int = 0, heads: tuple[int, ...] = (), **options: Any) -> OnlineLabelEstimation:
+    made = loss("role", **{"expected_positives": 1.5, **options})
+    assert isinstance(made, OnlineLabelEstimation)
+    made.prepare(table, seed=seed, heads=heads)
+    return made
+
+
+class Adam:
+    """Adam as its paper has it, on a dense array: what has no gradient now still moves by its moments."""
+
+    def __init__(self, value: NDArray[np.float64], lr: float) -> None:
+        self.value, self.lr, self.steps = value.copy(), lr, 0
+        self.first, self.second = np.zeros_like(value), np.zeros_like(value)
+
+    def step(self, gradient: NDArray[np.float64]) -> None:
+        self.steps += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        mean, square = self.first / (1 - 0.9**self.steps), self.second / (1 - 0.999**self.steps)
+        self.value = self.value - self.lr * mean / (np.sqrt(square) + 1e-8)
+
+
+def test_twelve_steps_of_adam_are_those_of_the_reference() -> None:
+    random, table, lr = np.random.default_rng(1), a_table(), 0.03
+    features, weights = random.normal(0, 1, (IMAGES, FEATURES)), random.normal(0, 1, (FEATURES, CLASSES))
+    made = role(table).double()
+    network = nn.Parameter(torch.from_numpy(weights.copy()))
+    optimizer = torch.optim.Adam([{"params": [network]}, *made.parameter_groups(lr)], lr=lr)
+    head, phi = Adam(weights, lr), Adam(made.phi.detach().numpy(), 10 * lr)
+    moved_outside = 0
+    for number in range(12):
+        index = np.array(BATCHES[number % 3])
+        rows = torch.from_numpy(index)
+        loss = made(torch.from_numpy(features[index]) @ network, table.batch(index), index=rows)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        made.after_step()
+        answer = wanted(table, index, features[index], head.value, phi.value)
+        before = phi.value
+        head.step(features[index].T @ answer.gradient)
+        phi.step(np.asarray(answer.learned["phi"]))
+        moved_outside += int((np.delete(phi.value - before, index, axis=0) != 0).any(axis=1).sum())
+        np.testing.assert_allclose(loss.item(), answer.loss, rtol=1e-12)
+        np.testing.assert_allclose(network.detach().numpy(), head.value, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(made.phi.detach().numpy(), phi.value, rtol=1e-9, atol=1e-12)
+    assert moved_outside == 0 + 3 + 6 + 3 * (5 + 5 + 6), "rows outside the batch move as soon as they have a momentum"
+
+
+def wanted(
+    table: LabelTable,
+    index: NDArray[np.int64],
+    features: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    phi: NDArray[np.float64],
+) -> Answer:
+    """What a batch costs a linear network with these weights, beside these estimates."""
+    labels = table.to_dense()[index]
+    batch = Batch(features @ weights, labels, index, features, table, state={"phi": phi})
+    return reference_of("role").answer(batch, expected_positives=1.5)
+
+
+def test_the_estimate_starts_uniform_in_logits_between_those_of_four_and_six_tenths() -> None:
+    table = a_table(300, 40)
+    phi = role(table).phi.detach().numpy()
+    labels = table.to_dense()
+    free = np.sort(phi[labels == UNKNOWN].astype(np.float64))
+    assert -SPREAD <= free[0] < -0.99 * SPREAD and 0.99 * SPREAD < free[-1] <= SPREAD
+    np.testing.assert_allclose(free, np.linspace(-SPREAD, SPREAD, len(free)), atol=0.02)
+    np.testing.assert_allclose(phi[labels == PRESENT], KNOWN, rtol=1e-6)
+    np.testing.assert_allclose(phi[labels == ABSENT], -KNOWN, rtol=1e-6)
+
+
+def test_the_start_follows_from_the_seed_alone() -> None:
+    table = a_table()
+    torch.manual_seed(1)
+    first = role(table, seed=3).phi
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    assert torch.equal(role(table, seed=3).phi, first)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(role(table, seed=4).phi, first)
+    assert torch.equal(initial_label_logits(table, 3, (2, 2))[1, 0], first)
+
+
+def test_the_estimate_learns_at_ten_times_the_rate() -> None:
+    made = role(a_table())
+    (group,) = made.parameter_groups(0.003)
+    assert group["params"] == [made.phi] and group["lr"] == pytest.approx(0.03)
+    assert [name for name, _ in made.named_parameters()] == ["phi"]
+    with pytest.raises(InputError, match="call prepare"):
+        loss("role").parameter_groups(0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_an_estimate_is_handed_over_clipped(dtype: torch.dtype) -> None:
+    table = a_table()
+    made = role(table)
+    handed = torch.full(table.shape, 0.25, dtype=dtype)
+    handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
+    made.start_from(handed)
+    nearest = math.log(1e-5 / (1 - 1e-5))
+    expected = torch.full(table.shape, math.log(0.25 / 0.75))
+    expected[0, :4] = torch.tensor([nearest, -nearest, nearest, -nearest])
+    torch.testing.assert_close(made.phi.detach(), expected, rtol=1e-3, atol=0)
+    assert made.phi.requires_grad and made.phi.is_leaf
+
+
+def test_what_was_estimated_can_be_handed_over() -> None:
+    table = a_table()
+    first, second = role(table, seed=1), role(table, seed=2)
+    second.start_from(first.estimate())
+    torch.testing.assert_close(second.phi.detach(), first.phi.detach(), rtol=1e-4, atol=1e-5)
+    assert not first.estimate().requires_grad
+    with pytest.raises(InputError, match=r"the estimate has shape \(8, 4\), φ \(8, 5\)"):
+        second.start_from(torch.zeros(8, 4))
+
+
+def test_the_number_of_positives_is_asked_for_before_the_memory_is_taken() -> None:
+    made = loss("role")
+    with pytest.raises(InputError, match="must know how many positives"):
+        made.prepare(a_table())
+    with pytest.raises(InputError, match="lies between 0 and 5"):
+        role(a_table(), expected_positives=6)
+
+
+def test_each_teaches_the_other_but_not_itself() -> None:
+    """The network is taught by the estimate as it is, not by how the estimate could change, and the other way."""
+    logits = torch.tensor([[0.5, -1.0]], requires_grad=True)
+    estimate = torch.tensor([[2.0, -0.3]], requires_grad=True)
+    labels = torch.full((1, 2), UNKNOWN)
+    loss = online_label_estimation(logits, estimate, labels, expected_positives=1.0).mean()
+    torch.autograd.backward(loss)
+
+    def pull(mine: Tensor, other: Tensor) -> Tensor:
+        p, q = torch.sigmoid(mine.detach()), torch.sigmoid(other.detach())
+        return 0.5 * (p - q) / 2 + 0.5 * 2 * (p.sum() - 1) / 4 * p * (1 - p)
+
+    torch.testing.assert_close(logits.grad, pull(logits, estimate))
+    torch.testing.assert_close(estimate.grad, pull(estimate, logits))
+
+
+def test_every_head_learns_its_own_estimate() -> None:
+    table, index = a_table(), torch.tensor([0, 3, 5])
+    logits = torch.randn(3, 3, CLASSES, generator=torch.Generator().manual_seed(0))
+    kappas = torch.tensor([0.5, 1.5, 3.0])
+    together = role(table, heads=(3,), expected_positives=kappas)
+    optimizer = torch.optim.Adam(together.parameter_groups(0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.autograd.backward(together(logits, table.batch(index), index=index).sum())
+        optimizer.step()
+    for head in range(3):
+        alone = role(table, expected_positives=float(kappas[head]))
+        optimizer = torch.optim.Adam(alone.parameter_groups(0.1))
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.autograd.backward(alone(logits[head], table.batch(index), index=index))
+            optimizer.step()
+        torch.testing.assert_close(together.phi[head], alone.phi.detach(), check_dtype=True)

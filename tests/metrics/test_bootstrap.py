@@ -1,0 +1,179 @@
+"""Bootstrap intervals against a loop that draws images and measures them anew."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision, f1
+from labelgap.metrics import bootstrap as room
+from labelgap.metrics.bootstrap import Interval, bootstrap_intervals
+
+Matrix = NDArray[np.float64]
+
+
+def precision_of(scores: Sequence[float], codes: Sequence[int]) -> float | None:
+    """Average precision of one ranking by its definition; None without a present or without an absent entry."""
+    known = [(score, code) for score, code in zip(scores, codes, strict=True) if code != -1]
+    present = [score for score, code in known if code == 1]
+    if not present or len(present) == len(known):
+        return None
+    ratios = [sum(other >= score for other in present) / sum(s >= score for s, _ in known) for score in present]
+    return sum(ratios) / len(ratios)
+
+
+def measures(scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_]) -> list[float | None]:
+    """AP of each class, their mean, the mean over images, F1 micro and macro."""
+    classes = range(codes.shape[1])
+    each = [precision_of(scores[:, k].tolist(), codes[:, k].tolist()) for k in classes]
+    images = [precision_of(scores[i].tolist(), codes[i].tolist()) for i in range(len(codes))]
+    counts = [[0, 0, 0] for _ in classes]
+    for i in range(len(codes)):
+        for k in classes:
+            counts[k][0] += decisions[i, k] and codes[i, k] == 1
+            counts[k][1] += decisions[i, k] and codes[i, k] != -1
+            counts[k][2] += codes[i, k] == 1
+    ratio = [2 * hits / max(predicted + present, 1) for hits, predicted, present in counts]
+    hits, predicted, present = (sum(count[place] for count in counts) for place in range(3))
+    defined = [value for value in each if value is not None]
+    return [
+        *each,
+        _mean(defined),
+        _mean([value for value in images if value is not None]),
+        2 * hits / max(predicted + present, 1),
+        _mean([value for value, one in zip(ratio, each, strict=True) if one is not None]),
+    ]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def reference(
+    scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_], resamples: int, seed: int
+) -> list[Interval]:
+    """Draw images with replacement, measure, and lay 1.96 standard deviations around the measure, as logits."""
+    random = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(resamples):
+        rows = random.integers(0, len(codes), len(codes))
+        drawn.append(measures(scores[rows], codes[rows], decisions[rows]))
+    found = []
+    for place, middle in enumerate(measures(scores, codes, decisions)):
+        assert middle is not None
+        spread = statistics.stdev(value for row in drawn if (value := row[place]) is not None)
+        center, reach = math.log(middle / (1 - middle)), 1.959963984540054 * spread / (middle * (1 - middle))
+        found.append((1 / (1 + math.exp(reach - center)), 1 / (1 + math.exp(-reach - center))))
+    return found
+
+
+@pytest.fixture
+def batch() -> tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]:
+    """Forty images of three classes, with ties and with unknown labels."""
+    random = np.random.default_rng(3)
+    codes = (random.random((40, 3)) < 0.4).astype(np.int8)
+    scores = np.round(random.normal(size=codes.shape) + codes, 1)
+    codes[random.random(codes.shape) < 0.2] = -1
+    return scores, codes, scores > 0.5
+
+
+def test_every_interval_is_that_of_the_loop(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
+    scores, codes, decisions = batch
+    found = bootstrap_intervals(scores, codes, decisions, resamples=30, seed=5)
+    expected = reference(scores, codes, decisions, resamples=30, seed=5)
+    mine = [*found.average_precision, found.map, found.map_samples, found.f1_micro, found.f1_macro]
+    assert None not in mine
+    np.testing.assert_allclose(np.array(mine, dtype=np.float64), np.array(expected), atol=1e-6)
+
+
+def test_how_many_resamples_are_drawn_at_once_changes_nothing(
+    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bootstrap_intervals(*batch, resamples=50)
+    monkeypatch.setattr(room, "_DRAWN_AT_ONCE", 7 * 40)
+    in_pieces = bootstrap_intervals(*batch, resamples=50)
+    assert in_pieces.map == pytest.approx(whole.map) and in_pieces.f1_macro == pytest.approx(whole.f1_macro)
+
+
+def test_unknown_entries_have_no_part(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
+    scores, codes, decisions = batch
+    other = np.where(codes == -1, 99.0, scores)
+    wild = np.where(codes == -1, ~decisions, decisions)
+    assert bootstrap_intervals(other, codes, wild) == bootstrap_intervals(scores, codes, decisions)
+
+
+def test_an_interval_holds_the_measure_and_is_the_same_every_time(
+    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]],
+) -> None:
+    scores, codes, decisions = batch
+    found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
+    assert found == bootstrap_intervals(scores, codes, decisions)
+    assert found != bootstrap_intervals(scores, codes, decisions, seed=1)
+    chance = decisions.astype(np.float64)
+    for interval, middle in (
+        (found.map, average_precision(scores, codes)),
+        (found.map_samples, average_precision(scores, codes, average="samples")),
+        (found.f1_micro, f1(chance, codes, average="micro")),
+        (found.f1_macro, f1(chance, codes)),
+    ):
+        assert interval is not None and 0 < interval[0] < middle < interval[1] < 1
+    wider = bootstrap_intervals(scores, codes, level=0.99)
+    assert wider.map is not None and found.map is not None and wider.map[0] < found.map[0]
+    assert wider.f1_micro is None and wider.resamples == 1000
+
+
+def test_too_few_labels_have_no_interval() -> None:
+    scores = np.arange(40.0).reshape(20, 2) % 7
+    codes = np.full((20, 2), -1, dtype=np.int8)
+    codes[:4], codes[4:, 0] = 1, 0
+    found = bootstrap_intervals(scores, codes, scores > 3)
+    assert found.average_precision == (None, None)
+    assert found.map is None and found.f1_macro is None and found.f1_micro is None
+
+
+def test_a_perfect_ranking_has_no_interval_since_nothing_varies() -> None:
+    codes = np.repeat([[1], [0]], 10, axis=0)
+    assert bootstrap_intervals(codes.astype(float), codes).average_precision == (None,)
+
+
+def test_nothing_known_and_no_image_give_nothing() -> None:
+    for count in (0, 5):
+        found = bootstrap_intervals(np.zeros((count, 2)), np.full((count, 2), -1), np.zeros((count, 2), dtype=bool))
+        assert found.map is None and found.map_samples is None and found.average_precision == (None, None)
+
+
+def test_much_work_is_bounded(
+    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_MOST_WORK", 1)
+    assert bootstrap_intervals(*batch).resamples == 100
+
+
+@pytest.mark.parametrize(("resamples", "level"), [(1, 0.95), (100, 0.0), (100, 1.0)])
+def test_what_cannot_be_is_refused(resamples: int, level: float) -> None:
+    with pytest.raises(InputError, match="resamples"):
+        bootstrap_intervals([[0.5]], [[1]], resamples=resamples, level=level)
+
+
+def test_nine_in_ten_intervals_hold_the_true_value() -> None:
+    """The 95 % are of large samples; with a dozen presents it is a little less."""
+    random = np.random.default_rng(0)
+
+    def drawn(count: int) -> tuple[Matrix, NDArray[np.int8]]:
+        codes = (random.random((count, 1)) < 0.15).astype(np.int8)
+        return random.normal(size=codes.shape) + 1.5 * codes, codes
+
+    truth = average_precision(*drawn(300_000))
+    held = []
+    for _ in range(200):
+        interval = bootstrap_intervals(*drawn(90), resamples=150).average_precision[0]
+        if interval is not None:
+            held.append(interval[0] <= truth <= interval[1])
+    assert 0.88 <= sum(held) / len(held) <= 0.99

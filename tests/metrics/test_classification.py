@@ -1,0 +1,228 @@
+"""Precision, recall and F1 against loops, against scikit-learn, and what must always hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.metrics import precision_recall_fscore_support
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.table import LabelTable
+from labelgap.metrics import f1, precision, recall
+from labelgap.metrics.classification import ClassificationMetric
+from labelgap.metrics.validation import Average, Empty
+
+Array = NDArray[Any]
+METRICS: dict[str, ClassificationMetric] = {"precision": precision, "recall": recall, "f1": f1}
+AVERAGES: tuple[Average, ...] = ("macro", "micro", "samples")
+
+
+def reference_of_one(name: str, scores: list[float], labels: list[int], thresholds: list[float]) -> float:
+    """One value from true and false positives and negatives, counted one entry at a time."""
+    hits = false_alarms = misses = 0
+    for score, label, threshold in zip(scores, labels, thresholds, strict=True):
+        if label == UNKNOWN:
+            continue
+        said = score >= threshold
+        hits += said and label == PRESENT
+        false_alarms += said and label == ABSENT
+        misses += not said and label == PRESENT
+    above, below = {
+        "precision": (hits, hits + false_alarms),
+        "recall": (hits, hits + misses),
+        "f1": (2 * hits, 2 * hits + false_alarms + misses),
+    }[name]
+    return above / below if below else 0.0
+
+
+def reference(
+    name: str, scores: Array, labels: Array, thresholds: Array, average: str, empty: str
+) -> tuple[float, int]:
+    cuts = np.broadcast_to(thresholds, scores.shape)
+    if average == "micro":
+        parts = [(scores.ravel(), labels.ravel(), cuts.ravel())]
+    elif average == "samples":
+        parts = list(zip(scores, labels, cuts, strict=True))
+    else:
+        parts = list(zip(scores.T, labels.T, cuts.T, strict=True))
+    values = [
+        reference_of_one(name, score.tolist(), label.tolist(), cut.tolist())
+        for score, label, cut in parts
+        if empty == "zero" or {PRESENT, ABSENT} <= set(label.tolist())
+    ]
+    return (sum(values) / len(values) if values else math.nan), len(values)
+
+
+def draw(seed: int) -> tuple[Array, Array]:
+    """Probabilities on a grid, so that some are on the threshold, and labels with classes of every kind."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 11, (20, 8)) / 10
+    labels = rng.choice([UNKNOWN, ABSENT, PRESENT], size=(20, 8), p=[0.4, 0.3, 0.3]).astype(np.int8)
+    labels[labels[:, 0] == ABSENT, 0] = UNKNOWN
+    labels[labels[:, 1] == PRESENT, 1] = UNKNOWN
+    labels[:, 2] = UNKNOWN
+    scores[:, 3] = 0.1
+    labels[0] = UNKNOWN
+    labels[1, 3:] = PRESENT
+    labels[2, 3:] = ABSENT
+    return scores, labels
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("empty", ["skip", "zero"])
+@pytest.mark.parametrize("per_class", [False, True])
+def test_every_mean_is_what_the_counts_say(name: str, average: Average, empty: Empty, per_class: bool) -> None:
+    for seed in range(3):
+        scores, labels = draw(seed)
+        threshold = np.linspace(0.2, 0.8, 8) if per_class else np.array(0.5)
+        value, counted = METRICS[name](scores, labels, threshold, average, empty, return_counted=True)
+        expected, expected_counted = reference(name, scores, labels, threshold, average, empty)
+        assert counted == expected_counted
+        assert value == pytest.approx(expected, abs=1e-12)
+        assert type(value) is float
+        assert type(counted) is int
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_each_class_is_what_its_counts_say_and_nan_where_it_is_not_counted(name: str) -> None:
+    scores, labels = draw(3)
+    values, counted = METRICS[name](scores, labels, average=None, return_counted=True)
+    assert np.isnan(values[:3]).all()
+    assert counted == 5
+    for k in range(3, 8):
+        expected = reference_of_one(name, scores[:, k].tolist(), labels[:, k].tolist(), [0.5] * 20)
+        assert values[k] == pytest.approx(expected, abs=1e-12)
+    assert values[3] == 0
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "samples", None])
+def test_full_labels_give_what_scikit_learn_gives_with_zero_division_zero(average: Any) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.random((30, 6))
+    labels = (rng.random((30, 6)) < 0.4).astype(np.int8)
+    labels[:, 0], labels[:, 1], labels[5], labels[6] = 0, 1, 0, 1
+    scores[:, 2] = 0.2
+    threshold = np.linspace(0.3, 0.7, 6)
+    expected = precision_recall_fscore_support(labels, scores >= threshold, average=average, zero_division=0)
+    for name, value in zip(METRICS, expected, strict=False):
+        ours = METRICS[name](scores, labels, threshold, average=average, empty="zero")
+        np.testing.assert_allclose(ours, value, atol=1e-12)
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_without_an_empty_class_the_default_is_scikit_learn_as_well(average: Any) -> None:
+    rng = np.random.default_rng(1)
+    scores, labels = rng.random((40, 5)), (rng.random((40, 5)) < 0.4).astype(np.int8)
+    expected = precision_recall_fscore_support(labels, scores >= 0.5, average=average)
+    for name, value in zip(METRICS, expected, strict=False):
+        assert METRICS[name](scores, labels, average=average) == pytest.approx(value, abs=1e-12)
+
+
+def test_a_score_on_the_threshold_is_present_in_the_precision_of_the_scores() -> None:
+    labels = [[1], [0]]
+    for dtype in (np.float32, np.float64):
+        scores = np.array([[0.9], [0.8]], dtype=dtype)
+        assert f1(scores, labels, threshold=0.9) == 1
+        assert f1(scores, labels, threshold=[0.9]) == 1
+        assert f1(scores, labels, threshold=torch.tensor([0.9], dtype=torch.float64)) == 1
+
+
+def test_a_class_with_positives_only_is_not_counted_even_for_recall() -> None:
+    scores, labels = [[0.9, 0.9], [0.9, 0.1]], [[1, 1], [-1, 0]]
+    for metric in METRICS.values():
+        assert metric(scores, labels, return_counted=True) == (1.0, 1)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_nothing_to_count_gives_nan_and_zero_without_a_warning(average: Average) -> None:
+    for metric in METRICS.values():
+        value, counted = metric([[0.5, 0.2]], [[1, -1]], average=average, return_counted=True)
+        assert math.isnan(value)
+        assert counted == 0
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_tables_without_a_row_or_a_column_count_nothing(shape: tuple[int, int]) -> None:
+    for metric in METRICS.values():
+        assert math.isnan(metric(np.zeros(shape), np.zeros(shape, dtype=np.int8)))
+
+
+entries = st.lists(
+    st.tuples(st.integers(0, 10), st.sampled_from([UNKNOWN, ABSENT, PRESENT]), st.integers(0, 10)),
+    min_size=6,
+    max_size=24,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(entries)
+def test_what_is_predicted_for_unknown_entries_has_no_influence(some: list[tuple[int, int, int]]) -> None:
+    some = some[: len(some) // 2 * 2]
+    scores = np.array([score for score, _, _ in some]).reshape(-1, 2) / 10
+    labels = np.array([label for _, label, _ in some], dtype=np.int8).reshape(-1, 2)
+    other = np.where(labels == UNKNOWN, np.array([x for _, _, x in some]).reshape(-1, 2) / 10, scores)
+    for metric in METRICS.values():
+        for average in AVERAGES:
+            before = metric(scores, labels, average=average, return_counted=True)
+            assert before == pytest.approx(
+                metric(other, labels, average=average, return_counted=True), abs=1e-12, nan_ok=True
+            )
+
+
+@settings(max_examples=30, deadline=None)
+@given(entries)
+def test_f1_lies_between_precision_and_recall_and_order_changes_nothing(some: list[tuple[int, int, int]]) -> None:
+    scores = np.array([[score / 10] for score, _, _ in some])
+    labels = np.array([[label] for _, label, _ in some], dtype=np.int8)
+    found = [metric(scores, labels, empty="zero") for metric in (precision, f1, recall)]
+    if min(found) > 0:
+        assert min(found[0], found[2]) - 1e-12 <= found[1] <= max(found[0], found[2]) + 1e-12
+    assert found == [metric(scores[::-1], labels[::-1], empty="zero") for metric in (precision, f1, recall)]
+
+
+def test_tensors_lists_and_label_tables_give_the_same() -> None:
+    scores, labels = draw(4)
+    expected = f1(scores, labels)
+    assert f1(scores.tolist(), labels.tolist()) == expected
+    assert f1(torch.tensor(scores, requires_grad=True), torch.tensor(labels)) == expected
+    assert f1(scores, np.where(labels == UNKNOWN, np.nan, labels)) == expected
+    assert f1(scores, LabelTable.from_dense(labels), threshold=[0.5] * 8) == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "threshold", "message"),
+    [
+        ([[0.1, 4.0]], 0.5, "scores run from 0.1 to 4, .*give the sigmoid"),
+        ([[-0.1, 0.4]], 0.5, "scores run from -0.1 to 0.4"),
+        ([[0.1, math.nan]], 0.5, "must be finite"),
+        ([[0.1, 0.2, 0.3]], 0.5, r"scores are \(1, 3\) and labels \(1, 2\)"),
+        ([[0.1, 0.2]], [0.5], "threshold must be a number, or 2 of them"),
+        ([[0.1, 0.2]], [[0.5, 0.5]], "threshold must be a number, or 2 of them"),
+        ([[0.1, 0.2]], "half", "threshold must be a number, or 2 of them"),
+        ([[0.1, 0.2]], [0.5, math.nan], "threshold is NaN"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(scores: Any, threshold: Any, message: str) -> None:
+    for metric in METRICS.values():
+        with pytest.raises(InputError, match=message):
+            metric(scores, [[1, 0]], threshold)
+
+
+def test_rounding_beyond_one_is_still_a_probability() -> None:
+    assert f1(np.array([[1 + 2e-7], [-1e-9]]), [[1], [0]]) == 1
+
+
+@pytest.mark.parametrize("option", ["average", "empty"])
+def test_an_option_that_does_not_exist_is_refused(option: str) -> None:
+    call: Any = f1
+    with pytest.raises(UnknownNameError, match="there is no"):
+        call([[0.1]], [[1]], **{option: "weighted"})

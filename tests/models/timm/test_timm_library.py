@@ -1,0 +1,100 @@
+"""What happens around timm: when it is imported, when it is missing, and when torchvision does not fit torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.models import (
+    backbone_info,
+    backbone_names,
+    check_backbone,
+    count_timm_models,
+    create_backbone,
+    is_pretrained,
+    list_backbones,
+)
+
+SHIM = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+
+
+def python(code: str, path: str) -> str:
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return done.stdout.strip()
+
+
+def test_timm_is_left_asleep_until_it_is_asked_for_and_then_the_shim_serves_it() -> None:
+    code = (
+        "import sys, labelgap, labelgap.models as m; m.describe(); m.count_timm_models(); m.is_pretrained('resnet50');"
+        "m.create('small-cnn'); print([n for n in ('timm', 'torchvision', 'huggingface_hub') if n in sys.modules]);"
+        "m.check_name('timm:resnet18'); print('timm' in sys.modules)"
+    )
+    pytest.importorskip("timm")
+    assert python(code, SHIM) == "[]\nTrue"
+
+
+def test_a_torchvision_that_does_not_fit_is_named_each_time() -> None:
+    code = """
+try:
+    import torchvision
+    print("fits")
+except Exception:
+    from labelgap.models import check_backbone, create
+    for ask in (check_backbone, create, check_backbone):
+        try:
+            ask("timm:resnet18")
+        except Exception as error:
+            print(type(error).__name__, error)
+"""
+    said = python(code, "").splitlines()
+    if said == ["fits"]:
+        pytest.skip("this torchvision fits this torch")
+    assert len(said) == 3
+    for line in said:
+        assert line.startswith("InputError timm cannot be imported: the torchvision that is installed does not fit")
+        assert "pip install torch torchvision" in line
+
+
+def test_without_timm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    for name in ("timm:resnet18", "resnet50"):
+        for ask in (check_backbone, create_backbone):
+            with pytest.raises(InputError, match=r"pip install 'labelgap\[timm\]'"):
+                ask(name)
+    with pytest.raises(InputError, match=r"pip install 'labelgap\[timm\]'"):
+        is_pretrained("timm:resnet18")
+    assert count_timm_models() is None
+    assert is_pretrained("resnet50") and [row.name for row in list_backbones()] == backbone_names()
+
+
+def test_models_are_counted_without_importing_them() -> None:
+    timm: Any = pytest.importorskip("timm")
+    assert count_timm_models() == len(timm.list_models())
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet101"])
+def test_what_is_written_down_of_a_short_name_is_what_timm_says(name: str) -> None:
+    pytest.importorskip("timm")
+    short, full = backbone_info(name), backbone_info(f"timm:{name}.tv_in1k")
+    assert (short.parameters, short.width, short.input) == (full.parameters, full.width, full.input)
+    assert (short.source, short.license) == (full.source, full.license)
+
+
+@pytest.mark.parametrize(
+    ("name", "license"),
+    [
+        ("timm:vit_tiny_patch16_224", "Apache-2.0"),
+        ("timm:convnextv2_atto", "CC-BY-NC-4.0, not for commercial use"),
+        ("timm:vit_small_patch16_dinov3", "dinov3-license"),
+        ("timm:legacy_xception", "Apache-2.0"),
+    ],
+)
+def test_licenses_are_told_as_timm_knows_them(name: str, license: str) -> None:
+    pytest.importorskip("timm")
+    assert backbone_info(name).license == license

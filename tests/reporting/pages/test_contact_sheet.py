@@ -1,0 +1,81 @@
+"""The page of images with their labels: self-contained, without metadata, the three states told apart."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelgap.data import Dataset, FileImages, Split, load
+from labelgap.labels import LabelTable
+from labelgap.reporting.pages.contact_sheet import contact_sheet_images, write_contact_sheet
+
+CLASSES = ("cat", "<script>alert(1)</script>", *(f"tag {number}" for number in range(12)))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    """Thirty photos that know where they were taken."""
+    random = np.random.default_rng(0)
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    names = [f"{number} & more.jpg" for number in range(30)]
+    for name in names:
+        pixels = random.integers(0, 255, (300, 400, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif)
+    codes = random.choice([1, 0, -1], (30, len(CLASSES)), p=[0.1, 0.3, 0.6])
+    codes[0], codes[1] = 0, -1
+    codes[0, 0] = 1
+    table = LabelTable.from_dense(codes, CLASSES, names)
+    return Dataset("my <tags>", Split("train", FileImages(tmp_path, names), table), rules=("a rule & more",))
+
+
+def test_a_card_tells_the_three_states_apart(data: Dataset) -> None:
+    known, unknown = contact_sheet_images([(data.train, 0), (data.train, 1)])
+    assert known.present == ("cat",) and len(known.absent) == 8 and known.more_absent == 5 and known.unknown == 0
+    assert unknown.present == () and unknown.absent == () and unknown.unknown == len(CLASSES)
+    assert known.picture.startswith("data:image/jpeg;base64,") and known.trouble == ""
+
+
+def test_the_page_loads_nothing_and_escapes_everything(data: Dataset, tmp_path: Path) -> None:
+    path = write_contact_sheet(data, tmp_path / "page.html")
+    text = path.read_text(encoding="utf-8")
+    assert "<script" not in text and "&lt;script&gt;" in text and "my &lt;tags&gt;" in text
+    assert "http://" not in text and "https://" not in text and "<link" not in text
+    assert "Content-Security-Policy" in text and "a rule &amp; more" in text
+    assert text.count("data:image/") == 24 + 12
+    assert "What looks wrong" in text and "1 image with no label at all" in text
+
+
+def test_thumbnails_are_small_and_carry_no_metadata(data: Dataset, tmp_path: Path) -> None:
+    text = write_contact_sheet(data, tmp_path / "page.html").read_text(encoding="utf-8")
+    for found in re.findall(r"data:image/jpeg;base64,([^\"]+)", text):
+        blob = base64.b64decode(found)
+        assert b"taken at home" not in blob
+        with Image.open(io.BytesIO(blob)) as picture:
+            assert max(picture.size) <= 224 and not picture.getexif()
+
+
+def test_images_can_be_left_out(data: Dataset, tmp_path: Path) -> None:
+    text = write_contact_sheet(data, tmp_path / "page.html", images=False).read_text(encoding="utf-8")
+    assert "data:image/" not in text and "0 &amp; more.jpg" in text and "thumbnails" not in text
+
+
+def test_an_image_that_cannot_be_read_says_so_in_its_place(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "3 & more.jpg").write_bytes(b"")
+    (card,) = contact_sheet_images([(data.train, 3)])
+    assert card.picture == "" and "is empty" in card.trouble
+    write_contact_sheet(data, tmp_path / "page.html")
+
+
+def test_the_choice_is_the_same_every_time_and_rare_classes_are_there(tmp_path: Path) -> None:
+    data = load("digits", train=60, val=10, test=10)
+    one = write_contact_sheet(data, tmp_path / "one.html").read_text(encoding="utf-8")
+    two = write_contact_sheet(data, tmp_path / "two.html").read_text(encoding="utf-8")
+    assert one == two
+    assert one.count('class="sought"') == 10 and "One of each of the rarest classes" in one

@@ -1,0 +1,186 @@
+"""The better table: people's decisions laid over what was observed, and nothing else unless asked for."""
+
+from __future__ import annotations
+
+import csv
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.review.sample_photos import TAGS, make_photos
+
+import labelgap as lg
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data.dataset import Dataset
+from labelgap.labels import Revision, Revisions
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import ReviewFolder, create_random_review, open_review_folder
+from labelgap.review.apply import apply_decisions
+from labelgap.review.events import Decision, Undo
+from labelgap.review.label_key import LabelKey
+from labelgap.review.store import FILE, DecisionStore
+from labelgap.training.config.schema import RunConfig, write_config
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    return make_photos(tmp_path)
+
+
+@pytest.fixture
+def drawn(data: Dataset, tmp_path: Path) -> ReviewFolder:
+    return create_random_review(data, "train", 5, 0, tmp_path / "review")
+
+
+def decide(folder: Path, *said: tuple[str, str, str, int]) -> None:
+    store = DecisionStore(folder / FILE)
+    made = [Decision(LabelKey(split, image, name), value, uuid.uuid4().hex) for split, image, name, value in said]
+    store.append(made, reviewer="anna", client="window-1")
+    store.close()
+
+
+SAID = (
+    ("train", "0.jpg", "dog", PRESENT),
+    ("train", "0.jpg", "owl", ABSENT),
+    ("train", "1.jpg", "owl", PRESENT),  # was absent
+    ("train", "2.jpg", "cat", UNKNOWN),  # was absent, and nobody can tell
+    ("train", "2.jpg", "dog", UNKNOWN),  # was unknown, and stays it
+    ("val", "6.jpg", "cat", PRESENT),
+)
+EXPECTED = """image,split,cat,dog,owl
+0.jpg,train,1,1,0
+1.jpg,train,,1,1
+2.jpg,train,,,
+3.jpg,train,,,1
+4.jpg,train,,1,
+5.jpg,val,1,,
+6.jpg,val,1,0,
+7.jpg,test,,1,0
+"""
+
+
+def test_decisions_become_cells_and_all_else_stays_as_it_was(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, *SAID)
+    written = apply_decisions(drawn, tmp_path / "better.csv")
+    assert (tmp_path / "better.csv").read_text() == EXPECTED
+    assert (tmp_path / "tags.csv").read_text() == TAGS
+    assert written.changed == {"review": 5} and written.decided == 6
+
+
+def test_the_new_table_is_read_back_without_a_word_more(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, *SAID)
+    written = apply_decisions(drawn, tmp_path / "better.csv")
+    back = lg.load("csv", tmp_path / "better.csv", images=tmp_path / "photos", duplicates="off")
+    for mine, theirs in zip(written.data.splits, back.splits, strict=True):
+        assert mine.name == theirs.name and mine.labels == theirs.labels
+    apply_decisions(drawn, tmp_path / "other.parquet")
+    back = lg.load("parquet", tmp_path / "other.parquet", images=tmp_path / "photos", duplicates="off")
+    assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
+
+
+def test_beside_it_stands_who_said_what_and_when(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, *SAID)
+    written = apply_decisions(drawn, tmp_path / "better.csv")
+    with written.provenance.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = [(row["image"], row["class"], row["before"], row["after"], row["source"], row["author"]) for row in rows]
+    assert told == [
+        ("0.jpg", "dog", "unknown", "present", "review", "anna"),
+        ("0.jpg", "owl", "unknown", "absent", "review", "anna"),
+        ("1.jpg", "owl", "absent", "present", "review", "anna"),
+        ("2.jpg", "cat", "absent", "unknown", "review", "anna"),
+        ("6.jpg", "cat", "unknown", "present", "review", "anna"),
+    ]
+    assert all(row["time"].endswith("+00:00") for row in rows)
+
+
+def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, *SAID)
+    store = DecisionStore(drawn.path / FILE)
+    undos = [Undo(event.id, uuid.uuid4().hex) for event in store.counting()]
+    store.append(undos, reviewer="anna", client="window-1")
+    store.close()
+    apply_decisions(drawn, tmp_path / "same.csv")
+    assert (tmp_path / "same.csv").read_text() == TAGS
+
+
+@pytest.fixture
+def run(data: Dataset, tmp_path: Path) -> ReviewFolder:
+    """The folder of a run whose method revised labels; it was not finished, so all its revisions count."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    settings = {"method": "ll-cp", "why": "as asked", "backbone": "small-cnn", "protocol": "linear", "epochs": 3}
+    numbers = {
+        "lr": 0.1,
+        "backbone_lr": 0.1,
+        "batch_size": 4,
+        "flip": False,
+        "seed": 0,
+        "select": "last",
+        "trace": "off",
+    }
+    write_config(folder, RunConfig.checked(data=dict(data.recipe), classes=data.classes, **settings, **numbers))
+    (folder / "metrics.jsonl").write_text("")
+    Revisions(
+        [
+            Revision("0.jpg", "dog", PRESENT, "ll-cp", epoch=1),
+            Revision("3.jpg", "cat", PRESENT, "ll-cp", epoch=2),
+            Revision("1.jpg", "owl", PRESENT, "ll-cp", epoch=2),  # observed absent: a model never overrules that
+            Revision("4.jpg", "cat", PRESENT, "ll-cp", target=0.8, epoch=2),
+        ]
+    ).to_parquet(folder / "revisions.parquet")
+    return open_review_folder(folder)
+
+
+def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
+    run: ReviewFolder, tmp_path: Path
+) -> None:
+    decide(run.path, ("train", "0.jpg", "dog", ABSENT))
+    apply_decisions(run, tmp_path / "people.csv")
+    assert "0.jpg,train,1,0," in (tmp_path / "people.csv").read_text()
+    assert "3.jpg,train,,,1" in (tmp_path / "people.csv").read_text()
+
+    written = apply_decisions(run, tmp_path / "both.csv", ["ll-cp"])
+    text = (tmp_path / "both.csv").read_text()
+    assert "0.jpg,train,1,0," in text and "3.jpg,train,1,,1" in text and "1.jpg,train,,1,0" in text
+    assert "4.jpg,train,,1," in text and written.soft == 1
+    assert written.changed == {"review": 1, "ll-cp": 1}
+    assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
+
+
+def test_peoples_decisions_may_be_named_as_a_source(drawn: ReviewFolder, tmp_path: Path) -> None:
+    plain, named = (apply_decisions(drawn, tmp_path / f"{len(s)}.csv", s) for s in ([], ["review"]))
+    assert plain.path.read_text() == named.path.read_text()
+
+
+def test_a_source_that_revised_nothing_is_named(run: ReviewFolder, drawn: ReviewFolder, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'll-cp'"):
+        apply_decisions(run, tmp_path / "a.csv", ["ll-ct"])
+    with pytest.raises(UnknownNameError, match="No method revised"):
+        apply_decisions(drawn, tmp_path / "a.csv", ["ll-cp"])
+    assert not (tmp_path / "a.csv").exists()
+
+
+def test_the_data_themselves_and_other_files_are_never_overwritten(drawn: ReviewFolder, tmp_path: Path) -> None:
+    for force in (False, True):
+        with pytest.raises(InputError, match="never overwritten"):
+            apply_decisions(drawn, tmp_path / "tags.csv", force=force)
+    (tmp_path / "tags.provenance.csv").unlink(missing_ok=True)
+    assert (tmp_path / "tags.csv").read_text() == TAGS
+    (tmp_path / "other.csv").write_text("mine")
+    with pytest.raises(InputError, match="--force"):
+        apply_decisions(drawn, tmp_path / "other.csv")
+    assert (tmp_path / "other.csv").read_text() == "mine"
+    apply_decisions(drawn, tmp_path / "other.csv", force=True)
+    with pytest.raises(InputError, match=r"other\.csv is there already|provenance"):
+        apply_decisions(drawn, tmp_path / "other.csv")
+    with pytest.raises(InputError, match=r"\.csv or \.parquet"):
+        apply_decisions(drawn, tmp_path / "other.txt")
+
+
+def test_a_decision_about_an_image_that_is_gone_is_an_error(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, ("train", "gone.jpg", "dog", PRESENT))
+    with pytest.raises(InputError, match=r"gone\.jpg"):
+        apply_decisions(drawn, tmp_path / "better.csv")
+    assert not (tmp_path / "better.csv").exists()

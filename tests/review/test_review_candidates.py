@@ -1,0 +1,158 @@
+"""Candidates as the audit writes them: ids, order, what is merged, what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.review.sample_run import SCHEMA, Row
+
+from labelgap.core.errors import RunError
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.review.candidates import KINDS, MISSING, RANDOM, WRONG, Candidates
+from labelgap.review.label_key import LabelKey, candidate_id
+
+ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
+
+
+def write(path: Path, rows: list[Row], about: object = ABOUT) -> Path:
+    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in SCHEMA]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    table = pa.table(arrays, schema=SCHEMA).replace_schema_metadata({b"labelgap": json.dumps(about).encode()})
+    pq.write_table(table, path)
+    return path
+
+
+def ranked(count: int, kind: str = "missing", name: str = "dog", start: int = 0) -> list[Row]:
+    return [
+        (f"{kind}-{row + start}.jpg", "train", name, 0.9 - row / 10_000, kind, UNKNOWN, row + 1, row + 1)
+        for row in range(count)
+    ]
+
+
+def test_an_id_means_the_same_label_whatever_else_is_in_the_file(tmp_path: Path) -> None:
+    first = Candidates(write(tmp_path / "a.parquet", ranked(3)), ["cat", "dog"])
+    other = Candidates(write(tmp_path / "b.parquet", ranked(1, "wrong") + ranked(3)), ["dog", "owl", "cat"])
+    for number in range(3):
+        identity = f"{int(first.columns.ids[number]):016x}"
+        found = other.index(identity)
+        assert found is not None
+        assert other.entry(found) == first.entry(number) and candidate_id(first.entry(number)) == identity
+
+
+def test_a_label_is_found_by_its_names_and_a_stranger_is_not(tmp_path: Path) -> None:
+    candidates = Candidates(write(tmp_path / "a.parquet", ranked(5)), ["dog"])
+    assert candidates.number_of(LabelKey("train", "missing-3.jpg", "dog")) == 3
+    assert candidates.number_of(LabelKey("val", "missing-3.jpg", "dog")) is None
+    for wrong in ("", "zz", "0" * 16, "f" * 40, "-1"):
+        assert candidates.index(wrong) is None and candidates.image_index(wrong) is None
+
+
+def test_one_in_ten_of_what_is_shown_is_random_and_ranks_are_kept(tmp_path: Path) -> None:
+    rows = ranked(90) + ranked(12, "random")
+    candidates = Candidates(write(tmp_path / "a.parquet", rows), ["dog"])
+    shown = candidates.listed(0)
+    kinds = candidates.columns.kind[shown]
+    assert len(shown) == 102
+    for start in range(0, 100, 10):
+        assert (kinds[start : start + 10] == RANDOM).sum() == 1
+    for kind in (MISSING, RANDOM):
+        assert np.all(np.diff(candidates.columns.class_rank[shown][kinds == kind]) == 1)
+    places = np.flatnonzero(kinds == RANDOM)[:10] % 10
+    assert len(set(places.tolist())) > 2, "the random ones stand where they can be foretold"
+
+
+def test_a_label_that_is_ranked_and_random_is_shown_once_at_the_earlier_place(tmp_path: Path) -> None:
+    late: Row = ("missing-59.jpg", "train", "dog", 0.1, "random", UNKNOWN, 1, 1)
+    early: Row = ("missing-0.jpg", "train", "dog", 0.9, "random", UNKNOWN, 2, 2)
+    candidates = Candidates(write(tmp_path / "a.parquet", [*ranked(60), late, early]), ["dog"])
+    columns = candidates.columns
+    assert len(candidates) == 60 and (columns.kind == MISSING).all()
+    assert {columns.random_rank[59], columns.random_rank[0]} == {1, 2}
+    shown = candidates.listed(0).tolist()
+    assert shown.index(59) < 10 and shown.index(0) <= 1
+
+
+def test_labels_that_look_wrong_are_listed_apart(tmp_path: Path) -> None:
+    wrong: list[Row] = [(f"w{n}.jpg", "val", "cat", 0.1, "wrong", PRESENT, n + 1, n + 1) for n in range(4)]
+    candidates = Candidates(write(tmp_path / "a.parquet", ranked(3) + wrong), ["dog", "cat"])
+    assert candidates.columns.kind[candidates.listed(1, wrong=True)].tolist() == [WRONG] * 4
+    assert not len(candidates.listed(1)) and len(candidates.listed(0)) == 3
+
+
+def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        ("a.jpg", "train", "dog", 0.5, "missing", UNKNOWN, 3, 2),
+        ("b.jpg", "train", "dog", 0.9, "missing", UNKNOWN, 1, 1),
+        ("a.jpg", "train", "cat", 0.8, "missing", UNKNOWN, 2, 1),
+        ("c.jpg", "train", "cat", 0.0, "random", UNKNOWN, 1, 1),
+    ]
+    candidates = Candidates(write(tmp_path / "a.parquet", rows), ["cat", "dog"])
+    names = [candidates.columns.places[image][1] for image in candidates.image_order]
+    assert names == ["b.jpg", "a.jpg", "c.jpg"]
+    image = candidates.columns.places.index(("train", "a.jpg"))
+    assert [candidates.entry(number).class_name for number in candidates.of_image(image)] == ["cat", "dog"]
+
+
+def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
+    rows = [*ranked(3), ("v.jpg", "val", "dog", 0.3, "missing", UNKNOWN, 4, 4)]
+    assert len(Candidates(write(tmp_path / "a.parquet", rows), ["dog"], "val")) == 1
+    assert not len(Candidates(tmp_path / "a.parquet", ["dog"], "test"))
+
+
+def test_a_hundred_thousand_candidates_open_within_a_few_seconds_and_megabytes(tmp_path: Path) -> None:
+    count, classes = 120_000, [f"class {number}" for number in range(100)]
+    numbers = np.arange(count)
+    table = pa.table(
+        {
+            "image": [f"{number % 6000}.jpg" for number in numbers],
+            "split": ["train"] * count,
+            "class": [classes[number // 6000] for number in numbers],
+            "score": pa.array(np.linspace(1, 0, count), pa.float32()),
+            "kind": ["missing"] * count,
+            "observed": pa.array(np.full(count, UNKNOWN), pa.int8()),
+            "rank": pa.array(numbers + 1, pa.int32()),
+            "class_rank": pa.array(numbers % 6000 + 1, pa.int32()),
+        },
+        schema=SCHEMA,
+    )
+    path = tmp_path / "a.parquet"
+    pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(ABOUT).encode()}), path)
+    started = time.perf_counter()
+    candidates = Candidates(path, classes)
+    assert len(candidates.listed(3)) == 6000 and len(candidates.image_order) == 6000
+    assert time.perf_counter() - started < 10
+    arrays = [value for value in vars(candidates.columns).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) < 60 * count
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [({**ABOUT, "format": 2}, "format 2"), ([], "does not say"), ("x", "does not say"), (None, "does not say")],
+)
+def test_a_file_that_is_not_of_this_format_is_refused(tmp_path: Path, about: object, message: str) -> None:
+    write(tmp_path / "a.parquet", ranked(1), about)
+    with pytest.raises(RunError, match=message):
+        Candidates(tmp_path / "a.parquet", ["dog"])
+
+
+def test_what_is_missing_damaged_or_of_other_data_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="labelgap audit"):
+        Candidates(tmp_path / "candidates.parquet", ["dog"])
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(RunError, match="damaged"):
+        Candidates(tmp_path / "b.parquet", ["dog"])
+    with pytest.raises(RunError, match="the class 'dog'"):
+        _ = Candidates(write(tmp_path / "c.parquet", ranked(1)), ["cat"]).columns
+    strange: Row = ("a.jpg", "train", "dog", 0.5, "odd", UNKNOWN, 1, 1)
+    with pytest.raises(RunError, match=", ".join(KINDS)):
+        _ = Candidates(write(tmp_path / "d.parquet", [strange]), ["dog"]).columns
+    table = pq.read_table(tmp_path / "c.parquet").drop_columns(["score"])
+    pq.write_table(table, tmp_path / "e.parquet")
+    with pytest.raises(RunError, match="no column 'score'"):
+        Candidates(tmp_path / "e.parquet", ["dog"])

@@ -1,0 +1,251 @@
+"""Methods side by side: what each sees, how its setting is chosen, what is trained again and what is not."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.studies.compare.small_features import CLASSES, features
+
+from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.labels import LabelTable
+from labelgap.studies import Comparison, compare
+from labelgap.studies.compare import heads as compare_heads
+from labelgap.training import fit
+
+
+def run(data: Dataset, names: Any, out: Path, **settings: Any) -> Comparison:
+    return compare(data, names, out=out, **{"seeds": 2, "epochs": 2, "device": "cpu", "quiet": True, **settings})
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The methods of every group that is trained from now on."""
+    groups: list[list[str]] = []
+    real = vars(compare_heads)["train_heads"]
+
+    def counted(values: Any, plans: Any, **settings: Any) -> Any:
+        groups.append([plan.method for plan in plans])
+        return real(values, plans, **settings)
+
+    monkeypatch.setattr(compare_heads, "train_heads", counted)
+    return groups
+
+
+def test_the_setting_with_the_highest_mean_val_score_is_taken(tmp_path: Path) -> None:
+    made = run(features(), ["an", "em"], tmp_path / "c", rates=[1e-1, 1e-3, 1e-5])
+    assert {row.method for row in made.methods} == {"an", "em"}
+    with (made.path / "settings.csv").open(encoding="utf-8") as file:
+        tried = list(csv.DictReader(file))
+    assert len(tried) == 2 * 3 * 2
+    for row in made.methods:
+        means = {
+            rate: np.mean(
+                [float(each["score"]) for each in tried if each["method"] == row.method and each["lr"] == rate]
+            )
+            for rate in ("0.1", "0.001", "1e-05")
+        }
+        assert max(means, key=lambda rate: means[rate]) == f"{row.lr:g}"
+        assert {each["lr"] for each in tried if each["method"] == row.method and each["chosen"] == "1"} == {
+            f"{row.lr:g}"
+        }
+
+
+def test_the_numbers_are_those_of_a_linear_run(tmp_path: Path) -> None:
+    data = features()
+    row = run(data, ["an"], tmp_path / "c", rates=[1e-2], seeds=1).methods[0]
+    single = fit(
+        data, "an", out=tmp_path / "run", epochs=2, lr=1e-2, batch_size=16, device="cpu", quiet=True, trace="off"
+    )
+    assert row.seeds[0].epoch == single.metrics["best_epoch"]
+    assert row.mean == pytest.approx(single.metrics["test"]["map"], abs=1e-3)
+    assert row.mean_of("train_map") == pytest.approx(single.metrics["train"]["map"], abs=1e-3)
+    assert row.mean_of("f1_macro") == pytest.approx(single.metrics["test"]["f1_macro"], abs=2e-2)
+
+
+def test_methods_that_need_more_labels_are_shown_them_and_stand_apart(tmp_path: Path) -> None:
+    made = run(features(), ["an", "bce", "iun", "iu", "imcl"], tmp_path / "c")
+    assert [row.method for row in made.competitors] == ["an"]
+    shown = {row.method: row.label_view for row in made.methods}
+    assert shown["an"] == "90 present and 0 absent labels" and shown["bce"] == "every label"
+    assert shown["iun"] == "1 present and all absent labels of each image"
+    assert shown["iu"] == shown["imcl"] == "1 present and 1 absent label of each image"
+    assert made.methods[0].method == "an", "those apart come last, however good they are"
+    assert all(row.gap is None for row in made.methods[1:])
+
+
+def test_without_a_truth_they_are_listed_with_the_reason(tmp_path: Path) -> None:
+    made = run(features(truth=False), ["an", "bce", "iun", "iu", "curriculum"], tmp_path / "c")
+    assert [row.method for row in made.methods] == ["an"]
+    reasons = {row.method: row.reason for row in made.not_run}
+    assert "full labels" in reasons["bce"] and "truth" in reasons["iun"]
+    assert "call everything present" in reasons["iu"] and "call everything present" in reasons["curriculum"]
+    assert made.methods[0].mean_of("train_map") is None
+
+
+def test_a_table_with_known_absents_is_enough_for_those_that_learn_from_known_labels(tmp_path: Path) -> None:
+    made = run(features(), ["an", "iu"], tmp_path / "c", observe={"positives": 1, "negatives": 1})
+    assert {row.method for row in made.competitors} == {"an", "iu"}
+
+
+def test_nothing_is_hidden_unless_it_is_asked_for(tmp_path: Path) -> None:
+    whole = run(features(observed=False, truth=False), ["bce", "an"], tmp_path / "a")
+    assert {row.label_view for row in whole.methods} == {"every label"} and not any(
+        row.extra_labels for row in whole.methods
+    )
+    hidden = run(
+        features(observed=False, truth=False), ["bce", "an"], tmp_path / "b", observe={"positives": 1, "negatives": 0}
+    )
+    assert {row.method: row.extra_labels for row in hidden.methods} == {"bce": True, "an": False}
+    assert all(row.mean_of("train_map") is not None for row in hidden.methods)
+
+
+def test_a_seed_moves_the_hidden_labels_only_where_labels_are_hidden_on_purpose(tmp_path: Path) -> None:
+    drawn = run(features(), ["an"], tmp_path / "a", observe={"positives": 1}, label_seed=7)
+    assert [seed.label_seed for seed in drawn.methods[0].seeds] == [7, 8]
+    fixed = run(features(), ["an"], tmp_path / "b")
+    assert [seed.label_seed for seed in fixed.methods[0].seeds] == [None, None]
+    assert len({*fixed.methods[0].values}) == 2, "the first weights differ"
+
+
+def test_what_is_trained_is_not_trained_again(tmp_path: Path, trained: list[list[str]]) -> None:
+    first = run(features(), ["an", "role"], tmp_path / "c")
+    assert len(trained) == 2, "a group for each seed"
+    again = run(features(), ["an", "role"], tmp_path / "c")
+    assert len(trained) == 2
+    assert [row.values for row in first.methods] == [row.values for row in again.methods]
+    run(features(), ["an", "role", "wan"], tmp_path / "c", seeds=3)
+    assert sorted(trained[2] + trained[3]) == ["wan"] * 4 and sorted({*trained[4]}) == ["an", "role", "wan"]
+
+
+def test_a_comparison_that_was_stopped_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[list[str]]
+) -> None:
+    counted, calls = vars(compare_heads)["train_heads"], 0
+
+    def stopped(*arguments: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return counted(*arguments, **settings)
+
+    monkeypatch.setattr(compare_heads, "train_heads", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(features(), ["an"], tmp_path / "c")
+    assert len(run(features(), ["an"], tmp_path / "c").methods[0].seeds) == 2
+    assert len(trained) == 2, "the first group was kept"
+
+
+def test_a_damaged_head_is_trained_again(tmp_path: Path, trained: list[list[str]]) -> None:
+    run(features(), ["an"], tmp_path / "c", seeds=1, rates=[1e-3])
+    (head,) = (tmp_path / "c" / "heads").iterdir()
+    head.write_bytes(head.read_bytes()[:50])
+    run(features(), ["an"], tmp_path / "c", seeds=1, rates=[1e-3])
+    assert len(trained) == 2
+
+
+def test_role_without_a_number_of_positives_is_listed_with_the_way_out(tmp_path: Path) -> None:
+    data = features()
+    assert data.val is not None
+    few = Split("val", data.val.images.select(range(40)), data.val.labels.select(range(40)))
+    made = run(replace(data, val=few), ["an", "role"], tmp_path / "c")
+    assert [row.method for row in made.not_run] == ["role"]
+    assert "expected_positives" in made.not_run[0].reason
+    told = run(replace(data, val=few), ["an", "role"], tmp_path / "c", options={"role": {"expected_positives": 1.5}})
+    assert {row.method: dict(row.options) for row in told.methods}["role"] == {"expected_positives": 1.5}
+
+
+def test_losses_that_contrast_take_unknown_labels_as_negatives_where_no_absent_is_known(tmp_path: Path) -> None:
+    row = run(features(), ["two-way"], tmp_path / "c").methods[0]
+    assert row.options["unknown"] == "negative"
+
+
+def test_positives_alone_support_no_accuracy_and_the_order_is_called_what_it_is(tmp_path: Path) -> None:
+    data = features(truth=False)
+    assert data.val is not None and data.test is not None
+    shown = [replace(split, labels=split.labels.observe(1, 0)) for split in (data.val, data.test)]
+    made = run(replace(data, val=shown[0], test=shown[1]), ["an", "em"], tmp_path / "c")
+    assert made.rule == "observed" and made.measure.name == "observed ranking on test"
+    assert not made.measure.accuracy and "no accuracy" in made.measure.why
+    assert all(row.mean is not None and row.mean_of("map") is None for row in made.methods)
+
+
+def test_without_test_the_order_is_by_val_and_said_to_be_too_good(tmp_path: Path) -> None:
+    made = run(features(splits=("val",)), ["an", "em"], tmp_path / "c")
+    assert made.measure.name == "val mAP" and "too good" in made.measure.why
+    assert made.methods[0].seeds[0].test is None
+
+
+def test_without_val_each_method_takes_the_first_setting_and_its_last_epoch(tmp_path: Path) -> None:
+    made = run(features(splits=("test",)), ["an"], tmp_path / "c")
+    assert made.rule == "last" and made.methods[0].tried == 1 and made.methods[0].lr == 1e-3
+    assert made.methods[0].seeds[0].epoch == 2 and made.measure.name == "test mAP"
+
+
+def test_with_nothing_to_measure_nothing_is_ordered(tmp_path: Path) -> None:
+    made = run(features(splits=()), ["an", "em"], tmp_path / "c")
+    assert made.measure.name == "" and all(row.mean is None for row in made.methods)
+    assert made.winner is None and "cannot be ordered" in made.measure.why
+
+
+def test_a_method_that_diverges_is_listed(tmp_path: Path) -> None:
+    made = run(features(), ["an", "em"], tmp_path / "c", rates=[1e37], epochs=1)
+    assert {row.method for row in made.not_run} | {row.method for row in made.methods} == {"an", "em"}
+    assert all("learning rate" in row.reason for row in made.not_run)
+
+
+def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
+    made = run(features(), ["an", "bce"], tmp_path / "c")
+    opened = Comparison.open(made.path)
+    assert opened.methods == made.methods and opened.measure == made.measure and opened.not_run == made.not_run
+    with (made.path / "compare.csv").open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert [row["method"] for row in table] == ["an", "bce"]
+    assert float(table[0]["mean"]) == pytest.approx(made.methods[0].mean, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["ll-tr"], {}, "Did you mean 'll-r'"),
+        (["an"], {"grid": "fall"}, "Did you mean 'full'"),
+        (["an"], {"options": {"em": {"alpha": 0.1}}}, "not among the methods"),
+        (["em"], {"options": {"em": {"alfa": 0.1}}}, "Did you mean 'alpha'"),
+        (["an"], {"seeds": 0}, "at least one"),
+        (["an"], {"rates": [0.0]}, "above 0"),
+        ([], {}, "at least one method"),
+        (["an"], {"select": "clear"}, "clean"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told(tmp_path: Path, names: list[str], settings: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(features(), names, tmp_path / "c", **settings)
+
+
+def test_all_is_every_method_once(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError):
+        run(features(), ["all", "an"], tmp_path / "c")
+    with pytest.raises(InputError, match="Nothing was trained"):
+        run(features(truth=False), ["bce"], tmp_path / "c")
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(RunError, match="something else"):
+        run(features(), ["an"], tmp_path)
+    with pytest.raises(RunError, match="no comparison"):
+        Comparison.open(tmp_path)
+
+
+def test_an_incomplete_truth_is_no_every_label(tmp_path: Path) -> None:
+    data = features(truth=False)
+    truth = LabelTable.from_dense(np.where(np.arange(90)[:, None] % 3 == 0, -1, np.eye(4)[np.arange(90) % 4]), CLASSES)
+    train = Split("train", data.train.images, truth.observe(1, 0), truth)
+    made = run(replace(data, train=train), ["an", "bce"], tmp_path / "c")
+    assert made.methods[-1].label_view == "all that is known" and made.methods[-1].extra_labels

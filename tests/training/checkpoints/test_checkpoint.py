@@ -1,0 +1,260 @@
+"""Checkpoints: two generations, every byte checked, and only for the run that wrote them."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import DiskError
+from labelgap.training.checkpoints.checkpoint import (
+    BEST,
+    LAST,
+    PREVIOUS,
+    PREVIOUS_BEST,
+    Stateful,
+    TrainingState,
+    completed_epochs,
+    load_checkpoint,
+    load_weights,
+    remove_previous,
+    report_saved_epochs,
+    save_checkpoint,
+    save_weights,
+)
+
+CPU = torch.device("cpu")
+
+
+class Counter:
+    """The least that has a state."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, int], /) -> None:
+        self.count = state_dict["count"]
+
+
+def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
+    network = nn.Linear(width, 2)
+    nn.init.constant_(network.weight, value)
+    optimizer = torch.optim.Adam(network.parameters())
+    network(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return {"network": network, "optimizer": optimizer, "average": Counter(int(value))}
+
+
+def two_epochs(folder: Path) -> None:
+    for epoch in (1, 2):
+        save_checkpoint(
+            folder, TrainingState(epoch=epoch, best_epoch=1, best_score=0.5), parts(epoch), fingerprint="this"
+        )
+
+
+def test_everything_comes_back_by_its_name(tmp_path: Path) -> None:
+    written, found = parts(2.0), parts()
+    history = [{"epoch": 1, "loss": float("nan"), "score": None}]
+    save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, fingerprint="this")
+    state = load_checkpoint(tmp_path, found, CPU, fingerprint="this")
+    assert (state.epoch, state.best_epoch, state.best_score) == (1, 1, None) and len(state.history) == 1
+    assert torch.equal(found["network"].weight, written["network"].weight)
+    mine, theirs = (each["optimizer"].state_dict()["state"][0] for each in (found, written))
+    assert torch.equal(mine["exp_avg"], theirs["exp_avg"]) and mine["step"] == theirs["step"]
+    assert found["average"].count == 2 and isinstance(found["average"], Stateful)
+
+
+def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path, parts(), CPU) == TrainingState() and completed_epochs(tmp_path) == 0
+
+
+def test_the_one_before_is_kept_and_no_others(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    save_checkpoint(tmp_path, TrainingState(epoch=3), parts(3.0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [PREVIOUS, LAST]
+    assert completed_epochs(tmp_path) == 3
+    (tmp_path / LAST).unlink()
+    assert completed_epochs(tmp_path) == 2
+
+
+def test_random_numbers_go_on_as_they_would_have(tmp_path: Path) -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    np.random.standard_normal(), random.gauss(0, 1)
+    save_checkpoint(tmp_path, TrainingState(epoch=1), parts())
+    expected = torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), [random.gauss(0, 1) for _ in range(3)]
+    random.seed(2), np.random.seed(2), torch.manual_seed(2)
+    load_checkpoint(tmp_path, parts(), CPU)
+    assert expected == (
+        torch.rand(3).tolist(),
+        np.random.standard_normal(3).tolist(),
+        [random.gauss(0, 1) for _ in range(3)],
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_random_numbers_of_a_gpu_go_on_as_they_would_have(tmp_path: Path) -> None:
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    written = {name: part.to(device) if isinstance(part, nn.Module) else part for name, part in parts().items()}
+    torch.rand(5, device=device)
+    save_checkpoint(tmp_path, TrainingState(epoch=1), written)
+    expected = torch.rand(3, device=device)
+    torch.cuda.manual_seed_all(7)
+    load_checkpoint(tmp_path, written, device)
+    assert torch.equal(torch.rand(3, device=device), expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before(tmp_path: Path, share: float) -> None:
+    two_epochs(tmp_path)
+    os.truncate(tmp_path / LAST, int(share * (tmp_path / LAST).stat().st_size))
+    said: list[str] = []
+    found = parts()
+    state = load_checkpoint(tmp_path, found, CPU, fingerprint="this", say=said.append)
+    assert state.epoch == 1 and found["average"].count == 1
+    assert len(said) == 1 and "last.pt is damaged" in said[0] and "after epoch 1" in said[0]
+
+
+def test_a_single_wrong_bit_in_a_tensor_is_found(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    data = bytearray((tmp_path / LAST).read_bytes())
+    place = bytes(data).index(np.float32(parts(2.0)["network"].weight[0, 0].item()).tobytes())
+    data[place] ^= 1
+    (tmp_path / LAST).write_bytes(data)
+    assert torch.load(tmp_path / LAST, weights_only=True)["state"]["epoch"] == 2, "torch does not notice"
+    assert load_checkpoint(tmp_path, parts(), CPU).epoch == 1
+
+
+def test_wrong_bytes_anywhere_are_damage_and_never_another_error(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    whole, before = (tmp_path / LAST).read_bytes(), (tmp_path / PREVIOUS).read_bytes()
+    draws = np.random.default_rng(0)
+    for place in [*draws.integers(0, len(whole), 60).tolist(), *range(len(whole) - 40, len(whole), 3)]:
+        data = bytearray(whole)
+        data[place] ^= int(draws.integers(1, 256))
+        (tmp_path / LAST).write_bytes(data)
+        (tmp_path / PREVIOUS).write_bytes(before)
+        assert load_checkpoint(tmp_path, parts(), CPU, fingerprint="this").epoch in (1, 2), place
+
+
+def test_the_whole_one_is_not_pushed_out_by_a_damaged_one(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    (tmp_path / LAST).write_bytes(b"not a checkpoint")
+    state = load_checkpoint(tmp_path, parts(), CPU)
+    save_checkpoint(tmp_path, TrainingState(epoch=state.epoch + 1), parts(2.0))
+    (tmp_path / LAST).write_bytes(b"nor this")
+    assert load_checkpoint(tmp_path, parts(), CPU).epoch == 1
+
+
+def test_a_kill_between_the_two_renames_loses_an_epoch_and_no_more(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    (tmp_path / LAST).replace(tmp_path / PREVIOUS)
+    said: list[str] = []
+    assert load_checkpoint(tmp_path, parts(), CPU, say=said.append).epoch == 2 and not said
+
+
+def test_where_both_are_damaged_the_way_out_is_named_and_nothing_is_removed(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    save_weights(tmp_path, parts()["network"], 1)
+    for name in (LAST, PREVIOUS):
+        os.truncate(tmp_path / name, 100)
+    with pytest.raises(RunError, match=r"last\.pt is damaged.*previous.*new folder; best\.safetensors still holds"):
+        load_checkpoint(tmp_path, parts(), CPU)
+    assert (tmp_path / LAST).exists() and (tmp_path / PREVIOUS).exists()
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    with pytest.raises(RunError, match="another configuration"):
+        load_checkpoint(tmp_path, parts(), CPU, fingerprint="other")
+    with pytest.raises(RunError, match="does not fit this run"):
+        load_checkpoint(tmp_path, parts(width=4), CPU)
+    with pytest.raises(RunError, match=r"does not fit this run.*'schedule'"):
+        load_checkpoint(tmp_path, {**parts(), "schedule": Counter()}, CPU)
+    assert (tmp_path / LAST).exists()
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    torch.save({"format": 99, "fingerprint": "", "state": {}}, tmp_path / LAST)
+    with pytest.raises(RunError, match=r"another version of labelgap.*format 99"):
+        load_checkpoint(tmp_path, parts(), CPU)
+
+
+def test_a_checkpoint_that_would_run_code_is_damage(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    torch.save({"format": 1, "state": Evil()}, tmp_path / LAST)
+    with pytest.raises(RunError, match="damaged"):
+        load_checkpoint(tmp_path, parts(), CPU)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_part_cannot_take_a_name_of_the_checkpoints_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'random'"):
+        save_checkpoint(tmp_path, TrainingState(), {"random": Counter()})
+
+
+def test_what_a_killed_writer_left_is_cleaned_up_when_the_run_goes_on(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    (tmp_path / ".last-0123456789abcdef.partial.pt").write_bytes(b"half")
+    (tmp_path / ".mine").write_text("stays")
+    load_checkpoint(tmp_path, parts(), CPU)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine", PREVIOUS, LAST]
+
+
+def noted(path: Path) -> str:
+    with safe_open(path, framework="pt") as file:
+        return str(file.metadata()["epoch"])
+
+
+def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, TrainingState(epoch=3, best_epoch=1), parts(3.0))
+    save_weights(tmp_path, parts(1.0)["network"], 1)
+    save_checkpoint(tmp_path, TrainingState(epoch=4, best_epoch=4), parts(4.0))
+    save_weights(tmp_path, parts(4.0)["network"], 4)
+    assert (noted(tmp_path / BEST), noted(tmp_path / PREVIOUS_BEST)) == ("4", "1")
+    assert load_checkpoint(tmp_path, parts(), CPU).best_epoch == 4 and noted(tmp_path / BEST) == "4"
+    os.truncate(tmp_path / LAST, 50)
+    assert load_checkpoint(tmp_path, parts(), CPU).best_epoch == 1 and noted(tmp_path / BEST) == "1"
+    found = parts()["network"]
+    load_weights(tmp_path, found)
+    assert torch.equal(found.weight, parts(1.0)["network"].weight)
+
+
+def test_weights_saved_again_do_not_push_out_those_before(tmp_path: Path) -> None:
+    for epoch in (1, 4, 4):
+        save_weights(tmp_path, parts(epoch)["network"], epoch)
+    assert noted(tmp_path / PREVIOUS_BEST) == "1"
+    remove_previous(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [BEST]
+    remove_previous(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 60, 100])
+def test_best_weights_cut_short_say_so(tmp_path: Path, length: int) -> None:
+    save_weights(tmp_path, parts()["network"], 1)
+    os.truncate(tmp_path / BEST, length)
+    with pytest.raises(RunError, match="damaged"):
+        load_weights(tmp_path, parts()["network"])
+
+
+def test_an_error_of_the_disk_says_what_is_kept(tmp_path: Path) -> None:
+    two_epochs(tmp_path)
+    with pytest.raises(RunError) as caught, report_saved_epochs(tmp_path):
+        raise DiskError.of("runs/a/last.pt", "No space left on device", full=True)
+    assert str(caught.value) == (
+        "the disk is full: runs/a/last.pt could not be written (no space left on device). "
+        "Nothing is lost: the last whole epoch is 2; free some space, and go on with --resume."
+    )

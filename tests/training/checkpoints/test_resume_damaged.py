@@ -1,0 +1,180 @@
+"""A run whose checkpoint the disk has spoilt, or that the disk has let down, ends as an unbroken one does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import labelgap as lg
+from labelgap.cli.main import main
+from labelgap.core.errors import RunError
+from labelgap.data.dataset import Dataset
+from labelgap.training.checkpoints.checkpoint import BEST, LAST, PREVIOUS, completed_epochs
+from labelgap.training.progress import Reporter
+from labelgap.training.selection import EpochScore, Selection
+
+METHODS: dict[str, dict[str, Any]] = {"an": {}, "ll-cp": {"options": {"delta_rel": 20}}, "role": {"ema": 0.9}}
+
+
+STEPS = 3
+"""Of an epoch: 48 images in batches of 16."""
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in a run may catch it."""
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return lg.load("digits", train=48, val=16, test=16).observe(1, 2, seed=0)
+
+
+def fit(data: Dataset, out: Path, method: str = "an", *, epochs: int = 4, resume: bool = False, **more: Any) -> lg.Run:
+    return lg.fit(data, method, out=out, epochs=epochs, batch_size=16, device="cpu", resume=resume, quiet=True, **more)
+
+
+def stop_after(patch: pytest.MonkeyPatch, steps: int, how: Callable[[], BaseException] = Killed) -> None:
+    """End a training by an error in the step after so many."""
+    left = iter(range(steps))
+
+    def advance(self: Reporter, *_: object, **__: object) -> None:
+        if next(left, None) is None:
+            raise how()
+
+    patch.setattr(Reporter, "advance", advance)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+    mine, theirs = (torch.load(folder / LAST, weights_only=True) for folder in (one, other))
+    for part in ("network", "loss_fn"):
+        for name, value in mine[part].items():
+            torch.testing.assert_close(value, theirs[part][name], rtol=0, atol=0, equal_nan=True)
+    for name in (BEST, "predictions.parquet", "traces.npz"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    left, right = lg.open_run(one), lg.open_run(other)
+    assert left.revisions == right.revisions and left.metrics["test"] == right.metrics["test"]
+    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.history] for run in (left, right)]
+    assert timeless[0] == timeless[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_epoch_is_trained_again_where_its_checkpoint_is_cut_short(
+    method: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = METHODS[method]
+    if method == "role":
+        settings = {**settings, "options": {"expected_positives": 2.5}}
+    fit(data, tmp_path / "whole", method, **settings)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        stop_after(patch, 3 * STEPS + 1)
+        fit(data, tmp_path / "broken", method, **settings)
+    for share in (0.2, 0.95):
+        path = tmp_path / "broken" / LAST
+        os.truncate(path, int(share * path.stat().st_size))
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            stop_after(patch, STEPS + 1)
+            fit(data, tmp_path / "broken", method, resume=True, **settings)
+        assert completed_epochs(tmp_path / "broken") == 3
+    fit(data, tmp_path / "broken", method, resume=True, **settings)
+    assert_same(tmp_path / "broken", tmp_path / "whole")
+
+
+def scripted(patch: pytest.MonkeyPatch, *values: float) -> None:
+    left = iter(values)
+    patch.setattr(Selection, "score", lambda self, scores: EpochScore(next(left), 1))
+
+
+def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_lost_one(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        scripted(patch, 0.5, 0.4)
+        two = fit(data, tmp_path / "two", epochs=2)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        scripted(patch, 0.5, 0.4, 0.9)
+        stop_after(patch, 3 * STEPS + 1)
+        fit(data, tmp_path / "broken")
+    best = (tmp_path / "broken" / BEST).read_bytes()
+    os.truncate(tmp_path / "broken" / LAST, 1000)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, KeyboardInterrupt)
+        stopped = fit(data, tmp_path / "broken", resume=True)
+    assert (stopped.metrics["epochs"], stopped.metrics["best_epoch"]) == (2, 1)
+    assert [line["epoch"] for line in stopped.history] == [1, 2] and len(stopped.trace["loss"]) == 2
+    assert (tmp_path / "broken" / BEST).read_bytes() == (two.path / BEST).read_bytes() != best
+    assert (stopped.path / "predictions.parquet").read_bytes() == (two.path / "predictions.parquet").read_bytes()
+    with monkeypatch.context() as patch:
+        scripted(patch, 0.9, 0.3)
+        finished = fit(data, tmp_path / "broken", resume=True)
+    assert finished.metrics["best_epoch"] == 3 and (finished.path / BEST).read_bytes() == best
+
+
+def test_a_run_of_which_both_checkpoints_are_damaged_says_so(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        stop_after(patch, 2 * STEPS + 1)
+        fit(data, tmp_path / "run")
+    for name in (LAST, PREVIOUS):
+        os.truncate(tmp_path / "run" / name, 1000)
+    with pytest.raises(RunError, match=r"last\.pt is damaged.*new folder"):
+        fit(data, tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_from_another_folder_is_refused(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seed in (("one", 0), ("other", 1)):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            stop_after(patch, STEPS + 1)
+            fit(data, tmp_path / name, seed=seed)
+    (tmp_path / "other" / LAST).replace(tmp_path / "one" / LAST)
+    with pytest.raises(RunError, match="another configuration"):
+        fit(data, tmp_path / "one", resume=True)
+
+
+def train(data: Dataset, out: Path, patch: pytest.MonkeyPatch, *more: str) -> int:
+    """Run ``labelgap train`` on these data, and return its exit code."""
+    words = ["train", "digits", "--method", "an", "--epochs", "3", "--batch-size", "16", "--device", "cpu", "--out"]
+    patch.setattr("labelgap.data.open_data", lambda *_, **__: data)
+    patch.setattr(sys, "argv", ["labelgap", *words, str(out), *more])
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_a_disk_that_is_full_in_the_middle_loses_nothing(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, before, left = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE), iter(range(STEPS + 1))
+
+    def advance(self: Reporter, *_: object, **__: object) -> None:
+        if next(left, None) is None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reporter, "advance", advance)
+        try:
+            code = train(data, out, patch)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2
+    assert said.startswith(f"labelgap: the disk is full: {out}") and "could not be written (file too large)" in said
+    assert said.endswith("Nothing is lost: the last whole epoch is 1; free some space, and go on with --resume.")
+    assert not [path.name for path in out.rglob("*") if ".partial" in path.name] and completed_epochs(out) == 1
+    with monkeypatch.context() as patch:
+        assert train(data, out, patch, "--resume") == 0
+    (out / "report.html").unlink()
+    fit(data, tmp_path / "whole", epochs=3)
+    assert_same(out, tmp_path / "whole")

@@ -1,0 +1,45 @@
+"""What ``method="auto"`` chooses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.losses import methods
+from labelgap.training.config.auto_method import choose_method
+
+PARTIAL = LabelTable.from_dense([[1, -1, -1], [-1, 1, 0]])
+
+
+def test_full_labels_need_no_special_method() -> None:
+    assert choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "end-to-end").method == "bce"
+
+
+@pytest.mark.parametrize("protocol", ["linear", "end-to-end", "linear-init"])
+def test_the_choice_exists_and_says_how_much_is_unknown(protocol: str) -> None:
+    chosen = choose_method(PARTIAL, protocol)
+    assert chosen.method in methods()
+    assert "50 %" in chosen.why
+
+
+def test_a_network_that_is_trained_gets_another_method_than_fixed_features() -> None:
+    assert choose_method(PARTIAL, "linear-init") == choose_method(PARTIAL, "linear")
+    assert choose_method(PARTIAL, "linear").method != choose_method(PARTIAL, "end-to-end").method
+
+
+def test_where_few_images_have_a_known_present_and_absents_are_known_the_unknown_are_ignored() -> None:
+    codes = np.full((10, 4), -1, dtype=np.int8)
+    codes[:2, 0] = 1
+    assert choose_method(LabelTable.from_dense(codes), "linear").method == "gr", "positives alone teach iu nothing"
+    codes[:, 1] = 0
+    chosen = choose_method(LabelTable.from_dense(codes), "linear")
+    assert chosen.method == "iu" and "20 %" in chosen.why
+    codes[2:4, 2] = 1
+    assert choose_method(LabelTable.from_dense(codes), "linear").method == "gr"
+
+
+def test_nothing_known_to_be_present_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing to learn"):
+        choose_method(LabelTable.from_dense([[0, -1]]), "linear")

@@ -1,0 +1,57 @@
+"""A run's configuration: refused when wrong, read back as it was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labelgap.core.errors import InputError, RunError
+from labelgap.training.config.schema import RunConfig, read_config, write_config
+
+SETTINGS: dict[str, Any] = {
+    "data": {},
+    "classes": ("a", "b"),
+    "method": "an",
+    "why": "as asked",
+    "backbone": "small-cnn",
+    "protocol": "end-to-end",
+    "epochs": 2,
+    "lr": 0.1,
+    "backbone_lr": 0.1,
+    "batch_size": 4,
+    "flip": False,
+    "seed": 0,
+    "select": "clean",
+    "trace": "all",
+}
+
+
+def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    config = RunConfig.checked(**SETTINGS)
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
+    assert json.loads((tmp_path / "config.json").read_text())["format"] == 1
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'epochs'"):
+        RunConfig.checked(**SETTINGS, epoch=3)
+
+
+@pytest.mark.parametrize(("key", "value"), [("epochs", 0), ("lr", -1.0), ("batch_size", 0), ("protocol", "lineal")])
+def test_a_value_that_cannot_be_is_refused_by_its_name(key: str, value: object) -> None:
+    with pytest.raises(InputError, match=key):
+        RunConfig.checked(**{**SETTINGS, key: value})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "no config.json"), ("{", "damaged"), ('{"format": 7}', "format 7")]
+)
+def test_a_folder_that_is_no_run_says_why(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(RunError, match=message):
+        read_config(tmp_path)

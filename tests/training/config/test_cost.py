@@ -1,0 +1,77 @@
+"""What a run will cost, told before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import labelgap as lg
+from labelgap.core.errors import UnknownNameError
+from labelgap.data.dataset import Dataset
+from labelgap.models import create_backbone
+from labelgap.training.config.cost import CostEstimate
+from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.features.extract import extract_features, features_cached
+from labelgap.training.fit import dry_run
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Dataset:
+    random = np.random.default_rng(0)
+    rows = ["image,split,red,green"]
+    for number in range(24):
+        Image.fromarray(random.integers(0, 255, (20, 20, 3)).astype(np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'val' if number % 4 == 0 else 'train'},{number % 2},{number % 3 % 2}")
+    (tmp_path / "tags.csv").write_text("\n".join(rows))
+    return lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
+
+
+@pytest.mark.parametrize("protocol", ["linear", "end-to-end", "linear-init"])
+def test_every_protocol_is_measured_without_a_trace_on_the_disk(
+    protocol: str, photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    wishes = TrainingRequest(
+        method="an", backbone="small-cnn", protocol=protocol, training={"epochs": 2, "batch_size": 8}
+    )
+    cost = dry_run(photos, wishes, device="cpu")
+    assert 0 < cost.seconds < 600 and cost.memory > 0 and cost.disk > 0
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_twice_the_epochs_are_about_twice_the_time(photos: Dataset) -> None:
+    def seconds(epochs: int) -> float:
+        wishes = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end", training={"epochs": epochs})
+        return min(dry_run(photos, wishes, device="cpu").seconds for _ in range(3))
+
+    assert 1000 < seconds(10_000) / seconds(1) < 100_000
+
+
+def test_over_an_hour_on_a_cpu_the_linear_protocol_is_suggested() -> None:
+    def told(seconds: float, device: str, protocol: str) -> str:
+        return str(CostEstimate(seconds, 1000, 1000, device, protocol))
+
+    assert "--protocol linear" in told(4000, "cpu", "end-to-end")
+    assert "--protocol linear" not in told(3000, "cpu", "end-to-end")
+    assert "--protocol linear" not in told(4000, "cuda", "end-to-end")
+    assert "--protocol linear" not in told(4000, "cpu", "linear")
+
+
+def test_what_is_wrong_is_said_by_a_dry_run_too(photos: Dataset) -> None:
+    with pytest.raises(UnknownNameError):
+        dry_run(photos, TrainingRequest(method="ll-tc"), device="cpu")
+
+
+def test_features_that_are_cached_already_need_no_time(
+    photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    backbone = create_backbone("small-cnn")
+    assert not features_cached(photos.train.images, backbone)
+    extract_features(photos.train.images, backbone, device=torch.device("cpu"))
+    assert features_cached(photos.train.images, backbone)

@@ -1,0 +1,210 @@
+"""A run can be had again from its settings: by the command line, and by Python where that has no words for it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import labelgap as lg
+import labelgap.data.readers.digits.dataset as digits_of
+import labelgap.training
+from labelgap.cli.main import main
+from labelgap.cli.options import DataOptions
+from labelgap.cli.train import TrainingOptions
+from labelgap.data.dataset import Dataset
+from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.config.presets import PRESETS
+from labelgap.training.config.rerun import DATA_OPTIONS, fit_arguments, train_command, train_script, without_directories
+from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.schema import RunConfig
+
+Parse = Callable[[str], RunConfig]
+
+NETWORK: dict[str, Any] = {"protocol": "end-to-end", "backbone": "small-cnn"}
+MANY: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 1e-4, "warmup": 0.5}
+MORE: dict[str, Any] = {"schedule": "cosine", "clip": 1.5, "ema": 0.99, "accumulate": 2, "stop_below": 0.03, "size": 48}
+WISHES: list[dict[str, Any]] = [
+    {},
+    {"method": "ll-r", "options": {"delta_rel": 0.30000000000000004}, "seed": 7, "trace": "off"},
+    {"method": "em-apl", "options": {"beta": 0.9, "hard": True}, "epochs": 12, "select": "last", "trace": 100},
+    {"method": "an", **NETWORK, **MANY, **MORE, "epochs": 3, "lr": 3e-3, "backbone_lr": 1e-5, "batch_size": 8},
+    {"method": "two-way", "options": {"unknown": "negative"}, **NETWORK, "accumulate": 4, "allow_micro_batch": True},
+    {"method": "an", **NETWORK, "protocol": "linear-init", "linear_epochs": 3, "linear_lr": 0.01, "transform": "crop"},
+    {"method": "an", **NETWORK, "optimizer": "sgd", "momentum": 0.0, "head": "boostlu", "precision": "bf16"},
+    {"method": "an", "protocol": "linear", "backbone": "small-cnn", "lr": 0.01},
+    *({"method": "an", "preset": preset, **NETWORK} for preset in PRESETS),
+    {"method": "an", "preset": "kobayashi2023", "backbone": "small-cnn", "protocol": "linear", "schedule": "constant"}
+    | {"transform": "resize", "optimizer": "adam", "nesterov": False},
+    {"method": "ll-r", "preset": "kim2022", **NETWORK, "protocol": "linear-init", "lr": 0.5, "select": "last"},
+]
+
+
+def decided(data: Dataset, **asked: Any) -> RunConfig:
+    """What ``fit`` would do, without doing it."""
+    training = {name: asked.pop(name) for name in list(asked) if name in TrainingSettings.__annotations__}
+    return resolve_config(data, TrainingRequest(**asked, training=TrainingSettings(**training)), torch.device("cpu"))[0]  # type: ignore[typeddict-item]
+
+
+def same(one: RunConfig, other: RunConfig) -> bool:
+    return one.fingerprint() == other.fingerprint()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Iterator[Dataset]:
+    """The digits as they come with the package, but for their number: the command knows no other word for them."""
+    few = digits_of._made(96, 40, 40, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits_of, "_made", lambda *counts: few)
+        yield lg.load("digits")
+
+
+def call(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command as a shell would."""
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code, line
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve photos in a folder with a space in its name, and a CSV with gaps."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("my photos").mkdir()
+    rows = ["image,split,red,green,width"]
+    for number in range(12):
+        pixels = np.full((40, 50, 3), 20, dtype=np.uint8)
+        pixels[..., number % 2] = 200 + number
+        Image.fromarray(pixels).save(f"my photos/{number}.jpg")
+        split = ("train", "train", "val", "val", "test", "test")[number % 6]
+        rows.append(f"{number}.jpg,{split},{1 - number % 2},{number % 2 if split != 'train' else ''},50")
+    Path("my tags.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
+    """Give a line to the command, and get what it would have trained."""
+    found: list[RunConfig] = []
+
+    def fit(data: Dataset, *, out: Path, device: str, workers: int | None, resume: bool, **asked: Any) -> Any:
+        found.append(decided(data, **asked))
+        return SimpleNamespace(finished=False)
+
+    def parse(line: str) -> RunConfig:
+        monkeypatch.setattr(labelgap.training, "fit", fit)
+        call(line, monkeypatch)
+        return found[-1]
+
+    return parse
+
+
+@pytest.mark.parametrize("wishes", WISHES)
+def test_the_command_of_a_run_on_digits_gives_the_same_configuration(
+    wishes: dict[str, Any], digits: Dataset, parsed: Parse
+) -> None:
+    config = decided(digits, **wishes)
+    command = train_command(config)
+    assert command is not None and command.startswith("labelgap train digits --method ")
+    assert same(parsed(command), config)
+
+
+@pytest.mark.parametrize("wishes", WISHES)
+def test_the_settings_said_again_give_the_same_configuration(wishes: dict[str, Any], digits: Dataset) -> None:
+    config = decided(digits, **wishes)
+    assert same(decided(digits, **fit_arguments(config)), config)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"zeros": "unknown", "duplicates": "off", "on_bad_image": "skip", "allow_leaks": True, "delimiter": ","},
+        {"classes": ["green", "red"], "encoding": "utf-8", "ignore_columns": ["width"]},
+        {"rename": {"red": "dark red", "green": "a=b"}, "unlisted": "unknown"},
+    ],
+)
+def test_the_command_of_a_run_on_a_csv_gives_the_same_configuration(
+    options: dict[str, Any], photos: Path, parsed: Parse
+) -> None:
+    data = lg.load("csv", "my tags.csv", images="my photos", **{"ignore_columns": ["width"], **options})
+    config = decided(data.observe(1, "all", seed=3), method="an", epochs=2)
+    command = train_command(config)
+    assert command is not None and "'csv=my tags.csv' --images 'my photos'" in command
+    assert "--observe positives=1,negatives=all --label-seed 3" in command
+    assert same(parsed(command), config)
+
+
+def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"])
+    first = lg.fit(data, out="runs/first", epochs=2, seed=3, device="cpu", quiet=True)
+    command = train_command(first.config)
+    assert command is not None
+    call(command, monkeypatch)
+    again = lg.open_run("runs/rerun")
+    assert same(again.config, first.config) and again.config.why == "as asked" != first.config.why
+    assert (again.path / "best.safetensors").read_bytes() == (first.path / "best.safetensors").read_bytes()
+    assert {**again.metrics, "seconds": 0} == {**first.metrics, "seconds": 0}
+
+
+def test_python_says_what_the_command_cannot(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = lg.load("digits", train=40, val=20, test=0).observe(1, 1).observe("all", 0, seed=4, splits=["train", "val"])
+    config = decided(data, method="an", epochs=2)
+    assert train_command(config) is None
+    found: list[RunConfig] = []
+    monkeypatch.setattr(lg, "fit", lambda data, out, **asked: found.append(decided(data, **asked)))
+    exec(train_script(config), {})
+    assert same(found[0], config)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {},
+        {"name": "digits", "path": None, "options": {"train": 96}, "steps": []},
+        {"name": "csv", "path": "a.csv", "options": {"seed": 3}, "steps": []},
+        {"name": "csv", "path": "a.csv", "options": {"classes": ["cat, small", "dog"]}, "steps": []},
+        {"name": "csv", "path": "a.csv", "options": {"classes": []}, "steps": []},
+        {"name": "csv", "path": "a.csv", "options": {"rename": {"a=b": "c"}}, "steps": []},
+        {"name": "csv", "path": "a.csv", "options": {}, "steps": [{"reveal": {"splits": ["train"]}}]},
+    ],
+)
+def test_there_is_no_command_where_it_would_not_be_the_same_data(recipe: dict[str, Any], digits: Dataset) -> None:
+    assert train_command(decided(digits, method="an").model_copy(update={"data": recipe})) is None
+
+
+@pytest.mark.parametrize("value", [None, [0.5], [], [[1, 2], [3, 4]], "1e3", "true", " a", "a,b", {"a": 1}])
+def test_there_is_no_command_where_an_option_would_be_read_otherwise(value: Any, digits: Dataset) -> None:
+    assert train_command(decided(digits, method="an").model_copy(update={"options": {"priors": value}})) is None
+
+
+@pytest.mark.parametrize(("value", "text"), [([0.1, 1], "0.1,1"), (False, "false"), (1e-07, "1e-07"), ("all", "all")])
+def test_an_option_is_written_as_it_is_read(value: Any, text: str, digits: Dataset) -> None:
+    command = train_command(decided(digits, method="an").model_copy(update={"options": {"priors": value}}))
+    assert command is not None and f"--option priors={text} " in command
+
+
+def test_what_can_be_said_of_data_and_training_is_what_the_commands_know() -> None:
+    assert {field.name for field in fields(DataOptions)} == DATA_OPTIONS
+    assert {field.name for field in fields(TrainingOptions)} == set(TrainingSettings.__annotations__)
+
+
+def test_folders_are_cut_off_where_a_configuration_is_passed_on(digits: Dataset, tmp_path: Path) -> None:
+    recipe = {"name": "csv", "path": str(tmp_path / "tags.csv"), "options": {"images": str(tmp_path)}, "steps": []}
+    config = decided(digits, method="an").model_copy(update={"data": recipe, "weights": str(tmp_path / "w.pth")})
+    command = train_command(without_directories(config))
+    assert command is not None and str(tmp_path.parent) not in command
+    assert f"csv=tags.csv --images {tmp_path.name} " in command and "--weights w.pth" in command
+    kept = {**recipe, "path": "data/tags.csv", "options": {}}
+    assert without_directories(config.model_copy(update={"data": kept})).data == kept

@@ -1,0 +1,231 @@
+"""The scikit-learn estimator: its contract, what it takes as labels, and that it is the engine."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import labelgap as lg
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.training.estimator.classifier import LabelGapClassifier
+from labelgap.training.heads import HeadPlan, train_heads
+
+pd = pytest.importorskip("pandas")
+
+OTHER_LABELS = "y is not of 1, 0 and −1: other numbers are no labels here"
+ONE_COLUMN = "y has one dimension: labels are a matrix, a column for each class"
+EXPECTED = {
+    "check_estimators_dtypes": OTHER_LABELS,
+    "check_classifier_data_not_an_array": OTHER_LABELS,
+    "check_fit2d_1feature": OTHER_LABELS,
+    "check_classifier_not_supporting_multiclass": OTHER_LABELS,
+    "check_classifiers_classes": ONE_COLUMN,
+    "check_decision_proba_consistency": ONE_COLUMN,
+    "check_classifiers_regression_target": ONE_COLUMN,
+    "check_classifiers_train": ONE_COLUMN,
+}
+"""What of scikit-learn's own checks is about classifiers of one label a row."""
+
+
+def data(rows: int = 120, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int8]]:
+    """Vectors, full labels, and one known positive of each row that has any."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(rows, 5))
+    full = (X @ random.normal(size=(5, 3)) + 0.5 * random.normal(size=(rows, 3)) > 0.3).astype(np.int8)
+    full[np.arange(rows), np.arange(rows) % 3] |= (full.sum(axis=1) == 0).astype(np.int8)
+    return X, full, LabelTable.from_dense(full).observe(positives=1, negatives=0).to_dense()
+
+
+def quick(method: str = "an", **settings: Any) -> LabelGapClassifier:
+    return LabelGapClassifier(method, **{"epochs": 3, "lr": 0.05, **settings})
+
+
+def test_scikit_learn_finds_nothing_wrong_but_what_it_asks_of_single_labels() -> None:
+    found = check_estimator(LabelGapClassifier(epochs=2), expected_failed_checks=EXPECTED, on_skip=None, on_fail=None)
+    failed = {each["check_name"] for each in found if each["status"] == "failed"}
+    assert not failed
+    assert {each["check_name"] for each in found if each["status"] == "xfail"} == set(EXPECTED)
+
+
+def test_it_is_the_engine_with_one_head() -> None:
+    X, full, Y = data()
+    model = quick("role", options={"expected_positives": 1.5}, random_state=3).fit(X, Y, X[:40], full[:40])
+    vectors = torch.from_numpy(X.astype(np.float32))
+    plan = HeadPlan("role", {"expected_positives": 1.5}, 0.05, LabelTable.from_dense(Y), seed=3)
+    (head,) = train_heads(
+        vectors, [plan], epochs=3, batch_size=16, order_seed=3, val_features=vectors[:40], val_labels=full[:40]
+    )
+    assert np.array_equal(model.coef_, head.weight) and np.array_equal(model.intercept_, head.bias)
+    assert (model.best_epoch_, model.best_score_) == (head.best_epoch, head.best_score)
+    assert model.decision_function(X) == pytest.approx(X @ head.weight.T.astype(float) + head.bias, abs=1e-5)
+
+
+def test_its_numbers_are_those_of_a_linear_run(tmp_path: Any) -> None:
+    from labelgap.data.dataset import Dataset, Split
+    from labelgap.data.readers.features import FeatureVectors
+
+    X, full, Y = data()
+    vectors = X.astype(np.float32)
+    train = Split("train", FeatureVectors(vectors), LabelTable.from_dense(Y))
+    val = Split("val", FeatureVectors(vectors[:40]), LabelTable.from_dense(full[:40]))
+    given: dict[str, Any] = {"epochs": 3, "lr": 0.05, "batch_size": 16}
+    made = Dataset("x", train, val, backbone="features", flip=False)
+    run = lg.fit(made, "an", out=tmp_path / "a", device="cpu", quiet=True, trace="off", **given)
+    model = LabelGapClassifier("an", **given).fit(X, Y, X[:40], full[:40])
+    assert model.predict_proba(X) == pytest.approx(run.predict(vectors, device="cpu"), abs=1e-4)
+    assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
+
+
+def test_every_form_of_labels_is_the_same_labels() -> None:
+    X, full, Y = data()
+    Y[:30] = np.where(np.arange(3) == np.arange(30)[:, None] % 3, full[:30], -1)
+    plain = quick().fit(X, Y)
+    entries = np.nonzero(Y != -1)
+    stored = sparse.csr_array((Y[entries], entries), shape=Y.shape)
+    assert stored.nnz == len(entries[0]), "a known absent is a stored zero"
+    with_gaps = np.where(Y == -1, np.nan, Y)
+    frame = pd.DataFrame(with_gaps, columns=["cat", "dog", "owl"])
+    nullable = frame.astype("Int8")
+    forms: list[Any] = [
+        with_gaps,
+        with_gaps.tolist(),
+        frame,
+        nullable,
+        stored,
+        stored.tocsc(),
+        LabelTable.from_dense(Y),
+    ]
+    for form in forms:
+        assert np.array_equal(quick().fit(X, form).coef_, plain.coef_)
+    assert quick().fit(X, frame).classes_.tolist() == ["cat", "dog", "owl"]
+    assert plain.classes_.tolist() == [0, 1, 2]
+
+
+def test_the_best_epoch_on_val_is_kept_and_the_last_without_one() -> None:
+    X, full, Y = data()
+    held = quick(epochs=6, validation_fraction=0.3, random_state=1).fit(X, full)
+    scores = [each["score"] for each in held.history_]
+    assert held.select_ == "clean" and held.best_score_ == max(scores) and held.n_iter_ == 6
+    assert held.best_epoch_ == 1 + scores.index(max(scores))
+    blind = quick(epochs=6).fit(X, Y)
+    assert blind.select_ == "last" and blind.best_epoch_ == 6 and blind.best_score_ is None
+    assert blind.thresholds_.tolist() == [0.5] * 3
+    assert quick(threshold=0.2).fit(X, Y).thresholds_.tolist() == [0.2] * 3
+
+
+def test_auto_says_what_it_took_and_why() -> None:
+    X, full, Y = data()
+    chosen = quick("auto").fit(X, Y)
+    assert chosen.method_ in lg.methods() and "unknown" in chosen.why_
+    assert quick("auto").fit(X, full).method_ == "bce"
+
+
+def test_methods_that_expect_positives_are_told_by_a_full_val() -> None:
+    X, full, Y = data(rows=150)
+    model = quick("epr").fit(X, Y, X, full)
+    assert model.options_["expected_positives"] == pytest.approx(full.sum(axis=1).mean(), abs=1e-4)
+    with pytest.raises(InputError, match="expected_positives"):
+        quick("epr").fit(X, Y)
+
+
+def test_it_can_be_cloned_pickled_and_seeded() -> None:
+    X, _, Y = data()
+    model = quick(random_state=5)
+    assert clone(model).get_params() == model.get_params() and is_classifier(model)
+    fitted = model.fit(X, Y)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict(X), fitted.predict(X))
+    assert np.array_equal(clone(model).fit(X, Y).coef_, fitted.coef_)
+    assert not np.array_equal(quick(random_state=6).fit(X, Y).coef_, fitted.coef_)
+    assert fitted.set_params(lr=0.5).lr == 0.5
+
+
+def test_it_stands_in_a_pipeline_and_in_a_grid_search_with_unknown_labels() -> None:
+    X, full, Y = data()
+    Y[::2] = full[::2]
+    pipeline = make_pipeline(StandardScaler(), quick(validation_fraction=0.2))
+    search = GridSearchCV(
+        pipeline, {"labelgapclassifier__lr": [1e-6, 0.05], "labelgapclassifier__method": ["an", "wan"]}, cv=3
+    ).fit(X, Y)
+    assert search.best_params_["labelgapclassifier__lr"] == 0.05
+    assert search.best_score_ > 0.6 and search.predict(X).shape == (120, 3)
+    frame = pd.DataFrame(np.where(Y == -1, np.nan, Y))
+    values = cross_val_score(quick(), X, frame, cv=KFold(3), scoring=lg.average_precision_scorer)
+    assert np.isfinite(values).all()
+
+
+def test_score_is_the_precision_over_known_labels() -> None:
+    X, full, _ = data()
+    model = quick().fit(X, full)
+    gaps = full.copy()
+    gaps[::3, 0] = -1
+    assert model.score(X, gaps) == pytest.approx(lg.average_precision(model.decision_function(X), gaps))
+    assert lg.average_precision_scorer(model, X, gaps) == model.score(X, gaps)
+
+
+def test_positives_alone_have_no_score_but_an_order() -> None:
+    X, _, Y = data()
+    model = quick().fit(X, Y)
+    with pytest.raises(InputError, match="observed_scorer"):
+        model.score(X, Y)
+    assert 0 < lg.observed_scorer(model, X, Y) <= 1
+    found = GridSearchCV(quick(), {"lr": [1e-6, 0.05]}, scoring=lg.observed_scorer, cv=2).fit(X, Y)
+    assert found.best_params_ == {"lr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels", "message"),
+    [
+        ({"method": "ll-tr"}, None, "Did you mean 'll-r'"),
+        ({"method": "em", "options": {"alfa": 1}}, None, "Did you mean 'alpha'"),
+        ({"method": "auto", "options": {"alpha": 1}}, None, "options belong to a method"),
+        ({"validation_fraction": 1.5}, None, "val fraction"),
+        ({"validation_fraction": 0.001}, None, "leaves none"),
+        ({"random_state": "a"}, None, "whole number"),
+        ({"epochs": 0}, None, "at least one"),
+        ({"device": "tpu"}, None, "cpu, cuda"),
+        ({}, np.ones(120), "a matrix is needed"),
+        ({}, np.full((120, 3), 0.5), "continuous"),
+        ({}, np.full((120, 3), 7), "1 \\(present\\)"),
+        ({}, np.ones((3, 3)), "3 rows of labels for 120 rows"),
+        ({}, [["yes", "no"]] * 120, "no label|must be numbers"),
+        ({"method": "auto"}, np.full((120, 3), -1), "nothing to learn"),
+        ({"lr": 1e38}, None, "lower learning rate"),
+    ],
+)
+def test_what_cannot_be_done_is_told_with_the_way_out(settings: Any, labels: Any, message: str) -> None:
+    X, _, Y = data()
+    with pytest.raises(InputError, match=message):
+        LabelGapClassifier(**{"method": "an", "epochs": 2, **settings}).fit(X, Y if labels is None else labels)
+
+
+def test_val_and_new_rows_must_fit() -> None:
+    X, full, Y = data()
+    with pytest.raises(NotFittedError):
+        quick().predict(X)
+    with pytest.raises(InputError, match="both"):
+        quick().fit(X, Y, X_val=X)
+    with pytest.raises(InputError, match="Y_val has 2 classes"):
+        quick().fit(X, Y, X, full[:, :2])
+    with pytest.raises(InputError, match="not those of Y"):
+        quick().fit(X, pd.DataFrame(Y, columns=list("abc")), X, pd.DataFrame(full, columns=list("acb")))
+    model = quick().fit(X, Y)
+    with pytest.raises(InputError, match="expecting 5 features"):
+        model.predict(X[:, :4])
+    with pytest.raises(InputError, match="weights"):
+        model.score(X, full, np.ones(120))
+    with pytest.raises(InputError, match="NaN"):
+        model.predict(np.full((2, 5), np.nan))

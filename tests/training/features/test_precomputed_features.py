@@ -1,0 +1,74 @@
+"""A run on vectors that were computed elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.data import Dataset, FeatureVectors, Split, load
+from labelgap.labels import LabelTable
+from labelgap.models import Classifier
+from labelgap.training import Run, fit, open_run
+from labelgap.training.features.precomputed import IdentityBackbone
+
+
+def features(count: int = 60, width: int = 6) -> Dataset:
+    """Three classes that the first three features tell exactly."""
+    random = np.random.default_rng(1)
+    parts: dict[str, Split] = {}
+    for split in ("train", "val", "test"):
+        vectors = random.normal(size=(count, width)).astype(np.float16)
+        names = [f"{split}{number}" for number in range(count)]
+        truth = LabelTable.from_dense((vectors[:, :3] > 0).astype(np.int8), ["a", "b", "c"], names)
+        parts[split] = Split(split, FeatureVectors(vectors, names), truth, truth)
+    train, val, test = parts.values()
+    return Dataset("vectors", train, val, test, backbone="features", protocol="linear", flip=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fit(
+        features(), "bce", out=tmp_path_factory.mktemp("runs") / "a", epochs=30, lr=0.05, device="cpu", quiet=True
+    )
+
+
+def test_a_linear_head_learns_on_vectors(run: Run) -> None:
+    assert (run.config.backbone, run.config.protocol) == ("features", "linear")
+    assert run.metrics["test"]["map"] > 0.9
+    assert "features that came with the data" in (run.path / "MODEL_CARD.md").read_text()
+
+
+def test_a_run_is_opened_again_and_predicts_on_vectors(run: Run) -> None:
+    test = features().split("test")
+    assert isinstance(test.images, FeatureVectors)
+    opened = open_run(run.path)
+    assert isinstance(opened.model, Classifier) and isinstance(opened.model.backbone, IdentityBackbone)
+    chance = opened.predict(test.images.vectors, device="cpu")
+    assert chance.shape == (60, 3)
+    assert np.array_equal(chance, opened.predict(test, device="cpu"))
+    assert opened.evaluate(features(), device="cpu")["map"] == run.metrics["test"]["map"]
+
+
+def test_vectors_of_another_width_and_pictures_are_refused(run: Run) -> None:
+    with pytest.raises(InputError, match="trained on 6 features, and these are 7"):
+        run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
+    with pytest.raises(InputError, match="cannot look at images"):
+        run.predict(load("digits", train=4, val=2, test=2).split("test"), device="cpu")
+
+
+def test_a_network_is_refused_where_there_are_no_pixels(tmp_path: Path) -> None:
+    for wishes in ({"protocol": "end-to-end"}, {"backbone": "small-cnn"}):
+        with pytest.raises(InputError, match="feature vectors and no pixels"):
+            fit(features(), "bce", out=tmp_path / "a", quiet=True, **wishes)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="for data that are feature vectors"):
+        fit(load("digits", train=4, val=2, test=2), "bce", backbone="features", out=tmp_path / "a", quiet=True)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_on_pictures_refuses_vectors(tmp_path: Path) -> None:
+    made = fit(load("digits", train=16, val=8, test=8), "an", out=tmp_path / "a", epochs=1, device="cpu", quiet=True)
+    with pytest.raises(InputError, match="it needs pixels"):
+        made.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")

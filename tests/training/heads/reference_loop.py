@@ -1,0 +1,86 @@
+"""One head at a time, in the loop of ``labelgap.training`` in miniature: what the tests of the engine compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelgap.core.seeds import derive_seed, numpy_generator, seed_everything
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revisions
+from labelgap.losses import loss
+from labelgap.models.heads import LinearHead
+from labelgap.training.heads import HeadPlan, LinearEngine
+
+__all__ = ["Alone", "some_features", "some_labels", "train_alone", "train_together"]
+
+IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 60, 6, 12, 8, 7
+
+
+def some_labels(seed: int = 0, *, images: int = IMAGES, unknown: float = 0.6) -> LabelTable:
+    """Every class present in some images and absent in others; of every image one present label is known."""
+    random = np.random.default_rng(seed)
+    labels = (random.random((images, CLASSES)) < 0.3).astype(np.int8)
+    labels[random.random(labels.shape) < unknown] = UNKNOWN
+    labels[np.arange(images), random.integers(CLASSES, size=images)] = PRESENT
+    return LabelTable.from_dense(labels)
+
+
+def some_features(labels: LabelTable, dtype: torch.dtype = torch.float64, *, noise: float = 1.0) -> Tensor:
+    """Features that say something of the labels."""
+    random = np.random.default_rng(5)
+    signal = (labels.to_dense() == PRESENT) @ random.normal(size=(CLASSES, WIDTH))
+    return torch.from_numpy(signal + noise * random.normal(size=signal.shape)).to(dtype)
+
+
+class Alone:
+    """A head with torch's own optimiser, autograd, and every hook of its objective."""
+
+    def __init__(self, plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS, batch_size: int = BATCH) -> None:
+        self.plan, self.features, self.batch_size = plan, features, batch_size
+        self.made = loss(plan.method, **plan.options)
+        self.made.prepare(plan.labels, epochs=epochs, seed=plan.seed)
+        self.made.to(features.dtype)
+        seed_everything(derive_seed(plan.seed, "initialisation"))
+        self.head = LinearHead(features.shape[1], len(plan.labels.classes)).to(features.dtype)
+        groups = [{"params": list(self.head.parameters())}, *self.made.parameter_groups(plan.lr)]
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=plan.lr)
+
+    def train_epoch(self, epoch: int) -> tuple[float, Revisions]:
+        """Return the mean loss, and what was revised."""
+        self.made.set_epoch(epoch)
+        order = torch.from_numpy(numpy_generator(0, "order", epoch).permutation(len(self.features)))
+        total = 0.0
+        for rows in torch.split(order, self.batch_size):
+            features, labels = self.features[rows], self.plan.labels.batch(rows)
+            loss = self.made(self.head(features), labels, index=rows, features=features)
+            self.optimizer.zero_grad()
+            torch.autograd.backward(loss + self.made.penalty(self.head.parameters()))
+            self.optimizer.step()
+            self.made.after_step()
+            total += loss.item() * len(rows)
+        return total / len(order), self.made.end_epoch(self.scores if "scores" in self.made.needs else None)
+
+    def scores(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the logits of all training images."""
+        yield torch.arange(len(self.features)), self.head(self.features).detach()
+
+
+def train_alone(plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS) -> Alone:
+    """Train one head to the end."""
+    trained = Alone(plan, features, epochs=epochs)
+    for epoch in range(1, epochs + 1):
+        trained.train_epoch(epoch)
+    return trained
+
+
+def train_together(plans: list[HeadPlan], features: Tensor, *, epochs: int = EPOCHS, **settings: Any) -> LinearEngine:
+    """Train all heads to the end."""
+    engine = LinearEngine(features, plans, epochs=epochs, batch_size=BATCH, dtype=features.dtype, **settings)
+    for epoch in range(1, epochs + 1):
+        engine.train_epoch(epoch)
+        engine.end_epoch()
+    return engine

@@ -1,0 +1,89 @@
+"""Steps as a device takes them, tried on the CPU: nothing waits for a value, and they end where the others end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.losses.reference import reference_of
+from tests.losses.test_loss_device import Watch
+from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels
+
+import labelgap as lg
+from labelgap.training.heads import HeadPlan, LinearEngine
+from labelgap.training.heads.cuda_graph import CudaGraphRunner
+from labelgap.training.heads.optimizers import StackedAdam
+
+TABLE = some_labels()
+FEATURES = some_features(TABLE)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "epr": {"expected_positives": 2.0},
+    "role": {"expected_positives": 2.0},
+    "em-apl": {"warmup": 2},
+}
+METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "imcl", "l1r", "asl", "two-way")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def as_on_a_device(plans: list[HeadPlan]) -> LinearEngine:
+    """An engine that does on the CPU what it would do on a GPU, but for the capture itself."""
+    engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
+    engine.host_syncs, engine.all_active, engine.replay = False, False, CudaGraphRunner(engine)
+    engine.updates = StackedAdam(engine.updates.stacks, engine.active)
+    return engine
+
+
+def go_on(engine: LinearEngine) -> LinearEngine:
+    for epoch in range(1, EPOCHS + 1):
+        engine.train_epoch(epoch)
+        engine.end_epoch()
+    return engine
+
+
+@pytest.mark.parametrize("method", lg.methods())
+def test_no_step_waits_for_the_device(method: str) -> None:
+    tables = (TABLE, some_labels(1))
+    plans = [HeadPlan(method, options, 1e-2, table) for options in reference_of(method).options for table in tables]
+    engine = as_on_a_device(plans)
+    engine.train_epoch(2)
+    assert engine.replay is not None
+    engine.replay.cursor.zero_()
+    with torch.no_grad(), Watch() as watch:
+        engine.replay._full_batch()
+    assert not watch.problems, watch.problems
+
+
+def test_steps_of_a_device_end_where_those_of_the_cpu_end() -> None:
+    plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, 1e-3)]
+    plain = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
+    for found, expected in zip(go_on(as_on_a_device(plans)).heads, go_on(plain).heads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_on_a_device_too_a_head_that_fails_leaves_the_others_alone() -> None:
+    engines = {}
+    for bad in (1e-3, 1e308):
+        plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, bad)]
+        engines[bad] = go_on(as_on_a_device(plans))
+    for good, both in zip(engines[1e-3].heads, engines[1e308].heads, strict=True):
+        assert torch.equal(good[::2], both[::2])
+    assert engines[1e308].failed[::2] == [None] * len(METHODS)
+    failed = dict(zip(METHODS, engines[1e308].failed[1::2], strict=True))
+    del failed["two-way"]  # where logits are no numbers it finds no pair, and costs nothing
+    assert None not in failed.values()
+
+
+def test_a_device_sums_the_losses_that_the_cpu_sums() -> None:
+    plans = [HeadPlan(name, OPTIONS.get(name, {}), 1e-2, TABLE) for name in METHODS]
+    plain = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
+    losses = [engine.train_epoch(1) for engine in (as_on_a_device(plans), plain)]
+    torch.testing.assert_close(*map(torch.from_numpy, losses), rtol=0, atol=1e-9)

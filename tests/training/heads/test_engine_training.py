@@ -1,0 +1,324 @@
+"""The course of a training of many heads: resuming, heads that fail or stop, the best epoch, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.heads.reference_loop import (
+    BATCH,
+    CLASSES,
+    EPOCHS,
+    IMAGES,
+    some_features,
+    some_labels,
+    train_together,
+)
+from torch import Tensor
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision
+from labelgap.metrics.average_precision import average_precision_of_rankings
+from labelgap.training.heads import HeadPlan, LinearEngine, stack, train_heads
+from labelgap.training.heads import label_tables as tables
+from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
+from labelgap.training.heads.scoring import rank_on_device
+from labelgap.training.heads.train import BestEpochs
+
+TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
+FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
+OPTIONS: dict[str, dict[str, Any]] = {
+    "role": {"expected_positives": 2.0},
+    "em-apl": {"warmup": 2},
+    "ll-cp": {"delta_rel": 5.0},
+    "imcl": {"lambda_features": 0.0},
+    "l1r": {"weight": 1e-3},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[HeadPlan]:
+    return [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in methods for lr in rates]
+
+
+def engine_of(plans: list[HeadPlan], **settings: Any) -> LinearEngine:
+    return LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, **settings)
+
+
+def go_on(engine: LinearEngine, first: int, last: int) -> LinearEngine:
+    for epoch in range(first, last + 1):
+        engine.train_epoch(epoch)
+        engine.end_epoch()
+    return engine
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "momentum": 0.9}])
+def test_a_resumed_engine_ends_with_the_same_bytes(settings: dict[str, Any]) -> None:
+    plans = plans_for("an", "em", "ll-r", *OPTIONS)
+    whole = go_on(engine_of(plans, **settings), 1, EPOCHS)
+    stored = io.BytesIO()
+    torch.save(go_on(engine_of(plans, **settings), 1, 3).state_dict(), stored)
+    stored.seek(0)
+    resumed = engine_of(plans, **settings)
+    resumed.load_state_dict(torch.load(stored, weights_only=True))
+    go_on(resumed, 4, EPOCHS)
+    assert all(torch.equal(found, expected) for found, expected in zip(resumed.heads, whole.heads, strict=True))
+    for found, expected in zip(resumed.members, whole.members, strict=True):
+        states = [member.group.loss_fn.state_dict() for member in (found, expected)]
+        assert all(torch.equal(states[0][key].nan_to_num(-1), states[1][key].nan_to_num(-1)) for key in states[1])
+
+
+def test_an_engine_of_other_heads_is_not_taken_up() -> None:
+    with pytest.raises(InputError, match="only an engine with the same plans"):
+        engine_of(plans_for("an", "em")).load_state_dict(engine_of(plans_for("an")).state_dict())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_head_that_fails_leaves_the_others_alone(optimizer: str) -> None:
+    methods = ("an", "em", "epr", "ll-ct", "role", "em-apl", "asl", "imcl", "l2r")
+    options = {**OPTIONS, "epr": {"expected_positives": 2.0}}
+    engines = {}
+    for bad in (1e-3, 1e38):
+        plans = [HeadPlan(name, options.get(name, {}), lr, TABLE) for name in methods for lr in (1e-2, bad)]
+        engines[bad] = go_on(engine_of(plans, optimizer=optimizer), 1, EPOCHS)
+    for good, both in zip(engines[1e-3].heads, engines[1e38].heads, strict=True):
+        assert torch.equal(good[::2], both[::2])
+    failed = engines[1e38].failed
+    assert failed[::2] == [None] * len(methods)
+    assert None not in failed[1::2] if optimizer == "adam" else any(failed[1::2])
+    assert engines[1e-3].failed == [None] * len(engines[1e-3].plans)
+
+
+def test_a_failed_head_keeps_its_best_epoch_and_says_why() -> None:
+    labels: dict[str, Any] = {"val_features": VAL_FEATURES, "val_labels": VAL}
+    plans = [HeadPlan("an", {}, 1e-2, TABLE), HeadPlan("an", {}, 1e38, TABLE)]
+    good, bad = train_heads(FEATURES, plans, epochs=3, batch_size=BATCH, **labels)
+    assert good.failed is None and len(good.history) == 3
+    assert bad.failed is not None and "lower learning rate" in bad.failed
+    assert not bad.history and bad.best_epoch == 0 and np.isfinite(bad.weight).all()
+
+
+def test_a_failed_head_stays_where_it_was_when_it_failed() -> None:
+    engine = engine_of(plans_for("an"))
+    engine.train_epoch(1)
+    before, _ = engine.heads
+    engine.bias.view(2, CLASSES)[engine.row_of_plan[1]] = torch.nan
+    losses = engine.train_epoch(2)
+    after, _ = engine.heads
+    assert engine.failed == [None, 2] and np.isfinite(losses[0]) and np.isnan(losses[1])
+    assert torch.equal(before[1], after[1]) and not torch.equal(before[0], after[0])
+
+
+def test_a_head_that_was_stopped_stays_as_it_is() -> None:
+    engine = engine_of(plans_for("an", "role"))
+    engine.train_epoch(1)
+    engine.stop([0, 3])
+    before, _ = engine.heads
+    engine.train_epoch(2)
+    same = [torch.equal(old, new) for old, new in zip(before, engine.heads[0], strict=True)]
+    assert same == [True, False, False, True] and engine.failed == [None] * 4
+
+
+def test_heads_stop_each_when_its_own_score_has_fallen() -> None:
+    engine = engine_of(plans_for("an", "em"))
+    best = BestEpochs(engine, stop_below=0.03)
+    losses = np.zeros(4)
+    courses = [[0.5, 0.6, 0.58], [0.5, 0.46, 0.9], [0.7, 0.6, 0.9], [0.1, 0.2, 0.3]]
+    for epoch in (1, 2, 3):
+        best.take(epoch, losses, np.array([course[epoch - 1] for course in courses]))
+    results = best.results()
+    assert [result.stopped for result in results] == [None, 2, 2, None]
+    assert [(result.best_epoch, result.best_score) for result in results] == [(2, 0.6), (1, 0.5), (1, 0.7), (3, 0.3)]
+    assert [len(result.history) for result in results] == [3, 2, 2, 3]
+    assert engine.active.index_select(0, engine.place_of_plan).tolist() == [True, False, False, True]
+
+
+def test_the_best_epoch_of_every_head_is_kept() -> None:
+    plans = plans_for("an", "em", "role", rates=(3e-1, 1e-2))
+    seen: list[tuple[int, int]] = []
+    results = train_heads(
+        FEATURES,
+        plans,
+        epochs=6,
+        batch_size=BATCH,
+        val_features=VAL_FEATURES,
+        val_labels=VAL.to_dense(),
+        progress=lambda done, all_: seen.append((done, all_)),
+    )
+    assert seen == [(epoch, 6) for epoch in range(1, 7)]
+    assert len({result.best_epoch for result in results}) > 1
+    for result in results:
+        scores = [entry["score"] for entry in result.history]
+        assert result.best_score == max(scores) and result.best_epoch == 1 + scores.index(max(scores))
+        logits = VAL_FEATURES @ torch.from_numpy(result.weight).T + torch.from_numpy(result.bias)
+        assert average_precision(logits, VAL) == pytest.approx(result.best_score, abs=1e-6)
+
+
+def test_without_val_the_last_epoch_is_kept() -> None:
+    plans = plans_for("an", "ll-cp")
+    results = train_heads(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH)
+    weights = train_together(plans, FEATURES).heads[0]
+    for result, weight in zip(results, weights, strict=True):
+        assert result.best_epoch == EPOCHS and result.best_score is None
+        assert np.array_equal(result.weight, weight.numpy())
+
+
+@pytest.mark.parametrize("select", ["clean", "known", "observed"])
+def test_scores_are_those_of_the_rule(select: str) -> None:
+    val = VAL if select == "clean" else some_labels(7, images=80, unknown=0.3)
+    given: dict[str, Any] = {"val_features": VAL_FEATURES, "val_labels": val, "select": select}
+    (result,) = train_heads(FEATURES, plans_for("an", rates=(1e-2,)), epochs=1, batch_size=BATCH, **given)
+    logits = VAL_FEATURES @ torch.from_numpy(result.weight).T + torch.from_numpy(result.bias)
+    unknown = "absent" if select == "observed" else "ignore"
+    assert result.best_score == pytest.approx(average_precision(logits, val, unknown=unknown), abs=1e-6)  # type: ignore[call-overload]
+
+
+def test_ranking_on_a_device_is_ranking() -> None:
+    random = np.random.default_rng(0)
+    for scores in (random.normal(size=(40, 50)), random.integers(-3, 3, size=(40, 50)) / 2):
+        codes = random.choice([-1, 0, 1], size=(40, 50), p=[0.2, 0.6, 0.2]).astype(np.int8)
+        codes[0], codes[1], codes[2] = 0, 1, -1
+        found = rank_on_device(torch.from_numpy(scores), torch.from_numpy(codes))
+        np.testing.assert_allclose(found.numpy(), average_precision_of_rankings(scores, codes), rtol=1e-12)
+
+
+def test_what_is_written_out_for_devices_is_adam() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(4, 30, generator=generator, dtype=torch.float64)
+    rates, active = (1e-1, 1e-1, 1e-2, 1e-3), torch.tensor([True, True, False, True])
+    kinds = {fused: values.clone() for fused in (True, False)}
+    made = {
+        fused: StackedAdam([StackedParameter(kind, rates, range(4))], active, 0.01, fused=fused)
+        for fused, kind in kinds.items()
+    }
+    single = [row.clone().requires_grad_() for row in values]
+    peers = [torch.optim.Adam([row], lr=rate, weight_decay=0.01) for row, rate in zip(single, rates, strict=True)]
+    for _ in range(20):
+        gradient = torch.randn(values.shape, generator=generator, dtype=torch.float64)
+        for row, peer, slope in zip(single, peers, gradient, strict=True):
+            row.grad = slope.clone()
+            peer.step()
+        for adam in made.values():
+            adam.step([gradient])
+    expected = torch.stack([row.detach() for row in single])
+    expected[2] = values[2]
+    for found in kinds.values():
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_hook_sees_every_step_before_it_is_taken() -> None:
+    plans = [*plans_for("an", "ll-ct"), HeadPlan("ll-ct", {"delta_rel": 20.0}, 1e-2, some_labels(1))]
+    engine, steps = engine_of(plans), []
+
+    def look(rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
+        weight, bias = engine.heads
+        expected = FEATURES[rows] @ weight.mT + bias[:, None]
+        torch.testing.assert_close(logits, expected)
+        for plan, seen in zip(plans, labels, strict=True):
+            assert torch.equal(seen, plan.labels.batch(rows))
+        steps.append((len(rows), modified()))
+
+    engine.train_epoch(3, look)
+    assert [rows for rows, _ in steps] == [BATCH] * (IMAGES // BATCH) + [IMAGES % BATCH]
+    marked = torch.stack([mask.sum(dim=(1, 2)) for _, mask in steps]).sum(dim=0).tolist()
+    assert marked[:2] == [0, 0] and 0 < marked[2] <= marked[3] < marked[4]
+
+
+def test_labels_too_many_to_lay_out_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = plans_for("an", "ll-cp", "asl")
+    dense = go_on(engine_of(plans), 1, 2)
+    monkeypatch.setattr(tables, "free_memory", lambda device: 10)
+    sparse = go_on(engine_of(plans), 1, 2)
+    assert dense.tables.dense is not None and sparse.tables.dense is None
+    assert all(torch.equal(found, expected) for found, expected in zip(sparse.heads, dense.heads, strict=True))
+
+
+def test_heads_that_cannot_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack, "free_memory", lambda device: 1000)
+    with pytest.raises(InputError, match=r"and 1\.0 kB are free\. Train fewer heads at a time"):
+        engine_of(plans_for("an"))
+
+
+def test_heads_go_on_from_given_weights() -> None:
+    engine = engine_of(plans_for("an", "em"))
+    weight, bias = torch.randn(4, CLASSES, FEATURES.shape[1]), torch.randn(4, CLASSES)
+    engine.set_heads(weight, bias)
+    assert torch.equal(engine.heads[0], weight) and torch.equal(engine.heads[1], bias)
+    torch.testing.assert_close(engine.scores(FEATURES), FEATURES @ weight.mT + bias[:, None])
+    with pytest.raises(InputError, match="given were"):
+        engine.set_heads(weight[:2], bias)
+
+
+def test_scores_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(plans_for("an", "em"))
+    whole = engine.scores(FEATURES)
+    monkeypatch.setattr(stack, "CHUNK", 7 * 4 * CLASSES)
+    torch.testing.assert_close(engine.scores(FEATURES), whole)
+
+
+def test_heads_of_one_method_share_an_objective_where_only_numbers_differ() -> None:
+    plans = [
+        HeadPlan("em", {"alpha": 0.1}, 1e-2, TABLE),
+        HeadPlan("em", {"alpha": 0.2}, 1e-3, some_labels(1)),
+        HeadPlan("em", {"alpha": 0.2, "reduction": "sum"}, 1e-3, TABLE),
+        HeadPlan("role", {"expected_positives": 1.0}, 1e-3, TABLE),
+        HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE),
+        HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE, seed=1),
+        HeadPlan("role", {"expected_positives": 2.0}, 1e-3, some_labels(1)),
+    ]
+    assert sorted(member.group.plans for member in engine_of(plans).members) == [(0, 1), (2,), (3, 4), (5,), (6,)]
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    go_on(engine_of(plans_for("an", "role")), 1, 1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plans": []}, "no head to train"),
+        ({"features": FEATURES[:5]}, "a row is needed for each of 60 images"),
+        ({"batch_size": 0}, "at least one image a step"),
+        ({"dtype": torch.float16}, "float32 or torch.float64"),
+        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs one number"),
+        ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
+        ({"optimizer": "sgd", "nesterov": True}, "give momentum"),
+        ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "the same images"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_words(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"features": FEATURES, "plans": plans_for("an"), "epochs": 2, "batch_size": 4, **change}
+    with pytest.raises(InputError, match=message):
+        LinearEngine(given.pop("features"), given.pop("plans"), **given)
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(UnknownNameError, match=r"no optimiser 'adm'\. Did you mean 'adam'"):
+        engine_of(plans_for("an"), optimizer="adm")
+    with pytest.raises(InputError, match="epoch 8: 7 were planned"):
+        engine_of(plans_for("an")).train_epoch(EPOCHS + 1)
+    with pytest.raises(InputError, match="at least one is needed"):
+        train_heads(FEATURES, plans_for("an"), epochs=0, batch_size=4)
+    with pytest.raises(InputError, match="val needs both"):
+        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=VAL_FEATURES)
+    with pytest.raises(InputError, match="features of val have shape"):
+        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=FEATURES, val_labels=VAL)
+    other = LabelTable.from_dense(VAL.to_dense(), classes=[f"class {number}" for number in range(CLASSES)])
+    with pytest.raises(InputError, match="other classes"):
+        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=VAL_FEATURES, val_labels=other)

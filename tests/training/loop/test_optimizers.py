@@ -1,0 +1,103 @@
+"""Rates over steps, moving averages, and the optimisers against their textbook formulas."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.loop.optimizers import LRSchedule, MovingAverage, build_optimizer
+
+PLAIN: dict[str, Any] = {
+    "data": {},
+    "classes": ("a",),
+    "method": "an",
+    "why": "",
+    "backbone": "small-cnn",
+    "protocol": "end-to-end",
+    "epochs": 4,
+    "lr": 0.1,
+    "backbone_lr": 0.1,
+    "batch_size": 2,
+    "flip": False,
+    "seed": 0,
+    "select": "last",
+    "trace": "off",
+}
+
+
+def weights_after(config: RunConfig, gradients: list[float]) -> list[float]:
+    weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = build_optimizer([{"params": [weight], "lr": config.lr}], config)
+    seen = []
+    for gradient in gradients:
+        weight.grad = torch.tensor([gradient], dtype=torch.float64)
+        optimizer.step()
+        seen.append(weight.item())
+    return seen
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_follows_its_formula_with_momentum_and_weight_decay(nesterov: bool) -> None:
+    config = RunConfig.checked(**PLAIN, optimizer="sgd", momentum=0.9, nesterov=nesterov, weight_decay=0.01)
+    weight, velocity, expected = 1.0, 0.0, []
+    for gradient in (0.5, -0.2, 0.3):
+        total = gradient + 0.01 * weight
+        velocity = 0.9 * velocity + total
+        weight -= 0.1 * (total + 0.9 * velocity if nesterov else velocity)
+        expected.append(weight)
+    assert weights_after(config, [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_adam_follows_its_formula() -> None:
+    weight, first, second, expected = 1.0, 0.0, 0.0, []
+    for step, gradient in enumerate((0.5, -0.2, 0.3), 1):
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        weight -= 0.1 * (first / (1 - 0.9**step)) / (math.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        expected.append(weight)
+    assert weights_after(RunConfig.checked(**PLAIN), [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_rates_rise_in_the_warm_up_and_then_fall_along_a_cosine_step_by_step() -> None:
+    course = LRSchedule.of(RunConfig.checked(**PLAIN, schedule="cosine", warmup=0.5), steps_an_epoch=10)
+    assert (course.steps, course.warmup) == (40, 5)
+    expected = [(s + 1) / 5 for s in range(5)] + [0.5 * (1 + math.cos(math.pi * (s - 5) / 35)) for s in range(5, 40)]
+    assert [course.factor(step) for step in range(40)] == pytest.approx(expected)
+
+
+def test_every_group_keeps_its_own_full_rate() -> None:
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.1, 0.001)]
+    optimizer = build_optimizer(groups, RunConfig.checked(**PLAIN))
+    course = LRSchedule("cosine", 10, 0)
+    for step in (0, 5, 5):
+        course.set_rates(optimizer, step)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.0005])
+
+
+def test_the_moving_average_is_the_weighted_mean_of_all_weights_so_far() -> None:
+    network = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(network.weight, 2.0)
+    average, expected = MovingAverage(network, 0.5), 2.0
+    for step, value in enumerate((3.0, -1.0, 4.0), 1):
+        nn.init.constant_(network.weight, value)
+        average.update(network)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * value
+    assert average.network.weight.item() == pytest.approx(expected)  # type: ignore[operator]
+
+
+def test_the_moving_average_copies_running_statistics_and_comes_back_from_a_checkpoint() -> None:
+    network = nn.BatchNorm1d(2)
+    average = MovingAverage(network, 0.9)
+    network(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    average.update(network)
+    assert torch.equal(average.network.running_mean, network.running_mean)  # type: ignore[arg-type]
+    other = MovingAverage(nn.BatchNorm1d(2), 0.9)
+    other.load_state_dict(average.state_dict())
+    assert other.steps == 1
+    assert np.allclose(other.network.running_var, average.network.running_var)  # type: ignore[arg-type]

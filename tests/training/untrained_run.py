@@ -1,0 +1,93 @@
+"""Runs made by hand, in no time: real networks that learned nothing, thresholds as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelgap.data import ArrayImages
+from labelgap.inference.predict import chunks as prediction_parts
+from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.models import Classifier, create_backbone
+from labelgap.training import Run
+from labelgap.training.checkpoints.checkpoint import TrainingState, save_weights
+from labelgap.training.checkpoints.history import write_history
+from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.features.precomputed import IdentityBackbone
+
+CLASSES = ("cat", "dog", "owl")
+MARKS = ("measured", "estimated", "default")
+CALIBRATION: dict[str, Any] = {
+    "method": "platt",
+    "scale": 2.0,
+    "offset": -0.5,
+    "classes": [True, False, True],
+    "present": 30,
+    "absent": 60,
+    "known": 1.0,
+}
+
+
+def make_run(
+    folder: Path,
+    *,
+    classes: Sequence[str] = CLASSES,
+    backbone: str = "small-cnn",
+    head: str = "linear",
+    width: int = 5,
+    marks: Sequence[str] = MARKS,
+    calibration: dict[str, Any] | None = None,
+    finished: bool = True,
+    **settings: Any,
+) -> Run:
+    """Write the folder of a run that was never trained; of other classes than ``CLASSES`` it knows no threshold."""
+    linear = backbone in ("features", "efficientnet-lite0") and head == "linear"
+    folder.mkdir(parents=True)
+    config = RunConfig.checked(
+        data={},
+        classes=tuple(classes),
+        method="an",
+        why="as asked",
+        backbone=backbone,
+        protocol="linear" if linear else "end-to-end",
+        head=head,
+        epochs=1,
+        lr=0.1,
+        backbone_lr=0.1,
+        batch_size=8,
+        flip=False,
+        seed=0,
+        select="last",
+        trace="off",
+        **settings,
+    )
+    write_config(folder, config)
+    torch.manual_seed(0)
+    network = Classifier(
+        IdentityBackbone(width) if backbone == "features" else create_backbone(backbone), len(classes), head
+    )
+    save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if linear else network)
+    summary: dict[str, Any] = {
+        "best_epoch": 1,
+        "epochs": 1,
+        "interrupted": False,
+        "seconds": 1.0,
+        "thresholds": {"values": [0.4, 0.5, 0.5], "marks": list(marks)},
+    }
+    if classes is not CLASSES:
+        summary["thresholds"] = {"values": [0.5] * len(classes), "marks": ["default"] * len(classes)}
+    summary |= {"calibration": calibration} if calibration else {}
+    write_history(folder, TrainingState(epoch=1, history=[{"epoch": 1, "seconds": 1.0}]), summary if finished else None)
+    return Run(folder)
+
+
+def predict_many(folder: str, out: str) -> None:
+    """Predict four hundred pictures, sixteen to a part; for a process of its own."""
+    torch.set_num_threads(1)
+    prediction_parts.MAX_IMAGES = 16  # type: ignore[misc]
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 64, 64), dtype=np.uint8)
+    predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)
