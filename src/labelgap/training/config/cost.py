@@ -57,10 +57,11 @@ class CostEstimate:
         return self.device == "cpu" and self.seconds > HOUR
 
     def __str__(self) -> str:
-        told = f"about {format_duration(self.seconds)}, {format_bytes(self.memory)} of memory, {format_bytes(self.disk)} of disk"
+        memory, disk = format_bytes(self.memory), format_bytes(self.disk)
+        text = f"about {format_duration(self.seconds)}, {memory} of memory, {disk} of disk"
         if self.long and self.protocol != "linear":
-            told += ". That is long for a CPU: --protocol linear trains a head on fixed features in a fraction of it"
-        return told
+            text += ". That is long for a CPU: --protocol linear trains a head on fixed features in a fraction of it"
+        return text
 
 
 def measure_cost(

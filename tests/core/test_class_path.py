@@ -1,0 +1,73 @@
+"""Which classes of a run may be loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labelgap.core.class_path import ALLOWED_VARIABLE, class_path, find_class, is_class_path
+from labelgap.core.errors import RunError
+
+
+class Thing:
+    """A class of an imported module."""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package on the path that nobody has imported."""
+    name = "someones_package"
+    (tmp_path / f"{name}.py").write_text("class Theirs(dict): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_class_of_an_imported_module_is_found() -> None:
+    assert find_class(f"{__name__}:Thing", Thing) is Thing
+
+
+def test_a_class_made_inside_a_function_is_found_again_in_the_same_process() -> None:
+    class Local(Thing):
+        pass
+
+    assert find_class(class_path(Local), Thing) is Local
+
+
+def test_a_module_is_not_imported_because_a_run_names_it(module: str) -> None:
+    with pytest.raises(RunError, match=rf"import {module}.*{ALLOWED_VARIABLE}={module}"):
+        find_class(f"{module}:Theirs", dict)
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize("allowed", ["someones_package", "other, someones_package"])
+def test_a_module_that_the_user_allows_is_imported(module: str, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_VARIABLE, allowed)
+    assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("someones_package:Gone", "no class Gone"),
+        ("not_installed:Thing", "not_installed.*install"),
+        ("subprocess:Popen", "not a dict"),
+    ],
+)
+def test_what_cannot_be_used_is_named(module: str, path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED_VARIABLE, "someones_package,not_installed")
+    with pytest.raises(RunError, match=message):
+        find_class(path, dict)
+
+
+def test_registered_names_are_not_class_paths() -> None:
+    assert [is_class_path(name) for name in ("ll-r", "timm:resnet50", "a.b:C", "C:A", "")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
