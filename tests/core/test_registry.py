@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
+from labelgap.core import registry
 from labelgap.core.errors import UnknownNameError
-from labelgap.core.registry import Registry, RegistryEntry
+from labelgap.core.registry import Registry, RegistryEntry, load_plugins
 
 
 @pytest.fixture
@@ -62,3 +65,20 @@ def test_the_decorator_registers_and_returns_what_it_decorates() -> None:
 
     assert seven() == 7
     assert functions.get("seven") == RegistryEntry("seven", seven, "a number", "arithmetic")
+
+
+def plugins_named(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    found = EntryPoints(EntryPoint(name, value, "labelgap.test") for name, value in values.items())
+    monkeypatch.setattr(registry, "entry_points", lambda group: found.select(group=group))
+
+
+def test_plugins_are_loaded_from_their_entry_point_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins_named(monkeypatch, root="math:sqrt")
+    assert list(load_plugins("labelgap.test")) == [("root", math.sqrt)]
+    assert list(load_plugins("labelgap.other")) == []
+
+
+def test_a_plugin_that_cannot_be_loaded_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins_named(monkeypatch, broken="math:nothing_of_this_name", root="math:sqrt")
+    with pytest.warns(UserWarning, match=r"'broken' of the package math:nothing_of_this_name is left out.*Attribute"):
+        assert list(load_plugins("labelgap.test")) == [("root", math.sqrt)]

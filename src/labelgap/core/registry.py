@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
 
 from labelgap.core.errors import UnknownNameError
 
-__all__ = ["Registry", "RegistryEntry"]
+__all__ = ["Registry", "RegistryEntry", "load_plugins"]
 
 T = TypeVar("T")
 
@@ -83,3 +85,26 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the object of every entry point that installed packages declare in a group.
+
+    An entry point that cannot be loaded is skipped with a warning that names its package.
+
+    Example:
+        >>> list(load_plugins("labelgap.nothing"))
+        []
+    """
+    for entry_point in entry_points(group=group):
+        try:
+            value = entry_point.load()
+        except Exception as error:  # whatever somebody's module raises when it is imported
+            package = entry_point.dist.name if entry_point.dist is not None else entry_point.value
+            warnings.warn(
+                f"'{entry_point.name}' of the package {package} is left out, it cannot be loaded "
+                f"({type(error).__name__}: {error}).",
+                stacklevel=2,
+            )
+            continue
+        yield entry_point.name, value
