@@ -1,4 +1,4 @@
-"""The rules of the house: floors, public names, sizes, and what may be committed."""
+"""The architecture: layers, import cycles, public names, sizes, and what may be committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 import labelgap
 
@@ -18,8 +21,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = PROJECT / "src"
 PACKAGE = SOURCE / "labelgap"
 
-FACE = "__init__"
-FLOORS = {
+PUBLIC_API = "__init__"
+LAYERS = {
     "core": 0,
     "labels": 0,
     "metrics": 1,
@@ -34,15 +37,18 @@ FLOORS = {
     "reporting": 6,
     "review": 7,
     "cli": 8,
-    FACE: 8,
+    PUBLIC_API: 8,
     "__main__": 8,
 }
-NEIGHBOURS = {("labels", "core"), ("cli", FACE), ("__main__", "cli")}
-"""Who may import whom on the same floor: codes need errors, and the commands may use the public face."""
+SAME_LAYER = {("labels", "core"), ("audit", "inference"), ("cli", PUBLIC_API), ("__main__", "cli")}
+"""Imports inside one layer that are allowed: (importer, imported)."""
 
 LONGEST_FILE = 350
 LONGEST_FUNCTION = 60
 LARGEST_FILE = 1_000_000
+MOST_MODULES = 15
+CROWDED = {"labelgap/cli"}
+"""Folders that may hold more: a file per command."""
 
 MACHINE_PATH = re.compile(
     r"(?<![\w.~})/:-])/(?:home|root|tmp|opt|mnt|work|workspace|Users|private|var)/\w|\b[A-Z]:\\Users\\"
@@ -66,17 +72,17 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of_file(path: Path) -> str:
+def package_of_file(path: Path) -> str:
     """The folder right under ``labelgap``, or the name of the file that lies there."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def room_of_module(name: str, rooms: set[str]) -> str | None:
-    """The room that a dotted name belongs to: None outside labelgap, the face for what is no room."""
+def package_of_module(name: str, packages: set[str]) -> str | None:
+    """The package that a dotted name belongs to: None outside labelgap, the public API for any other name."""
     parts = name.split(".")
     if parts[0] != "labelgap":
         return None
-    return parts[1] if len(parts) > 1 and parts[1] in rooms else FACE
+    return parts[1] if len(parts) > 1 and parts[1] in packages else PUBLIC_API
 
 
 def imported_modules(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
@@ -98,16 +104,16 @@ def imported_modules(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.args[0].value
 
 
-def floor_problems(tree: ast.AST, room: str, package: str, rooms: set[str]) -> Iterator[tuple[int, str]]:
-    """Every import that leaves its room upwards, or sideways without leave."""
+def layer_problems(tree: ast.AST, package_name: str, package: str, packages: set[str]) -> Iterator[tuple[int, str]]:
+    """Every import of a higher layer, or of another package of the same layer that is not allowed."""
     for line, name in imported_modules(tree, package):
-        other = room_of_module(name, rooms)
-        if other is None or other == room or (room, other) in NEIGHBOURS:
+        other = package_of_module(name, packages)
+        if other is None or other == package_name or (package_name, other) in SAME_LAYER:
             continue
-        if FLOORS[other] > FLOORS[room]:
-            yield line, f"{room} (floor {FLOORS[room]}) imports upwards: {name} (floor {FLOORS[other]})"
-        elif FLOORS[other] == FLOORS[room]:
-            yield line, f"{room} imports {name}, a room on its own floor ({FLOORS[room]})"
+        if LAYERS[other] > LAYERS[package_name]:
+            yield line, f"{package_name} (layer {LAYERS[package_name]}) imports upwards: {name} (layer {LAYERS[other]})"
+        elif LAYERS[other] == LAYERS[package_name]:
+            yield line, f"{package_name} imports {name}, a package of its own layer ({LAYERS[package_name]})"
 
 
 def bare_unknowns(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -148,7 +154,7 @@ def every_source(find: Callable[[Path, ast.AST], Iterator[tuple[int, str]]]) -> 
     ]
 
 
-def told(problems: list[str]) -> str:
+def report(problems: list[str]) -> str:
     return "\n  ".join([f"{len(problems)} found:", *problems])
 
 
@@ -186,24 +192,24 @@ def committed_files() -> list[Path]:
 
 def test_every_module_has_a_sorted_all_of_names_that_can_be_imported() -> None:
     problems = [what for path in sources() if path.name != "__main__.py" for what in public_name_problems(path)]
-    assert not problems, told(problems)
+    assert not problems, report(problems)
 
 
-def test_every_room_has_a_floor() -> None:
-    homeless = sorted({room_of_file(path) for path in sources()} - set(FLOORS))
-    assert not homeless, f"{homeless} stand on no floor: see FLOORS in {relative(Path(__file__))}"
+def test_every_package_has_a_layer() -> None:
+    missing = sorted({package_of_file(path) for path in sources()} - set(LAYERS))
+    assert not missing, f"{missing} have no layer: see LAYERS in {relative(Path(__file__))}"
 
 
-def test_no_room_imports_a_higher_floor_or_a_neighbour() -> None:
-    rooms = set(FLOORS)
+def test_no_package_imports_a_higher_layer_or_another_package_of_its_own() -> None:
+    packages = set(LAYERS)
 
     def find(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
         package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-        room = room_of_file(path)
-        return floor_problems(tree, room, package, rooms) if room in rooms else iter(())
+        package_name = package_of_file(path)
+        return layer_problems(tree, package_name, package, packages) if package_name in packages else iter(())
 
     problems = every_source(find)
-    assert not problems, told(problems)
+    assert not problems, report(problems)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +229,12 @@ def test_no_room_imports_a_higher_floor_or_a_neighbour() -> None:
         "importlib.import_module('labelgap.training.loop.trainer')",
     ],
 )
-def test_the_floor_rule_sees_every_kind_of_forbidden_import(code: str) -> None:
-    assert list(floor_problems(ast.parse(code), "data", "labelgap.data", set(FLOORS)))
+def test_the_layer_rule_finds_every_kind_of_forbidden_import(code: str) -> None:
+    assert list(layer_problems(ast.parse(code), "data", "labelgap.data", set(LAYERS)))
 
 
 @pytest.mark.parametrize(
-    ("room", "code"),
+    ("package_name", "code"),
     [
         ("data", "import numpy, torch.nn\nfrom training import loop"),
         ("data", "from labelgap.labels.codes import UNKNOWN\nfrom labelgap.core import errors"),
@@ -238,13 +244,65 @@ def test_the_floor_rule_sees_every_kind_of_forbidden_import(code: str) -> None:
         ("cli", "from labelgap import fit\nfrom labelgap.review import serve"),
     ],
 )
-def test_the_floor_rule_lets_a_room_use_itself_and_what_is_below(room: str, code: str) -> None:
-    assert not list(floor_problems(ast.parse(code), room, f"labelgap.{room}", set(FLOORS)))
+def test_the_layer_rule_allows_a_package_itself_and_lower_layers(package_name: str, code: str) -> None:
+    assert not list(layer_problems(ast.parse(code), package_name, f"labelgap.{package_name}", set(LAYERS)))
+
+
+def import_graph(modules: dict[str, tuple[ast.AST, str]]) -> dict[str, set[str]]:
+    """Which module imports which, lazy and ``TYPE_CHECKING`` imports included, given name: (tree, package)."""
+    graph: dict[str, set[str]] = {}
+    for name, (tree, package) in modules.items():
+        imported = set()
+        for _, target in imported_modules(tree, package):
+            known = next((each for each in (target, target.rpartition(".")[0]) if each in modules), None)
+            imported |= {known} if known is not None and known != name else set()
+        graph[name] = imported
+    return graph
+
+
+def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Every group of modules that import each other, directly or through others."""
+    names = sorted(graph)
+    edges = np.array([[target in graph[name] for target in names] for name in names], dtype=bool)
+    _, component = connected_components(csr_array(edges), directed=True, connection="strong")
+    groups = [[name for name, own in zip(names, component, strict=True) if own == each] for each in set(component)]
+    return sorted(group for group in groups if len(group) > 1)
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    modules = {}
+    for path in sources():
+        package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+        modules[module_name(path)] = (ast.parse(path.read_text(encoding="utf-8"), str(path)), package)
+    cycles = import_cycles(import_graph(modules))
+    assert not cycles, report([" <-> ".join(group) for group in cycles])
+
+
+def test_a_cycle_through_lazy_imports_is_found() -> None:
+    codes = {
+        "labelgap.a": "from labelgap.b import x",
+        "labelgap.b": "def f():\n    import labelgap.c",
+        "labelgap.c": "if TYPE_CHECKING:\n    from labelgap import a",
+        "labelgap.d": "from labelgap.a import y",
+    }
+    graph = import_graph({name: (ast.parse(code), "labelgap") for name, code in codes.items()})
+    assert import_cycles(graph) == [["labelgap.a", "labelgap.b", "labelgap.c"]]
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = {path.parent for path in sources()}
+    sizes = {folder: len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) for folder in folders}
+    problems = [
+        f"{relative(folder)} holds {size} modules, more than {MOST_MODULES}"
+        for folder, size in sorted(sizes.items())
+        if size > MOST_MODULES and folder.relative_to(SOURCE).as_posix() not in CROWDED
+    ]
+    assert not problems, report(problems)
 
 
 def test_core_never_imports_labels() -> None:
     tree = ast.parse("from labelgap.labels.codes import UNKNOWN")
-    assert list(floor_problems(tree, "core", "labelgap.core", set(FLOORS)))
+    assert list(layer_problems(tree, "core", "labelgap.core", set(LAYERS)))
 
 
 def test_no_public_function_bears_the_name_of_a_subpackage() -> None:
@@ -256,7 +314,7 @@ def test_no_public_function_bears_the_name_of_a_subpackage() -> None:
 
 def test_no_file_compares_with_a_bare_minus_one() -> None:
     problems = every_source(lambda path, tree: bare_unknowns(tree))
-    assert not problems, told(problems)
+    assert not problems, report(problems)
 
 
 @pytest.mark.parametrize("code", ["x == -1", "-1 != x", "x is -1", "0 < x <= -1", "f(labels[y == -1.0])", "x in (-1,)"])
@@ -277,7 +335,7 @@ def test_files_and_functions_are_short() -> None:
         if length > LONGEST_FILE
     ]
     problems += every_source(lambda path, tree: long_functions(tree))
-    assert not problems, told(problems)
+    assert not problems, report(problems)
 
 
 def test_the_package_says_that_it_is_typed() -> None:
@@ -294,7 +352,7 @@ def test_committed_files_name_no_machine_path_and_no_registry() -> None:
         for number, line in enumerate(lines, start=1):
             if MACHINE_PATH.search(line) or REGISTRY_ADDRESS.search(line):
                 problems.append(f"{relative(path)}:{number} {line.strip()[:100]}")
-    assert not problems, told(problems)
+    assert not problems, report(problems)
 
 
 @pytest.mark.parametrize("parts", [("", "home", "someone"), ("read '", "tmp", "a.csv"), ("C:", "Users", "someone")])
@@ -318,4 +376,4 @@ def test_a_registry_address_is_recognised(ending: str) -> None:
 def test_committed_files_are_small() -> None:
     sizes = {path: path.stat().st_size for path in committed_files()}
     problems = [f"{relative(path)} has {size:,} bytes" for path, size in sizes.items() if size > LARGEST_FILE]
-    assert not problems, told(problems)
+    assert not problems, report(problems)
