@@ -145,7 +145,7 @@ def _scorers(runs: Sequence[Run], work: _Work) -> Iterator[list[Scorer]]:
     for number, run in enumerate(runs):
         if run.config.backbone != FEATURES and not is_pretrained(run.config.backbone, run.config.weights):
             networks.append(FoldNetworks(run, work.data, work.fold(), work.device, work.workers))
-            work.reporter.say(_announced(run, work.folds))
+            work.reporter.log(_announced(run, work.folds))
             with work.reporter.bar(f"{run.config.method}: networks of {work.folds} folds", work.folds):
                 made[number] = networks[-1].scorer(work.splits, work.reporter.advance)
         else:
@@ -199,7 +199,7 @@ def _features(
                 device=device,
                 workers=choose_workers(work.workers, device),
                 advance=work.reporter.advance,
-                say=work.reporter.say,
+                say=work.reporter.log,
             )
             for name, images in sources.items()
         }

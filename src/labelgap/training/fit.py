@@ -129,14 +129,14 @@ def _fit(data: Dataset, wishes: TrainingRequest, folder: Path, way: _Execution, 
     prepare_folder(folder, config, resume)
     barrier()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
-        way.reporter.say(f"{folder} is finished already")
+        way.reporter.log(f"{folder} is finished already")
         if is_main_process() and not (folder / CARD).exists():
             write_model_card(done, data)
         return done
-    way.reporter.say(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
-    way.reporter.say(selection.why)
+    way.reporter.log(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
+    way.reporter.log(selection.why)
     if loss_fn.state_bytes:
-        way.reporter.say(f"{loss_fn.name} keeps {format_bytes(loss_fn.state_bytes)} for the training images")
+        way.reporter.log(f"{loss_fn.name} keeps {format_bytes(loss_fn.state_bytes)} for the training images")
     seed_everything(derive_seed(config.seed, "initialisation"))
     network = build_classifier(config, feature_width(data)).to(way.device)
     report_cost(data, config, network, loss_fn, way.device, way.workers, way.reporter)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar with loss, score and time left, and a few sentences."""
+"""Messages and a progress bar on standard error."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Sentences and a progress bar on standard error; silent when ``quiet``.
-
-    Without a terminal there is no bar, only the sentences.
-    """
+    """Prints messages and a progress bar to standard error; nothing when ``quiet``, and no bar without a terminal."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.console = Console(file=sys.stderr, quiet=quiet, soft_wrap=True, highlight=False)
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._noted = 0.0
+        self._last_note = 0.0
 
-    def say(self, text: str) -> None:
-        """Print a sentence."""
+    def log(self, text: str) -> None:
+        """Print a message."""
         self.console.print(text, markup=False)
 
     @contextmanager
@@ -49,11 +46,11 @@ class Reporter:
                 self._progress = self._task = None
 
     def advance(self, steps: int = 1, note: Callable[[], str] | None = None) -> None:
-        """Move the bar; ``note`` makes the text beside it, and is asked only a few times a second."""
+        """Move the bar. ``note`` returns the text beside it; it is called five times a second at most."""
         if self._progress is None or self._task is None or self._progress.disable:
             return
         self._progress.update(self._task, advance=steps)
         now = time.monotonic()
-        if note is not None and now - self._noted > 0.2:
-            self._noted = now
+        if note is not None and now - self._last_note > 0.2:
+            self._last_note = now
             self._progress.update(self._task, note=note())

@@ -106,7 +106,7 @@ def linear_init_phase(phase: TrainingContext) -> Handoff | None:
     if outcome.state.epoch < first.config.epochs:
         return None
     score = "" if outcome.state.best_score is None else f", val score {100 * outcome.state.best_score:.1f}"
-    phase.reporter.say(f"linear phase done: epoch {outcome.state.best_epoch} of {outcome.state.epoch} kept{score}")
+    phase.reporter.log(f"linear phase done: epoch {outcome.state.best_epoch} of {outcome.state.epoch} kept{score}")
     if is_main_process():
         remove_previous(first.folder)
     start = Handoff(sum(record["seconds"] for record in outcome.state.history), outcome.estimate)
@@ -197,7 +197,7 @@ def _features(phase: TrainingContext) -> dict[str, Tensor]:
                 device=phase.device,
                 workers=phase.workers,
                 advance=phase.reporter.advance,
-                say=phase.reporter.say,
+                say=phase.reporter.log,
             )
             made[split.name] = torch.from_numpy(np.array(features)).to(phase.device)
     if is_main_process():

@@ -120,7 +120,7 @@ def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before(tmp_path: Path
     os.truncate(tmp_path / LAST, int(share * (tmp_path / LAST).stat().st_size))
     said: list[str] = []
     found = parts()
-    state = load_checkpoint(tmp_path, found, CPU, fingerprint="this", say=said.append)
+    state = load_checkpoint(tmp_path, found, CPU, fingerprint="this", log=said.append)
     assert state.epoch == 1 and found["average"].count == 1
     assert len(said) == 1 and "last.pt is damaged" in said[0] and "after epoch 1" in said[0]
 
@@ -160,7 +160,7 @@ def test_a_kill_between_the_two_renames_loses_an_epoch_and_no_more(tmp_path: Pat
     two_epochs(tmp_path)
     (tmp_path / LAST).replace(tmp_path / PREVIOUS)
     said: list[str] = []
-    assert load_checkpoint(tmp_path, parts(), CPU, say=said.append).epoch == 2 and not said
+    assert load_checkpoint(tmp_path, parts(), CPU, log=said.append).epoch == 2 and not said
 
 
 def test_where_both_are_damaged_the_way_out_is_named_and_nothing_is_removed(tmp_path: Path) -> None:
@@ -256,5 +256,5 @@ def test_an_error_of_the_disk_says_what_is_kept(tmp_path: Path) -> None:
         raise DiskError.of("runs/a/last.pt", "No space left on device", full=True)
     assert str(caught.value) == (
         "the disk is full: runs/a/last.pt could not be written (no space left on device). "
-        "Nothing is lost: the last whole epoch is 2; free some space, and go on with --resume."
+        "Nothing is lost: the last complete epoch is 2; free some space, and continue with --resume."
     )

@@ -156,7 +156,7 @@ def _compute(
     missing = [part for part in plan if not parts.has(part)]
     before = total - sum(part.stop - part.start for part in missing)
     if before:
-        reporter.say(f"going on after {before:,} of {total:,} images")
+        reporter.log(f"going on after {before:,} of {total:,} images")
     with reporter.bar("predicting", total, before):
         try:
             for together in _runs_of(missing):
@@ -165,7 +165,7 @@ def _compute(
                     parts.write(part, logits, wrong)
         except KeyboardInterrupt:
             done = total - sum(part.stop - part.start for part in plan if not parts.has(part))
-            reporter.say(f"stopped after {done:,} of {total:,} images; the same command goes on from there")
+            reporter.log(f"stopped after {done:,} of {total:,} images; the same command goes on from there")
             raise
 
 

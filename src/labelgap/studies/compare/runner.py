@@ -116,7 +116,7 @@ def compare(
     entrants, not_run = _enter(chosen, views, wishes, plan, selection, reporter)
     if not entrants:
         raise InputError("; ".join(f"{each.method}: {each.reason}" for each in not_run) + ". Nothing was trained.")
-    reporter.say(selection.why)
+    reporter.log(selection.why)
     found = compute_split_features(
         data, str(plan.backbone), plan.weights, where, choose_workers(workers, where), reporter
     )
@@ -217,7 +217,7 @@ def _options(name: str, shown: LabelView, wishes: TrainingRequest, reporter: Rep
         warnings.simplefilter("always")
         made.prepare(shown.data[0].train.labels, epochs=config.epochs, seed=0)
     for warning in said:
-        reporter.say(f"{name}: {str(warning.message).removeprefix(f'{name}: ')}")
+        reporter.log(f"{name}: {str(warning.message).removeprefix(f'{name}: ')}")
     return dict(config.options)
 
 
@@ -233,15 +233,15 @@ def _train(
                 owners.append(entrant)
     seeds = len(entrants[0].shown.data)
     told = f"{len(tasks):,} heads: {len(entrants)} methods at {len(tasks) // seeds:,} settings in all"
-    reporter.say(f"{told}, with {seeds} seed{'s' if seeds > 1 else ''}")
+    reporter.log(f"{told}, with {seeds} seed{'s' if seeds > 1 else ''}")
     if lesson.selection.labels is None:
-        reporter.say("nothing can choose between settings: each method takes the first of its grid")
+        reporter.log("nothing can choose between settings: each method takes the first of its grid")
     with _progress(reporter, lesson.epochs) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said by ``_options``, once
         try:
             trained = train_or_load_heads(tasks, lesson, folder, told=progress)
         except KeyboardInterrupt:
-            reporter.say(f"stopped: the heads in {folder} are kept, and the same command goes on from there")
+            reporter.log(f"stopped: the heads in {folder} are kept, and the same command goes on from there")
             raise
     heads: dict[MethodPlan, list[StoredHead]] = {entrant: [] for entrant in entrants}
     for owner, head in zip(owners, trained, strict=True):
@@ -258,7 +258,7 @@ def _progress(reporter: Reporter, epochs: int) -> Iterator[Callable[[int, int, s
             if done == 0:
                 stack.close()
                 if not reporter.console.is_terminal:
-                    reporter.say(f"training {heads} heads: {words}")
+                    reporter.log(f"training {heads} heads: {words}")
                 stack.enter_context(reporter.bar(f"{heads} heads, {words}", epochs))
             else:
                 reporter.advance()

@@ -1,3 +1,3 @@
-"""Checkpoints."""
+"""What a run writes to resume: checkpoints, best weights, random states, ``metrics.jsonl`` and deferred interrupts."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Where the global generators of random numbers stand, so that a resumed run draws what an unbroken one would have."""
+"""The states of the global random number generators, so that a resumed run draws what an unbroken one would."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["get_rng_state", "set_rng_state"]
 
 
 def get_rng_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of Python's, numpy's and torch's generators, and that of a device, in plain types.
+    """Return the states of Python's, NumPy's, torch's and the device's generators in plain types.
 
-    Of several processes only the first writes a checkpoint, and all take up its state: each on its own device.
+    With several processes the first one writes the checkpoint, and all restore its state, each on its own device.
 
     Example:
         >>> before = get_rng_state(torch.device("cpu"))
@@ -37,7 +37,7 @@ def get_rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put all generators back; a device that had no part in it stays as it is."""
+    """Restore all generators; the state of a device of another type is ignored."""
     torch.set_rng_state(state["torch"].cpu())
     key, position, has_gauss, gauss = state["numpy"]
     np.random.set_state(("MT19937", key.cpu().numpy().astype(np.uint32), position, has_gauss, gauss))

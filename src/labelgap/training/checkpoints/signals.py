@@ -1,4 +1,4 @@
-"""A Ctrl-C that waits until what must stay together is done."""
+"""Defer Ctrl-C while files that belong together are written."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ __all__ = ["defer_interrupt"]
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Put a Ctrl-C off until the block is done, and then let it be heard; a second one is heard at once.
-
-    Only the main thread ever hears one.
+    """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
 
     Example:
-        >>> heard = []
+        >>> events = []
         >>> try:
         ...     with defer_interrupt():
         ...         signal.raise_signal(signal.SIGINT)
-        ...         heard.append("the block was finished")
+        ...         events.append("the block finished")
         ... except KeyboardInterrupt:
-        ...     heard.append("stopped")
-        >>> heard
-        ['the block was finished', 'stopped']
+        ...     events.append("interrupted")
+        >>> events
+        ['the block finished', 'interrupted']
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
+    pending: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
 
-    def later(number: int, frame: FrameType | None) -> None:
-        if waiting:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if pending:
             signal.default_int_handler(number, frame)
-        waiting.append(number)
+        pending.append(number)
 
-    signal.signal(signal.SIGINT, later)
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if waiting:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+    if pending:
         signal.raise_signal(signal.SIGINT)

@@ -102,7 +102,7 @@ def report_cost(
     if reporter.quiet or not isinstance(data.train.images, FileImages):
         return
     try:
-        reporter.say(f"{measure_cost(data, config, network, made, device, workers)}")
+        reporter.log(f"{measure_cost(data, config, network, made, device, workers)}")
     except (LabelGapError, RuntimeError, OSError):
         return  # the training will say why
 

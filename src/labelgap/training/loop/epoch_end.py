@@ -84,7 +84,7 @@ def run_epochs(job: Trainer, train_epoch: Callable[[TrainingState, int], None], 
     Every epoch ends with a checkpoint. A Ctrl-C ends the training after the last whole epoch, with what there is; of
     several processes each may hear it elsewhere, so there it ends the program, and the run can be resumed.
     """
-    state = load_checkpoint(job.folder, job.parts, device, fingerprint=job.fingerprint, say=job.reporter.say)
+    state = load_checkpoint(job.folder, job.parts, device, fingerprint=job.fingerprint, log=job.reporter.log)
     if state.epoch and state.best_epoch == state.epoch and is_main_process():
         save_weights(job.folder, job.scored, state.epoch)
     job.trace.restore(job.folder, state.epoch)
@@ -98,7 +98,7 @@ def run_epochs(job: Trainer, train_epoch: Callable[[TrainingState, int], None], 
             while state.epoch < job.epochs and not should_stop(state, job.stop_below):
                 train_epoch(state, state.epoch + 1)
         except KeyboardInterrupt:
-            job.reporter.say(f"stopped after {state.epoch} of {job.epochs} epochs; --resume goes on from there")
+            job.reporter.log(f"stopped after {state.epoch} of {job.epochs} epochs; --resume goes on from there")
             if is_distributed():
                 raise
     return state
