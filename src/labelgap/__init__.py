@@ -106,12 +106,15 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
+_MODULES = ("data", "functional", "labels", "losses", "metrics", "models")
+"""What ``labelgap.NAME`` imports when it is first used."""
+
 __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
-    if name == "functional":
-        return importlib.import_module("labelgap.functional")
+    if name in _MODULES:
+        return importlib.import_module(f"labelgap.{name}")
     if name not in _HOME:
         raise AttributeError(f"labelgap has no '{name}'")
     value = getattr(importlib.import_module(f"labelgap.{_HOME[name]}"), name)
@@ -120,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])
