@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labelgap.core.distributed import all_max, all_sum, gather_rows, is_main_process, own_rows, rank, world_size
+from labelgap.core.distributed import all_max, all_sum, gather_rows, is_main_process, rank, world_size
 
 SHARDS = {"equal": (3, 3), "unequal": (1, 4), "first empty": (0, 4), "last empty": (5, 0)}
 
@@ -51,14 +51,8 @@ def gathered_in_the_middle(logits: Tensor, count: int) -> Tensor:
     return (gather_rows(heads, dim=-2).softmax(dim=-2) * torch.arange(1.0, count + 1)[:, None]).square().sum()
 
 
-def own_again(logits: Tensor, count: int) -> Tensor:
-    ranked = gather_rows(logits).softmax(0)
-    return all_sum((own_rows(ranked, len(logits)) * logits).sum()) / count
-
-
 LOSSES: dict[str, Callable[[Tensor, int], Tensor]] = {
-    loss.__name__: loss
-    for loss in (plain_sum, square_of_a_sum, nested_sums, largest_of_all, gathered_in_the_middle, own_again)
+    loss.__name__: loss for loss in (plain_sum, square_of_a_sum, nested_sums, largest_of_all, gathered_in_the_middle)
 }
 
 
@@ -87,7 +81,6 @@ def values() -> dict[str, object]:
         gathered = gather_rows(sent)
         found[name] = gathered
         assert gathered.dtype == sent.dtype
-        assert torch.equal(own_rows(gathered, len(sent)), sent)
     found["transposed"] = gather_rows(own.T, dim=1)
     found["both empty"] = gather_rows(own[:0])
     kept = torch.tensor([1.0, 2.0 * rank()])

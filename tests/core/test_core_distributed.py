@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import all_max, all_sum, gather_rows, is_main_process, own_rows, rank, world_size
+from labelgap.core.distributed import all_max, all_sum, gather_rows, is_main_process, rank, world_size
 
 SCRIPT = Path(__file__).with_name("distributed_worker.py")
 SHARDS = ["equal", "unequal", "first empty", "last empty"]
@@ -50,14 +50,12 @@ def whole_batch(name: str, x: Tensor) -> Tensor:
         return (x * spread.sqrt() - mean).sigmoid().sum().square()
     if name == "largest_of_all":
         return x.flatten().sort(descending=True).values[:4].exp().sum()
-    if name == "gathered_in_the_middle":
-        places = torch.arange(1.0, count + 1)[:, None]
-        return sum(((y.exp() / y.exp().sum(0)) * places).square().sum() for y in (x, x * x))  # type: ignore[return-value]
-    assert name == "own_again"
-    return (x.exp() / x.exp().sum(0) * x).sum() / count
+    assert name == "gathered_in_the_middle"
+    places = torch.arange(1.0, count + 1)[:, None]
+    return sum(((y.exp() / y.exp().sum(0)) * places).square().sum() for y in (x, x * x))  # type: ignore[return-value]
 
 
-LOSSES = ["plain_sum", "square_of_a_sum", "nested_sums", "largest_of_all", "gathered_in_the_middle", "own_again"]
+LOSSES = ["plain_sum", "square_of_a_sum", "nested_sums", "largest_of_all", "gathered_in_the_middle"]
 
 
 @pytest.mark.parametrize("shards", SHARDS)
@@ -126,6 +124,5 @@ def test_alone_everything_is_the_identity() -> None:
     assert (world_size(), rank(), is_main_process()) == (1, 0, True)
     assert all_sum(values) is values
     assert gather_rows(values) is values
-    assert own_rows(values, 3) is values
     assert torch.equal(all_max(values), values)
     assert not all_max(values).requires_grad

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_max", "all_sum", "gather_rows", "is_main_process", "own_rows", "rank", "single_process", "world_size"]
+__all__ = ["all_max", "all_sum", "gather_rows", "is_main_process", "rank", "single_process", "world_size"]
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
@@ -79,14 +79,6 @@ def gather_rows(values: Tensor, dim: int = 0) -> Tensor:
         return values
     result: Tensor = _GatherRows.apply(values, dim)  # type: ignore[no-untyped-call]
     return result
-
-
-def own_rows(values: Tensor, count: int, dim: int = 0) -> Tensor:
-    """Cut this process's ``count`` rows out of what ``gather_rows`` put together."""
-    if world_size() == 1:
-        return values
-    start = sum(_sizes(count, values.device)[: rank()])
-    return values.narrow(dim, start, count)
 
 
 def _sizes(count: int, device: torch.device) -> list[int]:

@@ -1,9 +1,11 @@
 """The label table in three states, its revisions, and how a partial table is drawn from a full one."""
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+from labelgap.labels.io import SPLITS, TableFile, TableOptions
 from labelgap.labels.masking import paper_split
 from labelgap.labels.revisions import HUMAN_SOURCES, Revision, Revisions
-from labelgap.labels.table import LabelCounts, LabelTable
+from labelgap.labels.sparse import LabelCounts
+from labelgap.labels.table import LabelTable
 
 __all__ = [
     "ABSENT",
@@ -13,6 +15,9 @@ __all__ = [
     "PRESENT",
     "Revision",
     "Revisions",
+    "SPLITS",
+    "TableFile",
+    "TableOptions",
     "UNKNOWN",
     "as_codes",
     "paper_split",

@@ -1,4 +1,4 @@
-"""From the names of present and absent classes to a table.
+"""From the names of present and absent classes to the known labels of a table.
 
 Names are taken as they are: in Python a ``;`` is a character like any other. Only in a CSV of lists it separates names,
 and there nothing escapes it; a class whose name has a ``;`` needs the wide form or Parquet.
@@ -7,26 +7,35 @@ and there nothing escapes it; a class whose name has a ``;`` needs the wide form
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.sparse import unique_names
-from labelgap.labels.table import LabelTable
+from labelgap.labels.sparse import starts_from_lengths, unique_names
 
-__all__ = ["table_from_lists"]
+__all__ = ["ListedLabels", "labels_from_lists"]
 
 
-def table_from_lists(
+class ListedLabels(NamedTuple):
+    """Known labels in compressed rows, and the names of their classes."""
+
+    starts: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    values: NDArray[np.int8]
+    classes: Sequence[str]
+
+
+def labels_from_lists(
     present: Iterable[Iterable[str]],
     absent: Iterable[Iterable[str]] | None = None,
     *,
     classes: Sequence[str] | None = None,
     images: Sequence[str] | None = None,
     unlisted: str = "unknown",
-) -> LabelTable:
+) -> ListedLabels:
     """See ``LabelTable.from_lists``; a name twice in one list counts once."""
     if unlisted not in ("unknown", "absent"):
         raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
@@ -49,11 +58,13 @@ def table_from_lists(
         values = np.full(count * len(classes), ABSENT, dtype=np.int8)
         values[yes] = PRESENT
         columns = np.tile(np.arange(len(classes), dtype=np.int32), count)
-        return LabelTable(np.arange(count + 1) * len(classes), columns, values, classes, images)
+        return ListedLabels(np.arange(count + 1) * len(classes), columns, values, classes)
     places = np.concatenate([yes, no])
-    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(yes), len(no)])
-    rows, columns = np.divmod(places, max(len(classes), 1))
-    return LabelTable.from_entries(rows, columns, values, classes, images if images is not None else count)
+    order = np.argsort(places, kind="stable")
+    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(yes), len(no)])[order]
+    rows, numbers = np.divmod(places[order], max(len(classes), 1))
+    starts = starts_from_lengths(np.bincount(rows, minlength=count))
+    return ListedLabels(starts, numbers.astype(np.int32), values, classes)
 
 
 def _flat(lists: Iterable[Iterable[str]]) -> tuple[list[int], list[str]]:

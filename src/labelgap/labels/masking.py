@@ -1,4 +1,4 @@
-"""How a partial table is drawn from a full one.
+"""How a partial table is drawn from a full one: which known labels stay, and which are hidden.
 
 The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split; both are repeated here bit
 for bit, since a number can be compared with theirs only on the same labels.
@@ -7,6 +7,7 @@ for bit, since a number can be compared with theirs only on the same labels.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,67 +15,67 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.table import Amount, LabelTable
 
-__all__ = ["drop", "observe", "paper_split"]
+__all__ = ["Amount", "drop_mask", "observe_mask", "paper_split"]
+
+Amount = int | Literal["all"]
 
 
-def observe(table: LabelTable, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
-    """Keep some positives and negatives of every image and hide all other labels.
+def observe_mask(
+    starts: NDArray[np.int64],
+    values: NDArray[np.int8],
+    positives: Amount = 1,
+    negatives: Amount = 0,
+    seed: int = 1200,
+) -> NDArray[np.bool_]:
+    """Return which known labels stay when some positives and negatives of every image are kept.
 
     The draw of the papers: one ``RandomState(seed)``; per image in row order the array of its positive class numbers
     is shuffled and the first ``positives`` are kept, then the array of its negative class numbers is shuffled and the
     first ``negatives`` are kept. The second shuffle uses up random state even when nothing is kept.
 
     Args:
-        table: labels to draw from; what is unknown stays unknown.
+        starts: ``(N + 1,)``, where the known labels of each row start.
+        values: PRESENT or ABSENT of every known label.
         positives: how many, or "all".
         negatives: how many, or "all".
         seed: 1200 in the papers.
-
-    Example:
-        >>> LabelTable.from_dense([[1, 1, 0], [0, 1, 0]]).observe(positives=1, negatives=0).to_dense()
-        array([[ 1, -1, -1],
-               [-1,  1, -1]], dtype=int8)
     """
     keep_positives, keep_negatives = _amount(positives, "positives"), _amount(negatives, "negatives")
     random = _random_state(seed)
-    kept = np.zeros(len(table.values), dtype=bool)
-    for row in range(len(table)):
-        first, last = table.starts[row], table.starts[row + 1]
-        values = table.values[first:last]
+    kept = np.zeros(len(values), dtype=bool)
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        row = values[first:last]
         for state, amount in ((PRESENT, keep_positives), (ABSENT, keep_negatives)):
-            entries = np.flatnonzero(values == state)
+            entries = np.flatnonzero(row == state)
             random.shuffle(entries)
             kept[first + entries[:amount]] = True
-    return table.keep(kept)
+    return kept
 
 
-def drop(table: LabelTable, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:
-    """Hide a fraction of the known labels at random.
+def drop_mask(
+    columns: NDArray[np.int32], fraction: float, seed: int = 0, *, per_class: bool = False
+) -> NDArray[np.bool_]:
+    """Return which known labels stay when a fraction of them is hidden at random.
 
     Args:
-        table: labels to draw from.
+        columns: class number of every known label.
         fraction: 0.9 hides nine labels in ten; read as the decimal it is written as, so that the number hidden is
             exactly fraction · labels, rounded (a half to the even number).
         seed: of the draw.
         per_class: hide that fraction of every class, rather than of all labels together.
-
-    Example:
-        >>> LabelTable.from_dense([[1, 0, 0, 1], [0, 1, -1, 1]]).drop(0.7)
-        LabelTable(2 images, 4 classes: 1 present, 1 absent, 6 unknown)
     """
     if not 0 <= fraction <= 1:
         raise InputError(f"drop({fraction}): the share of labels to hide lies between 0 and 1.")
-    random = numpy_generator(seed, "drop").random(len(table.values))
-    group = table.columns if per_class else np.zeros_like(table.columns)
+    random = numpy_generator(seed, "drop").random(len(columns))
+    group = columns if per_class else np.zeros_like(columns)
     order = np.lexsort((random, group))
     sizes = np.bincount(group, minlength=1)
     hidden = [round(Fraction(str(fraction)) * size) for size in sizes.tolist()]
     position = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.zeros(len(order), dtype=bool)
     kept[order] = position >= np.repeat(hidden, sizes)
-    return table.keep(kept)
+    return kept
 
 
 def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

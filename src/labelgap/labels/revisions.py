@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.sparse import as_indices, entries_of_rows, starts_from_lengths
-from labelgap.labels.table import LabelTable
+from labelgap.labels.sparse import NamedTable, as_indices
 
-__all__ = ["HUMAN_SOURCES", "Revision", "Revisions", "apply_revisions"]
+__all__ = ["HUMAN_SOURCES", "ResolvedRevisions", "Revision", "Revisions"]
 
 HUMAN_SOURCES: Final = frozenset({"review"})
 
@@ -69,6 +68,20 @@ class Revision:
     author: str | None = None
 
 
+class ResolvedRevisions(NamedTuple):
+    """The value of every revised label; each array is ``(P,)``.
+
+    Attributes:
+        places: ``row · K + class number``, ascending.
+        values: PRESENT, ABSENT or UNKNOWN.
+        by_person: whether a person decided it, rather than a model.
+    """
+
+    places: NDArray[np.int64]
+    values: NDArray[np.int8]
+    by_person: NDArray[np.bool_]
+
+
 class Revisions(Sequence[Revision]):
     """A list of revisions in the order they were made, kept in columns.
 
@@ -102,7 +115,7 @@ class Revisions(Sequence[Revision]):
     @classmethod
     def from_arrays(
         cls,
-        table: LabelTable,
+        table: NamedTable,
         rows: NDArray[np.int64],
         columns: NDArray[np.int64],
         *,
@@ -122,7 +135,7 @@ class Revisions(Sequence[Revision]):
             source: the method.
             epoch: one epoch, or ``(R,)`` of them.
         """
-        rows = as_indices(rows, "row", len(table))
+        rows = as_indices(rows, "row", len(table.images))
         columns = as_indices(columns, "class number", len(table.classes))
         if len(rows) != len(columns):
             raise InputError(f"{len(rows)} rows and {len(columns)} class numbers: one of each for a revision.")
@@ -181,10 +194,28 @@ class Revisions(Sequence[Revision]):
         """Return the columns: image, class, value, target, source, epoch, time, author."""
         return self._table
 
-    def places(self, table: LabelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def places(self, table: NamedTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row and the class number of every revision in a table; one of a stranger is refused."""
         rows = _numbers(self._table["image"], "image", table.images)
         return rows, _numbers(self._table["class"], "class", table.classes)
+
+    def resolve(self, table: NamedTable, sources: Iterable[str] | None = None) -> ResolvedRevisions:
+        """Return the one value that counts for every revised label: a person's last decision, else a model's last.
+
+        Soft targets are not labels and are skipped.
+
+        Args:
+            table: whose images and classes the revisions name.
+            sources: whose revisions count; everybody's when None.
+        """
+        said = self._table.filter(self._table["target"].is_null())
+        if sources is not None:
+            said = said.filter(pc.is_in(said["source"], _texts(sources)))
+        by_person = pc.is_in(said["source"], _texts(HUMAN_SOURCES)).to_numpy()
+        row, column = self._of(said).places(table)
+        order = np.argsort(by_person, kind="stable")[::-1]
+        places, chosen = np.unique((row * len(table.classes) + column)[order], return_index=True)
+        return ResolvedRevisions(places, said["value"].to_numpy()[order][chosen], by_person[order][chosen])
 
     def until(self, epoch: int) -> Revisions:
         """Return the revisions that models made in the first epochs, up to and with ``epoch``."""
@@ -204,54 +235,6 @@ class Revisions(Sequence[Revision]):
             raise InputError(f"{path} does not exist.") from None
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path} is not a Parquet file of revisions ({error}).") from None
-
-
-def apply_revisions(table: LabelTable, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
-    """Return a new table with hard revisions laid over it; see ``LabelTable.revised``.
-
-    A person's decision replaces anything; the last one counts. A model's revision fills only what is unknown, the last
-    one again. Soft targets are not labels and are passed over.
-
-    Args:
-        table: the observed labels.
-        revisions: in the order they were made.
-        sources: whose revisions to apply; everybody's when not given.
-    """
-    places, values, by_person = _decided(table, revisions, sources)
-    row, column = np.divmod(places, max(len(table.classes), 1))
-    touched, which = np.unique(row, return_inverse=True)
-    entries, lengths, first = entries_of_rows(table.starts, touched)
-    known = np.repeat(touched, lengths) * len(table.classes) + table.columns[entries]
-    at = np.searchsorted(known, places)
-    observed = np.isin(places, known, assume_unique=True)
-    replaced, added = observed & by_person, ~observed & (values != UNKNOWN)
-    labels = table.values.copy()
-    labels[entries[at[replaced]]] = values[replaced]
-    before = (table.starts[row] + at - first[which])[added]
-    starts = table.starts + starts_from_lengths(np.bincount(row[added], minlength=len(table)))
-    columns, labels = np.insert(table.columns, before, column[added]), np.insert(labels, before, values[added])
-    revised = LabelTable(starts, columns, labels, table.classes, table.images)
-    known_still = labels != UNKNOWN
-    return revised if known_still.all() else revised.keep(known_still)
-
-
-def _decided(
-    table: LabelTable, revisions: Revisions, sources: Iterable[str] | None
-) -> tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.bool_]]:
-    """Return the revised places ``row · K + column``, ascending, what was said of each, and whether by a person.
-
-    The last word on a place counts, a person's before a model's.
-    """
-    said = revisions.to_table()
-    said = said.filter(said["target"].is_null())
-    if sources is not None:
-        said = said.filter(pc.is_in(said["source"], _texts(sources)))
-    by_person = pc.is_in(said["source"], _texts(HUMAN_SOURCES)).to_numpy()
-    row, column = Revisions._of(said).places(table)
-    places = row * len(table.classes) + column
-    order = np.argsort(by_person, kind="stable")[::-1]
-    places, chosen = np.unique(places[order], return_index=True)
-    return places, said["value"].to_numpy()[order][chosen], by_person[order][chosen]
 
 
 def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:

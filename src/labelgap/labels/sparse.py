@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,15 +18,52 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError
 
 __all__ = [
+    "LabelCounts",
+    "NamedTable",
     "UniqueNames",
     "as_indices",
     "as_row_indices",
     "entries_at",
     "entries_of_rows",
+    "overlay_entries",
     "sort_entries",
     "starts_from_lengths",
     "unique_names",
 ]
+
+
+class NamedTable(Protocol):
+    """Anything with a name for each of its rows and columns, as a label table has."""
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The name of every row."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of every column."""
+        ...
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many labels of each state there are, per class.
+
+    Attributes:
+        present: ``(K,)``
+        absent: ``(K,)``
+        unknown: ``(K,)``
+    """
+
+    present: NDArray[np.int64]
+    absent: NDArray[np.int64]
+    unknown: NDArray[np.int64]
+
+    @property
+    def total(self) -> tuple[int, int, int]:
+        """Present, absent and unknown over all classes."""
+        return int(self.present.sum()), int(self.absent.sum()), int(self.unknown.sum())
 
 
 def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
@@ -92,6 +130,46 @@ def entries_at(
     return entries[at], known[at] == places
 
 
+def overlay_entries(
+    starts: NDArray[np.int64],
+    columns: NDArray[np.int32],
+    values: NDArray[np.int8],
+    places: NDArray[np.int64],
+    new_values: NDArray[np.int8],
+    replace: NDArray[np.bool_],
+    width: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
+    """Add entries to compressed rows, and replace those that are there already where ``replace`` says so.
+
+    Args:
+        starts: ``(N + 1,)``, where rows start.
+        columns: class number of every entry.
+        values: value of every entry.
+        places: ``(P,)`` different ``row · width + class number``, ascending.
+        new_values: ``(P,)``
+        replace: ``(P,)`` whether a place that has an entry gets the new value; it keeps its own otherwise.
+        width: how many classes there are.
+
+    Returns:
+        starts, columns and values.
+    """
+    row, column = np.divmod(places, max(width, 1))
+    touched, which = np.unique(row, return_inverse=True)
+    entries, lengths, first = entries_of_rows(starts, touched)
+    known = np.repeat(touched, lengths) * width + columns[entries]
+    at = np.searchsorted(known, places)
+    there = np.isin(places, known, assume_unique=True)
+    result = values.copy()
+    result[entries[at[there & replace]]] = new_values[there & replace]
+    before = (starts[row] + at - first[which])[~there]
+    added = starts_from_lengths(np.bincount(row[~there], minlength=len(starts) - 1))
+    return (
+        starts + added,
+        np.insert(columns, before, column[~there]),
+        np.insert(result, before, new_values[~there]),
+    )
+
+
 def sort_entries(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.int8], classes: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
@@ -128,7 +206,7 @@ def as_indices(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
 
 
 class UniqueNames(tuple[str, ...]):
-    """Names that were found to be different, so that they need not be looked at again: a table may have millions."""
+    """Names that were checked to be unique, so that they need not be checked again: a table may have millions."""
 
     __slots__ = ()
 

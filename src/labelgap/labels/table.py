@@ -7,9 +7,9 @@ nine million images of five thousand classes with a hundred million known labels
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -17,23 +17,33 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.counts import LabelCounts
+from labelgap.labels.lists import labels_from_lists
+from labelgap.labels.masking import Amount, drop_mask, observe_mask, paper_split
+from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
+    LabelCounts,
     as_indices,
     as_row_indices,
     entries_at,
     entries_of_rows,
+    overlay_entries,
     sort_entries,
     starts_from_lengths,
     unique_names,
 )
 
-if TYPE_CHECKING:
-    from labelgap.labels.revisions import Revisions
+__all__ = ["FILE_FORMATS", "FileFormat", "LabelTable"]
 
-__all__ = ["LabelCounts", "LabelTable"]
 
-Amount = int | Literal["all"]
+class FileFormat(NamedTuple):
+    """How a table is read from a file and written to one."""
+
+    read: Callable[..., LabelTable]
+    write: Callable[..., None]
+
+
+FILE_FORMATS: Final[dict[str, FileFormat]] = {}
+"""What ``from_csv``, ``to_parquet`` and so on use; ``labelgap.labels.io``, one level up, registers its formats here."""
 
 
 class LabelTable:
@@ -136,7 +146,7 @@ class LabelTable:
         *,
         classes: Sequence[str] | None = None,
         images: Sequence[str] | None = None,
-        unlisted: Literal["unknown", "absent"] = "unknown",
+        unlisted: str = "unknown",
     ) -> LabelTable:
         """Make a table from the names of each image's present (and absent) classes.
 
@@ -145,45 +155,36 @@ class LabelTable:
             absent: for every image the classes that are known not to be there.
             classes: all names in the order wanted; those that occur, sorted, when not given.
             images: names of the images.
-            unlisted: what a class in neither list is.
+            unlisted: what a class in neither list is: "unknown" or "absent".
 
         Example:
             >>> LabelTable.from_lists([["cat"], ["owl", "cat"]], [["dog"], []]).to_dense()
             array([[ 1,  0, -1],
                    [ 1, -1,  1]], dtype=int8)
         """
-        from labelgap.labels.lists import table_from_lists
-
-        return table_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
+        found = labels_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
+        return cls(*found, images)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
         """Read a CSV, wide (``image,[split],class…``) or lists (``image,[split],present,[absent]`` with ``;``)."""
-        from labelgap.labels.io.csv import TableOptions, read_csv
-
-        return read_csv(Path(path), TableOptions(zeros=zeros, unlisted=unlisted, separator=";")).table
+        return FILE_FORMATS["csv"].read(Path(path), zeros=zeros, unlisted=unlisted)
 
     @classmethod
     def from_parquet(cls, path: str | os.PathLike[str]) -> LabelTable:
         """Read what ``to_parquet`` wrote."""
-        from labelgap.labels.io.parquet import read_table
-
-        return read_table(Path(path))
+        return FILE_FORMATS["parquet"].read(Path(path))
 
     def to_csv(self, path: str | os.PathLike[str], splits: Sequence[str] | None = None) -> None:
         """Write a wide CSV: 1, 0, and blank for unknown; whole or not at all.
 
         A name that would be read back as another (class ``split``, blanks around it) is refused; Parquet holds it.
         """
-        from labelgap.labels.io.csv import write_csv
-
-        write_csv(self, Path(path), splits)
+        FILE_FORMATS["csv"].write(self, Path(path), splits)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write one row per image with the lists of present and absent classes; whole or not at all."""
-        from labelgap.labels.io.parquet import write_table
-
-        write_table(self, Path(path))
+        FILE_FORMATS["parquet"].write(self, Path(path))
 
     def to_dense(self) -> NDArray[np.int8]:
         """Return the (N, K) matrix of codes."""
@@ -251,27 +252,46 @@ class LabelTable:
 
     def split(self, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split the rows as the papers do; see ``labelgap.labels.masking.paper_split``."""
-        from labelgap.labels.masking import paper_split
-
         return paper_split(len(self), fraction, seed)
 
     def observe(self, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
-        """Keep so many positives and negatives of every image, as the papers draw them; hide the rest."""
-        from labelgap.labels.masking import observe
+        """Keep so many positives and negatives of every image, as the papers draw them; hide the rest.
 
-        return observe(self, positives, negatives, seed)
+        See ``labelgap.labels.masking.observe_mask``; what is unknown stays unknown.
+
+        Example:
+            >>> LabelTable.from_dense([[1, 1, 0], [0, 1, 0]]).observe(positives=1, negatives=0).to_dense()
+            array([[ 1, -1, -1],
+                   [-1,  1, -1]], dtype=int8)
+        """
+        return self.keep(observe_mask(self.starts, self.values, positives, negatives, seed))
 
     def drop(self, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:
-        """Hide a fraction of the known labels at random, of each class alike when ``per_class``."""
-        from labelgap.labels.masking import drop
+        """Hide a fraction of the known labels at random, of each class alike when ``per_class``.
 
-        return drop(self, fraction, seed, per_class=per_class)
+        See ``labelgap.labels.masking.drop_mask``.
+
+        Example:
+            >>> LabelTable.from_dense([[1, 0, 0, 1], [0, 1, -1, 1]]).drop(0.7)
+            LabelTable(2 images, 4 classes: 1 present, 1 absent, 6 unknown)
+        """
+        return self.keep(drop_mask(self.columns, fraction, seed, per_class=per_class))
 
     def revised(self, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
-        """Return a new table with hard revisions laid over this one; a model never overrules an observation."""
-        from labelgap.labels.revisions import apply_revisions
+        """Return a new table with hard revisions laid over this one.
 
-        return apply_revisions(self, revisions, sources)
+        A person's decision replaces anything; the last one counts. A model's revision fills only what is unknown, the
+        last one again. Soft targets are not labels and are skipped.
+
+        Args:
+            revisions: in the order they were made.
+            sources: whose revisions to apply; everybody's when None.
+        """
+        places, values, by_person = revisions.resolve(self, sources)
+        arrays = overlay_entries(self.starts, self.columns, self.values, places, values, by_person, len(self.classes))
+        table = LabelTable(*arrays, self.classes, self.images)
+        known = table.values != UNKNOWN
+        return table if known.all() else table.keep(known)
 
     @property
     def rows(self) -> NDArray[np.int64]:

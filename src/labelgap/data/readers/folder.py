@@ -20,9 +20,9 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
+from labelgap.labels import LabelTable
 from labelgap.labels.io.class_names import similar_class_names
 from labelgap.labels.io.table_file import TableFile
-from labelgap.labels.lists import table_from_lists
 
 __all__ = ["is_tag_folder", "load_folder"]
 
@@ -75,7 +75,7 @@ def load_folder(
     if not tags or not any(image.tags for image in found):
         raise InputError(f"{root}: no folder in it holds images; each tag needs a folder with photos, e.g. {root}/dog.")
     images = [image.file for image in found]
-    table = table_from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
+    table = LabelTable.from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
     splits = None if found[0].split is None else tuple(str(image.split) for image in found)
     rules = (*_rules(found, splits is not None, unlisted, others), *similar_class_names(table))
     file = TableFile(root, table, splits, None, np.arange(len(images)), "lists", rules, unit="")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelgap.core.errors import UnknownNameError, nearest
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.labels.io.class_names import (
     read_name_pairs,
     rename_classes,
@@ -13,7 +14,7 @@ from labelgap.labels.io.class_names import (
     select_classes,
     similar_class_names,
 )
-from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS, pluralize, truncate_text
+from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS
 from labelgap.labels.io.hierarchy import implied_labels
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import Revisions

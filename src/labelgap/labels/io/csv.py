@@ -19,7 +19,7 @@ from labelgap.labels.io.rows import CheckImage, Row, parse_rows
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["SPLITS", "TableFile", "TableOptions", "read_csv", "write_csv"]
+__all__ = ["SPLITS", "TableFile", "TableOptions", "read_csv", "read_csv_table", "write_csv"]
 
 _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
 
@@ -47,6 +47,11 @@ def read_csv(
     with open_text(path, dialect.encoding) as file:
         rows = _rows(file, dialect.delimiter, dialect.skip, problems)
         return parse_rows(path, rows, chosen, check_image=check_image, problems=problems, rules=dialect.rules)
+
+
+def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
+    """See ``LabelTable.from_csv``."""
+    return read_csv(path, TableOptions(zeros=zeros, unlisted=unlisted, separator=";")).table
 
 
 def write_csv(table: LabelTable, path: Path, splits: Sequence[str] | None = None) -> None:

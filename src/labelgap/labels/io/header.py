@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, Problem, UnknownNameError, nearest
+from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = [
-    "HeaderColumns",
-    "LIST_COLUMNS",
-    "RESERVED_COLUMNS",
-    "format_option",
-    "is_header",
-    "parse_header",
-    "pluralize",
-    "truncate_text",
-]
+__all__ = ["HeaderColumns", "LIST_COLUMNS", "RESERVED_COLUMNS", "is_header", "parse_header"]
 
 RESERVED_COLUMNS: Final = ("image", "split", "group")
 LIST_COLUMNS: Final = ("present", "absent")
@@ -160,29 +151,3 @@ def _hint(header: Sequence[str]) -> str:
     hint = f"Is '{truncate_text(close)}' it? {format_option('rename', f'{close}=image')}. " if close else ""
     other = "" if close else "Say which it is with --rename NAME=image. "
     return f"{hint}{other}The header reads {truncate_text(','.join(header), 200)}"
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Return a number and what is counted.
-
-    Example:
-        >>> pluralize(1, "label"), pluralize(2_000, "label")
-        ('1 label', '2,000 labels')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def format_option(name: str, value: str) -> str:
-    """Write an option as it can be typed into a shell.
-
-    Example:
-        >>> format_option("ignore-columns", "Image width")
-        "--ignore-columns 'Image width'"
-    """
-    return f"--{name} {shlex.quote(truncate_text(value))}"
-
-
-def truncate_text(text: str, most: int = 60) -> str:
-    """Put a text on one line of bounded length, for a message."""
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
-    return text if len(text) <= most else text[: most - 1] + "…"

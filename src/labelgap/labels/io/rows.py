@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, nearest
+from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, TagListParser
 from labelgap.labels.io.class_options import ResolvedTable, apply_class_options, resolve_class_names
-from labelgap.labels.io.header import HeaderColumns, format_option, parse_header, truncate_text
+from labelgap.labels.io.header import HeaderColumns, parse_header
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
-from labelgap.labels.lists import table_from_lists
 from labelgap.labels.table import LabelTable
 
 __all__ = ["Cell", "CheckImage", "Row", "parse_rows"]
@@ -201,7 +201,7 @@ def _read_lists(
             reading.problem(line, f"'{truncate_text(name)}' is both under present and under absent")
     reading.refuse_problems()
     images = list(reading.images)
-    table = table_from_lists(present, absent, classes=classes, images=images, unlisted=options.unlisted)
+    table = LabelTable.from_lists(present, absent, classes=classes, images=images, unlisted=options.unlisted)
     separated = lists.rule()
     said = [f"lists of tags; a tag that is not listed is {options.unlisted}"]
     return table, [*said, separated] if separated else said

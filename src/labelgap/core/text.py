@@ -1,0 +1,33 @@
+"""Short texts for messages."""
+
+from __future__ import annotations
+
+import shlex
+
+__all__ = ["format_option", "pluralize", "truncate_text"]
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return a number and what is counted.
+
+    Example:
+        >>> pluralize(1, "label"), pluralize(2_000, "label")
+        ('1 label', '2,000 labels')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_option(name: str, value: str) -> str:
+    """Write an option as it can be typed into a shell.
+
+    Example:
+        >>> format_option("ignore-columns", "Image width")
+        "--ignore-columns 'Image width'"
+    """
+    return f"--{name} {shlex.quote(truncate_text(value))}"
+
+
+def truncate_text(text: str, most: int = 60) -> str:
+    """Put a text on one line of bounded length, for a message."""
+    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+    return text if len(text) <= most else text[: most - 1] + "…"
