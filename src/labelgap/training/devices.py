@@ -8,7 +8,7 @@ import torch
 
 from labelgap.core.errors import InputError
 
-__all__ = ["choose_device", "choose_workers"]
+__all__ = ["choose_device", "choose_workers", "widest_float"]
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -44,3 +44,13 @@ def choose_workers(asked: int | None, device: torch.device) -> int:
     if asked is not None:
         return asked
     return min(8, os.cpu_count() or 1) if device.type == "cuda" else 0
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the widest float type of a device.
+
+    Example:
+        >>> widest_float(torch.device("mps"))
+        torch.float32
+    """
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -17,6 +17,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
+from labelgap.data.in_memory import as_image_source
 from labelgap.data.readers.features import FEATURES
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
@@ -33,7 +34,6 @@ from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import predict_logits
 from labelgap.training.prediction_calibration import PlattCalibration, read_calibration
-from labelgap.training.prediction_inputs import as_image_source
 
 __all__ = ["Run", "open_run", "write_predictions"]
 

@@ -37,7 +37,7 @@ def plans_of(method: str) -> list[HeadPlan]:
 def test_captured_steps_end_where_the_cpu_ends(method: str) -> None:
     engine = train_together(plans_of(method), FEATURES, device="cuda")
     assert engine.graph_disabled is None, engine.graph_disabled
-    assert engine.replay is not None and engine.replay.graph is not None
+    assert engine.graph_runner is not None and engine.graph_runner.graph is not None
     expected = train_together(plans_of(method), FEATURES)
     for found, there in zip(engine.heads, expected.heads, strict=True):
         torch.testing.assert_close(found.cpu(), there, rtol=0, atol=1e-8)
@@ -46,7 +46,7 @@ def test_captured_steps_end_where_the_cpu_ends(method: str) -> None:
 def test_captured_and_eager_steps_agree_for_all_methods_at_once() -> None:
     plans = [plan for method in lg.methods() for plan in plans_of(method)]
     engines = [train_together(plans, FEATURES, device="cuda", graphs=graphs) for graphs in (True, False)]
-    assert engines[0].graph_disabled is None and engines[1].replay is None
+    assert engines[0].graph_disabled is None and engines[1].graph_runner is None
     for found, expected in zip(engines[0].heads, engines[1].heads, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 

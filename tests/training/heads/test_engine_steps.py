@@ -14,7 +14,6 @@ from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, so
 
 import labelgap as lg
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.heads.cuda_graph import CudaGraphRunner
 from labelgap.training.heads.optimizers import StackedAdam
 
 TABLE = some_labels()
@@ -37,7 +36,8 @@ def quiet() -> Iterator[None]:
 def as_on_a_device(plans: list[HeadPlan]) -> LinearEngine:
     """An engine that does on the CPU what it would do on a GPU, but for the capture itself."""
     engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
-    engine.host_syncs, engine.all_active, engine.replay = False, False, CudaGraphRunner(engine)
+    engine.host_syncs, engine.all_active, engine.graph_runner = False, False, engine.make_graph_runner()
+    engine.graph_runner.disabled = "this is a CPU"
     engine.updates = StackedAdam(engine.updates.stacks, engine.active)
     return engine
 
@@ -55,10 +55,10 @@ def test_no_step_waits_for_the_device(method: str) -> None:
     plans = [HeadPlan(method, options, 1e-2, table) for options in reference_of(method).options for table in tables]
     engine = as_on_a_device(plans)
     engine.train_epoch(2)
-    assert engine.replay is not None
-    engine.replay.cursor.zero_()
+    assert engine.graph_runner is not None
+    engine.graph_runner.cursor.zero_()
     with torch.no_grad(), Watch() as watch:
-        engine.replay._full_batch()
+        engine.graph_runner.train_full_batch()
     assert not watch.problems, watch.problems
 
 

@@ -309,7 +309,7 @@ def test_what_cannot_be_trained_is_refused_in_words(change: dict[str, Any], mess
 
 
 def test_other_refusals() -> None:
-    with pytest.raises(UnknownNameError, match=r"no optimiser 'adm'\. Did you mean 'adam'"):
+    with pytest.raises(UnknownNameError, match=r"no optimizer 'adm'\. Did you mean 'adam'"):
         engine_of(plans_for("an"), optimizer="adm")
     with pytest.raises(InputError, match="epoch 8: 7 were planned"):
         engine_of(plans_for("an")).train_epoch(EPOCHS + 1)

@@ -1,20 +1,16 @@
-"""Steps replayed from a CUDA graph: the host starts each with one call, and waits for none.
+"""Training steps replayed from a CUDA graph: the host launches each with one call and waits for none.
 
-Everything that changes from step to step lies on the device: the order of the images, how far it has been gone through,
-the epoch, how many steps Adam has taken, which heads are still in. So one capture serves all full batches of a
-training. The first steps are taken without it, as a capture needs everything to have run before; the smaller last batch
-of an epoch always is.
+Everything that changes from step to step lies on the device: the order of the images, the position in it, the epoch,
+the optimizer's step count, the mask of active heads. One capture therefore serves all full batches of a training. The
+first steps run eagerly, because a capture needs warmed-up kernels; so does the smaller last batch of every epoch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from labelgap.training.heads.engine import LinearEngine
 
 __all__ = ["CudaGraphRunner"]
 
@@ -22,74 +18,85 @@ WARMUP_STEPS = 3
 
 
 class CudaGraphRunner:
-    """The steps of an engine on a GPU.
+    """Runs the steps of an engine on a GPU.
 
     Args:
-        engine: whose steps they are.
+        step: trains one batch of rows ``(B,)`` and returns the losses ``(M,)``.
+        images: N, the rows of an epoch.
+        batch_size: B of a full batch.
+        heads: M.
+        device: where the steps run.
+        disabled: why no graph may be captured; None where one may be.
+
+    Attributes:
+        disabled: why steps are not replayed from a graph; None where they are.
     """
 
-    def __init__(self, engine: LinearEngine) -> None:
-        self.engine, device = engine, engine.device
+    def __init__(
+        self,
+        step: Callable[[Tensor], Tensor],
+        *,
+        images: int,
+        batch_size: int,
+        heads: int,
+        device: torch.device,
+        disabled: str | None = None,
+    ) -> None:
+        self.step, self.batch_size, self.device, self.disabled = step, batch_size, device, disabled
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.order = torch.zeros(len(engine.features), dtype=torch.int64, device=device)
-        self.span = torch.arange(engine.batch_size, device=device)
+        self.order = torch.zeros(images, dtype=torch.int64, device=device)
+        self.offsets = torch.arange(batch_size, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
-        self.total = torch.zeros(len(engine.plans), dtype=torch.float64, device=device)
-        self.warmed = 0
-        if engine.tables.dense is None:
-            engine.graph_disabled = "the labels are too many to lie on the device"
+        self.total = torch.zeros(heads, dtype=torch.float64, device=device)
+        self.warmup_steps = 0
 
-    def epoch(self, order: Tensor) -> Tensor:
-        """Go through all images; return the summed losses of every head, ``(M,)`` in the order of the stack."""
+    def run_epoch(self, order: Tensor) -> Tensor:
+        """Train on all images in this order; return the summed losses of every head, ``(M,)`` by slot."""
         self.order.copy_(order)
         self.cursor.zero_()
         self.total.zero_()
-        for _ in range(len(order) // self.engine.batch_size):
-            self._next()
-        rest = len(order) % self.engine.batch_size
-        if rest:
-            self._take(self.order[len(order) - rest :])
+        for _ in range(len(order) // self.batch_size):
+            self._next_batch()
+        if rest := len(order) % self.batch_size:
+            self._train(self.order[len(order) - rest :])
         return self.total.clone()
 
-    def _next(self) -> None:
-        """Take the next full batch."""
-        if self.graph is None and self.engine.graph_disabled is None:
-            if self.warmed < WARMUP_STEPS:
+    def train_full_batch(self) -> None:
+        """Train on the next full batch, without the graph."""
+        self._train(self.order.index_select(0, self.cursor + self.offsets))
+
+    def _next_batch(self) -> None:
+        if self.graph is None and self.disabled is None:
+            if self.warmup_steps < WARMUP_STEPS:
                 self._warm_up()
                 return
             self._capture()
         if self.graph is not None:
             self.graph.replay()
         else:
-            self._full_batch()
+            self.train_full_batch()
 
-    def _full_batch(self) -> None:
-        self._take(self.order.index_select(0, self.cursor + self.span))
-
-    def _take(self, rows: Tensor) -> None:
-        """Take a step with some rows and go on behind them."""
-        (batch,) = self.engine.labelled(rows[None]).batches()
-        loss = self.engine.step(rows, batch)
-        self.total.add_(loss.double() * len(rows))
+    def _train(self, rows: Tensor) -> None:
+        self.total.add_(self.step(rows).double() * len(rows))
         self.cursor.add_(len(rows))
 
     def _warm_up(self) -> None:
-        """Take a step on the side, as a capture wants it."""
-        side = torch.cuda.Stream(self.engine.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.engine.device))
+        """Train one batch on a side stream, as ``torch.cuda.graph`` requires before a capture."""
+        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            self._full_batch()
-        torch.cuda.current_stream(self.engine.device).wait_stream(side)
-        self.warmed += 1
+            self.train_full_batch()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        self.warmup_steps += 1
 
     def _capture(self) -> None:
-        """Capture a step without taking it; where that cannot be done say why, and go on without."""
+        """Capture a step without running it; where that fails, note why and continue eagerly."""
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self.engine.device)
+        torch.cuda.synchronize(self.device)
         try:
             with torch.cuda.graph(graph):
-                self._full_batch()
+                self.train_full_batch()
         except RuntimeError as error:
-            self.engine.graph_disabled = str(error).splitlines()[0]
+            self.disabled = str(error).splitlines()[0]
             return
         self.graph = graph

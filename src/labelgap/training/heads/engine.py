@@ -26,9 +26,10 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
+from labelgap.training.devices import widest_float
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel, PlacedGroup
-from labelgap.training.heads.optimizers import StackedParameter, updates, widest_float
+from labelgap.training.heads.optimizers import StackedParameter, updates
 from labelgap.training.heads.plans import HeadPlan
 from labelgap.training.heads.stack import HeadStack
 
@@ -62,7 +63,7 @@ class LinearEngine(HeadStack):
 
     Attributes:
         plans: the heads.
-        graph_refused: why steps are not replayed from a CUDA graph, in words; None where they are.
+        graph_runner: replays steps from a CUDA graph; None where there are none.
 
     The first weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator stays as it
     is. Methods that draw in every step (`warp` with ranks that are sampled) do so from that generator, and only they
@@ -101,10 +102,31 @@ class LinearEngine(HeadStack):
         self.gradient = torch.empty_like(self.weight)
         self.gradients = self.gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.clock = torch.ones((), dtype=torch.int64, device=self.device)
-        self.graph_disabled = None if graphs else "nobody asked for it"
+        self._graph_disabled = None if graphs else "graphs=False"
         if self.device.type != "cuda":
-            self.graph_disabled = f"there are none on a device of type '{self.device.type}'"
-        self.replay = CudaGraphRunner(self) if self.graph_disabled is None else None
+            self._graph_disabled = f"a device of type '{self.device.type}' has no CUDA graphs"
+        self.graph_runner = self.make_graph_runner() if self._graph_disabled is None else None
+
+    @property
+    def graph_disabled(self) -> str | None:
+        """Why steps are not replayed from a CUDA graph; None where they are."""
+        return self._graph_disabled if self.graph_runner is None else self.graph_runner.disabled
+
+    def make_graph_runner(self) -> CudaGraphRunner:
+        """Return what trains an epoch without the host."""
+
+        def step(rows: Tensor) -> Tensor:
+            (batch,) = self.labelled(rows[None]).batches()
+            return self.step(rows, batch)
+
+        return CudaGraphRunner(
+            step,
+            images=len(self.features),
+            batch_size=self.batch_size,
+            heads=len(self.plans),
+            device=self.device,
+            disabled="the labels do not fit on the device" if self.tables.dense is None else None,
+        )
 
     def _learned(self) -> list[StackedParameter]:
         """Return what objectives learn themselves, and remember in which order."""
@@ -140,8 +162,8 @@ class LinearEngine(HeadStack):
         for member in self.members:
             member.group.loss_fn.set_epoch(epoch)
         order = self.order(epoch).to(self.device)
-        if self.replay is not None and hook is None:
-            total = self.replay.epoch(order)
+        if self.graph_runner is not None and hook is None:
+            total = self.graph_runner.run_epoch(order)
         else:
             losses = [(len(rows), self.step(rows, batch, hook)) for rows, batch in self._batches(order)]
             sizes = torch.tensor([size for size, _ in losses], dtype=widest_float(self.device), device=self.device)

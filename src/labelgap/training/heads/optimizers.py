@@ -18,21 +18,12 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.training.devices import widest_float
 
-__all__ = ["StackedAdam", "StackedOptimizer", "StackedParameter", "StackedSGD", "updates", "widest_float"]
+__all__ = ["StackedAdam", "StackedOptimizer", "StackedParameter", "StackedSGD", "updates"]
 
 BETAS = 0.9, 0.999
 EPS = 1e-8
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """Return the widest float type of a device.
-
-    Example:
-        >>> widest_float(torch.device("mps"))
-        torch.float32
-    """
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @dataclass(frozen=True, eq=False)

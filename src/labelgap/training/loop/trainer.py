@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
-from labelgap.training.heads.optimizers import widest_float
+from labelgap.training.devices import widest_float
 from labelgap.training.loop.distributed import (
     average_gradients,
     broadcast_buffers,

@@ -1,4 +1,4 @@
-"""Pictures as people hold them in Python, all to the same scores."""
+"""Images in every form that a Python program holds them give the same scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
+from labelgap.data.in_memory import InMemoryImages, as_image_source
 from labelgap.labels import LabelTable
 from labelgap.training import Run
-from labelgap.training.prediction_inputs import InMemoryImages, as_image_source
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,11 @@ def expected(run: Run, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     return run.predict(ArrayImages(pixels), device="cpu")
 
 
-def test_every_way_to_hold_pictures_gives_the_same_scores(
+def test_every_form_of_images_gives_the_same_scores(
     run: Run, pixels: NDArray[np.uint8], expected: NDArray[np.float32], tmp_path: Path
 ) -> None:
-    for number, picture in enumerate(pixels):
-        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
     files = [tmp_path / f"{number}.png" for number in range(3)]
     first = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     table = LabelTable.from_dense(np.full((3, 3), -1), CLASSES)
@@ -64,7 +64,7 @@ def test_every_way_to_hold_pictures_gives_the_same_scores(
         np.testing.assert_allclose(run.predict(one, device="cpu"), expected[1:2], atol=1e-6)
 
 
-def test_grey_pictures_of_any_kind(run: Run) -> None:
+def test_gray_images_in_every_form(run: Run) -> None:
     gray = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
     expected = run.predict(ArrayImages(gray), device="cpu")
     for way in (gray, gray[..., None], torch.from_numpy(gray)[:, None], [Image.fromarray(each) for each in gray]):
@@ -72,16 +72,16 @@ def test_grey_pictures_of_any_kind(run: Run) -> None:
     np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
 
 
-def test_pillow_images_are_turned_upright_and_laid_on_white(run: Run) -> None:
-    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8))
-    turned = picture.transpose(Image.Transpose.ROTATE_90)
+def test_pillow_images_are_rotated_by_exif_and_composed_on_white(run: Run) -> None:
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    turned = image.transpose(Image.Transpose.ROTATE_90)
     turned.getexif()[0x0112] = 6
-    np.testing.assert_array_equal(InMemoryImages([turned])[0], np.asarray(picture))
+    np.testing.assert_array_equal(InMemoryImages([turned])[0], np.asarray(image))
     clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
     assert (InMemoryImages([clear])[0] == 255).all()
 
 
-def test_no_picture_gives_no_row(run: Run) -> None:
+def test_no_images_give_no_rows(run: Run) -> None:
     assert run.predict([], device="cpu").shape == run.predict(np.zeros((0, 4, 4, 3), np.uint8)).shape == (0, 3)
 
 
@@ -109,19 +109,19 @@ def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
         (torch.full((3, 4, 4), float("nan")), "from nan"),
         (torch.zeros(4, 4, 3), r"a tensor of shape \(4, 4, 3\)"),
         (torch.zeros(3, 4, 4, dtype=torch.int32), "a tensor of int32"),
-        (np.zeros((2, 4, 4, 5), np.uint8), r"picture 0 is an array of shape \(4, 4, 5\)"),
+        (np.zeros((2, 4, 4, 5), np.uint8), r"image 0 is an array of shape \(4, 4, 5\)"),
         (np.zeros((0, 4, 3), np.uint8), "shape"),
         (np.zeros(4, np.uint8), "shape"),
         (np.zeros((1, 2, 3, 4, 5), np.uint8), "shape"),
         (None, "not NoneType"),
     ],
 )
-def test_what_is_no_picture_is_refused_with_a_reason(given: Any, message: str) -> None:
+def test_what_is_no_image_is_rejected_with_a_reason(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         as_image_source(given)
 
 
-def test_given_pictures_are_a_source_like_any_other(pixels: NDArray[np.uint8]) -> None:
+def test_images_in_memory_are_an_image_source(pixels: NDArray[np.uint8]) -> None:
     source = InMemoryImages(list(pixels))
     chosen = source.select([2, 0])
     assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])

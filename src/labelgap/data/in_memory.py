@@ -1,0 +1,157 @@
+"""Images as a Python program holds them: paths, Pillow images, arrays, tensors or features; one or many."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Split
+from labelgap.data.decoding import to_rgb
+from labelgap.data.images import FileImages, ImageSource, check_rows
+from labelgap.data.readers.features import FeatureVectors
+
+__all__ = ["InMemoryImages", "as_image_source"]
+
+_KINDS: Final = (
+    "paths of files, Pillow images, uint8 arrays (H, W), (H, W, 3) or (N, H, W, 3), tensors (C, H, W) or (N, C, H, W) "
+    "of uint8 or of floats from 0 to 1, a split or an image source; or features (N, D) where a run was trained on "
+    "features"
+)
+
+
+class InMemoryImages:
+    """Images of any sizes in memory; each is converted to uint8 when it is read.
+
+    Args:
+        images: Pillow images, arrays ``(H, W)`` or ``(H, W, 1 or 3)``, or tensors ``(1 or 3, H, W)``, in any mix.
+            Values are uint8, or floats from 0 to 1, which are rounded to uint8.
+
+    Example:
+        >>> images = InMemoryImages([Image.new("L", (5, 4)), np.zeros((2, 3, 3), np.uint8)])
+        >>> images[0].shape, images[1].shape
+        ((4, 5, 3), (2, 3, 3))
+    """
+
+    def __init__(self, images: Sequence[Any]) -> None:
+        self.images = list(images)
+        self.names: tuple[str, ...] = tuple(map(str, range(len(self.images))))
+        for number, image in enumerate(self.images):
+            if not isinstance(image, Image.Image):
+                _check_values(image, f"image {number}" if len(self.images) > 1 else "the image")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        image = self.images[row]
+        if isinstance(image, Image.Image):
+            return np.array(to_rgb(ImageOps.exif_transpose(image)))
+        if isinstance(image, Tensor):
+            image = image.detach().cpu().numpy().transpose(1, 2, 0)
+        image = image[..., None] if image.ndim == 2 else image
+        if image.dtype != np.uint8:
+            image = np.rint(255 * image.astype(np.float64)).astype(np.uint8)
+        return np.array(image, order="C")
+
+    def select(self, rows: ArrayLike) -> Self:
+        """Return these rows, in this order."""
+        chosen = check_rows(rows, len(self)).tolist()
+        selected = type(self)([self.images[row] for row in chosen])
+        selected.names = tuple(self.names[row] for row in chosen)
+        return selected
+
+    def fingerprint(self) -> str:
+        """Return a hash of every image."""
+        digest = hashlib.blake2b(digest_size=16)
+        for row in range(len(self)):
+            pixels = self[row]
+            digest.update(repr(pixels.shape).encode() + pixels.tobytes())
+        return digest.hexdigest()
+
+
+def as_image_source(images: Any) -> ImageSource:
+    """Return an image source of whatever a caller passes to ``Run.predict``.
+
+    Args:
+        images: one image or many.
+
+            - a path, or several;
+            - a Pillow image, or several;
+            - a numpy array, channels last: ``(H, W)`` and ``(H, W, 1 or 3)`` are one image, ``(N, H, W)`` and
+              ``(N, H, W, 1 or 3)`` are N; or a list of arrays of different sizes;
+            - a tensor, channels first: ``(1 or 3, H, W)``, ``(N, 1 or 3, H, W)``; or a list of tensors;
+            - values are uint8, or floats from 0 to 1, not normalized: the run normalizes them;
+            - features: floats ``(N, D)``, an array or a tensor;
+            - a ``Split`` or an ``ImageSource``.
+
+    Raises:
+        InputError: anything else, with what is accepted.
+    """
+    if isinstance(images, Split):
+        return images.images
+    if isinstance(images, ImageSource):
+        return images
+    if isinstance(images, str | os.PathLike):
+        return _from_paths([images])
+    if isinstance(images, Image.Image):
+        return InMemoryImages([images])
+    if isinstance(images, np.ndarray | Tensor):
+        return _from_values(images)
+    if not isinstance(images, Sequence) or isinstance(images, bytes):
+        raise InputError(f"images are {_KINDS}; not {type(images).__name__}.")
+    if all(isinstance(item, str | os.PathLike) for item in images):
+        return _from_paths(images)
+    for number, item in enumerate(images):
+        if not isinstance(item, Image.Image | np.ndarray | Tensor):
+            mixed = " Paths and images cannot be mixed." if isinstance(item, str | os.PathLike) else ""
+            raise InputError(f"item {number} is a {type(item).__name__}: images are {_KINDS}.{mixed}")
+    return InMemoryImages(images)
+
+
+def _from_paths(names: Sequence[str | os.PathLike[str]]) -> FileImages:
+    paths = [Path(name).absolute() for name in names]
+    return FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
+
+
+def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
+    """Distinguish features, one image and many by the shape."""
+    channels_first = isinstance(values, Tensor)
+    floating = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == "f"
+    if values.ndim == 2 and floating:
+        return FeatureVectors(values.detach().cpu().float().numpy() if isinstance(values, Tensor) else values)
+    many = values.ndim == 4 or (values.ndim == 3 and not channels_first and values.shape[-1] not in (1, 3))
+    return InMemoryImages(list(values) if many else [values])
+
+
+def _check_values(image: NDArray[Any] | Tensor, name: str) -> None:
+    """Reject a wrong shape, a wrong type, and values that do not lie in 0 … 1."""
+    shape = tuple(image.shape)
+    if isinstance(image, Tensor):
+        valid, expected = len(shape) == 3 and shape[0] in (1, 3), "(C, H, W) with C 1 or 3, or (N, C, H, W)"
+        floating, dtype = image.is_floating_point(), str(image.dtype).removeprefix("torch.")
+    else:
+        valid = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
+        expected = "(H, W), (H, W, 3) or (N, H, W, 3)"
+        floating, dtype = image.dtype.kind == "f", str(image.dtype)
+    container = "a tensor" if isinstance(image, Tensor) else "an array"
+    if not valid or 0 in shape:
+        raise InputError(f"{name} is {container} of shape {shape}: images are {expected}.")
+    if dtype == "uint8":
+        return
+    if not floating:
+        raise InputError(f"{name} is {container} of {dtype}: images are uint8 (0…255), or floats from 0 to 1.")
+    low, high = float(image.min()), float(image.max())
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"{name} has values from {low:g} to {high:g}: float images run from 0 to 1 and are not normalized (the run "
+            "does that). Divide by 255, or pass uint8."
+        )
