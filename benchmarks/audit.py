@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 import labelgap as lg
-from labelgap.audit.calibration import fit_calibration, platt_line, sigmoid
+from labelgap.audit.calibration import fit_calibration, platt_line
 from labelgap.audit.estimate import estimate_missing_from_scores
 from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, train_folds
 from labelgap.audit.folds import assign_folds, equal_row_groups
@@ -30,13 +31,9 @@ from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.metrics.ranking import (
-    RankingMeasure,
-    paired_bootstrap,
-    precision_at_k,
-    ranked_average_precision,
-    recall_at_k,
-)
+from labelgap.metrics.average_precision import ranked_average_precision
+from labelgap.metrics.bootstrap import RankingMeasure, paired_bootstrap
+from labelgap.metrics.ranking import precision_at_k, recall_at_k
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -168,7 +165,7 @@ def compared(
     for ours, theirs in pairs:
         found = paired_bootstrap(unknown.hits, unknown.images, orders[ours], orders[theirs], wanted, draws=draws)
         cells = [f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.values()]
-        ahead = [name for name, difference in found.items() if difference.ahead]
+        ahead = [name for name, difference in found.items() if difference.significant]
         lines.append(f"| {ours} | {theirs} | {' | '.join(cells)} | {'ahead: ' + ', '.join(ahead) if ahead else ''} |")
     return lines
 
@@ -200,7 +197,7 @@ def ways(evidence: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     assert estimate is not None
     known = np.bincount(evidence.present_class, minlength=classes)
     missing = np.log(np.maximum(estimate.obvious_first, 0.5) / known)
-    held_out = sigmoid(each[evidence.present_class, 0] * evidence.present + each[evidence.present_class, 1])
+    held_out = expit(each[evidence.present_class, 0] * evidence.present + each[evidence.present_class, 1])
     labelled = np.bincount(evidence.present_class, weights=held_out, minlength=classes) / known
     elkan = np.log((1 - labelled) / labelled)
     by_class = [np.sort(evidence.present[evidence.present_class == k]) for k in range(classes)]
@@ -236,7 +233,7 @@ def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matr
     ranks = [np.argsort(np.argsort(each, axis=None), kind="stable").reshape(each.shape) for each in odds]
     return {
         f"{' + '.join(TOGETHER)}, mean log-odds": np.mean(odds, axis=0),
-        "mean probability": np.mean([sigmoid(each) for each in odds], axis=0),
+        "mean probability": np.mean([expit(each) for each in odds], axis=0),
         "mean rank": np.mean(ranks, axis=0),
     }
 
@@ -307,7 +304,7 @@ def main() -> None:
     scores[both], estimates[both] = audited(data, [scorers[name] for name in TOGETHER])
     scores["plain AN scores"] = whole(scorers["an"], data.train)
     scores[f"plain {OURS} scores"] = whole(scorers[OURS], data.train)
-    sources = {"plain AN": sigmoid(scores["plain AN scores"]), f"our {OURS}": sigmoid(scores[OURS])}
+    sources = {"plain AN": expit(scores["plain AN scores"]), f"our {OURS}": expit(scores[OURS])}
     theirs: dict[str, list[str]] = {}
     for source, chance in sources.items():
         for name, values in cleanlab_orders(chance, data.train.labels).items():

@@ -1,4 +1,4 @@
-"""What two real processes make of the shards of one batch; started by ``test_processes.py`` under ``torchrun``.
+"""What two real processes make of the shards of one batch, for ``test_core_distributed.py``.
 
 For every way to cut a batch in two, each process passes its shard through a linear model and several losses over the
 whole batch, and writes down what came out.
@@ -6,7 +6,6 @@ whole batch, and writes down what came out.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,12 +91,5 @@ def values() -> dict[str, object]:
 
 def main(folder: Path) -> None:
     """Write what this process found to ``RANK.pt``."""
-    dist.init_process_group("gloo")
     found = {"values": values(), "gradients": {name: gradients(shards) for name, shards in SHARDS.items()}}
     torch.save(found, folder / f"{rank()}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,39 +1,21 @@
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from tests.core import distributed_worker
+from tests.core.process_pair import run_pair
 from torch import Tensor
 
 from labelgap.core.distributed import all_max, all_sum, gather_rows, is_main_process, rank, world_size
-
-SCRIPT = Path(__file__).with_name("distributed_worker.py")
-SHARDS = ["equal", "unequal", "first empty", "last empty"]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("distributed_worker", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two real processes found."""
     folder = tmp_path_factory.mktemp("found")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launch, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_pair(distributed_worker.main, folder)
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
 
@@ -55,40 +37,28 @@ def whole_batch(name: str, x: Tensor) -> Tensor:
     return sum(((y.exp() / y.exp().sum(0)) * places).square().sum() for y in (x, x * x))  # type: ignore[return-value]
 
 
-LOSSES = ["plain_sum", "square_of_a_sum", "nested_sums", "largest_of_all", "gathered_in_the_middle"]
-
-
-@pytest.mark.parametrize("shards", SHARDS)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_process_returns_the_loss_of_the_whole_batch(
-    found: list[dict[str, Any]], script: ModuleType, shards: str, loss: str
-) -> None:
-    features, weights = script.batch(sum(script.SHARDS[shards]))
+@pytest.mark.parametrize("shards", distributed_worker.SHARDS)
+@pytest.mark.parametrize("loss", distributed_worker.LOSSES)
+def test_every_process_returns_the_loss_of_the_whole_batch(found: list[dict[str, Any]], shards: str, loss: str) -> None:
+    features, weights = distributed_worker.batch(sum(distributed_worker.SHARDS[shards]))
     expected = whole_batch(loss, features @ weights.T)
     for process in found:
         assert torch.allclose(process["gradients"][shards][loss][0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("shards", SHARDS)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_mean_gradient_of_two_processes_is_that_of_one(
-    found: list[dict[str, Any]], script: ModuleType, shards: str, loss: str
-) -> None:
-    features, weights = script.batch(sum(script.SHARDS[shards]))
+@pytest.mark.parametrize("shards", distributed_worker.SHARDS)
+@pytest.mark.parametrize("loss", distributed_worker.LOSSES)
+def test_the_mean_gradient_of_two_processes_is_that_of_one(found: list[dict[str, Any]], shards: str, loss: str) -> None:
+    features, weights = distributed_worker.batch(sum(distributed_worker.SHARDS[shards]))
     weights.requires_grad_()
     logits = features @ weights.T
     on_weights, on_logits = torch.autograd.grad(whole_batch(loss, logits), (weights, logits))
-    own_shares = torch.split(on_logits, script.SHARDS[shards])
+    own_shares = torch.split(on_logits, list(distributed_worker.SHARDS[shards]))
     for process, share in zip(found, own_shares, strict=True):
         _, mean_gradient, own_gradient = process["gradients"][shards][loss]
         assert torch.allclose(mean_gradient, on_weights, rtol=1e-10, atol=1e-10)
         assert own_gradient.shape == share.shape
         assert torch.allclose(own_gradient, 2 * share, rtol=1e-10, atol=1e-10)
-
-
-def test_all_losses_and_shards_of_the_script_are_looked_at(script: ModuleType) -> None:
-    assert sorted(script.LOSSES) == sorted(LOSSES)
-    assert list(script.SHARDS) == SHARDS
 
 
 def test_processes_know_their_number_and_the_first_one_speaks(found: list[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.table import LabelTable
 from labelgap.metrics import average_precision, sorting
+from labelgap.metrics.average_precision import average_precision_of_rankings, average_precision_on_device
 from labelgap.metrics.validation import Average, Empty, Unknown
 
 Array = NDArray[Any]
@@ -379,3 +380,12 @@ def test_a_misspelt_option_is_told_the_nearest() -> None:
     call: Any = average_precision
     with pytest.raises(UnknownNameError, match="Did you mean 'macro'"):
         call([[0.1]], [[1]], average="marco")
+
+
+def test_ranking_on_a_device_is_ranking() -> None:
+    random = np.random.default_rng(0)
+    for scores in (random.normal(size=(40, 50)), random.integers(-3, 3, size=(40, 50)) / 2):
+        codes = random.choice([-1, 0, 1], size=(40, 50), p=[0.2, 0.6, 0.2]).astype(np.int8)
+        codes[0], codes[1], codes[2] = 0, 1, -1
+        found = average_precision_on_device(torch.from_numpy(scores), torch.from_numpy(codes))
+        np.testing.assert_allclose(found.numpy(), average_precision_of_rankings(scores, codes), rtol=1e-12)

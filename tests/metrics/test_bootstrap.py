@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.metrics import average_precision, f1
-from labelgap.metrics import bootstrap as room
-from labelgap.metrics.bootstrap import Interval, bootstrap_intervals
+from labelgap.metrics import average_precision, bootstrap, f1
+from labelgap.metrics.bootstrap import Interval, bootstrap_intervals, resampled_average_precision
 
 Matrix = NDArray[np.float64]
 
@@ -97,7 +96,7 @@ def test_how_many_resamples_are_drawn_at_once_changes_nothing(
     batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = bootstrap_intervals(*batch, resamples=50)
-    monkeypatch.setattr(room, "_DRAWN_AT_ONCE", 7 * 40)
+    monkeypatch.setattr(bootstrap, "_MAX_DRAWN", 7 * 40)
     in_pieces = bootstrap_intervals(*batch, resamples=50)
     assert in_pieces.map == pytest.approx(whole.map) and in_pieces.f1_macro == pytest.approx(whole.f1_macro)
 
@@ -152,7 +151,7 @@ def test_nothing_known_and_no_image_give_nothing() -> None:
 def test_much_work_is_bounded(
     batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_MOST_WORK", 1)
+    monkeypatch.setattr(bootstrap, "_MAX_WORK", 1)
     assert bootstrap_intervals(*batch).resamples == 100
 
 
@@ -177,3 +176,26 @@ def test_nine_in_ten_intervals_hold_the_true_value() -> None:
         if interval is not None:
             held.append(interval[0] <= truth <= interval[1])
     assert 0.88 <= sum(held) / len(held) <= 0.99
+
+
+def noise(seed: int = 0, images: int = 40, classes: int = 3) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 9, (images, classes)).astype(np.float32)
+    return scores, random.integers(-1, 2, (images, classes)).astype(np.int8)
+
+
+def test_a_resampled_precision_is_that_of_the_rows_written_out() -> None:
+    scores, codes = noise()
+    times = np.random.default_rng(1).integers(0, 3, (40, 6)).astype(np.float32)
+    found = resampled_average_precision(scores, codes, times)
+    for sample in range(6):
+        rows = np.repeat(np.arange(40), times[:, sample].astype(int))
+        assert found[sample] == pytest.approx(average_precision(scores[rows], codes[rows]), abs=1e-12)
+
+
+def test_a_class_that_a_sample_lacks_is_left_out_of_its_mean() -> None:
+    scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.1, 0.3]], dtype=np.float32)
+    codes = np.array([[1, 1], [0, 0], [0, 0]], dtype=np.int8)
+    times = np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32)
+    found = resampled_average_precision(scores, codes, times)
+    assert found[0] == pytest.approx((1 + 1 / 3) / 2) and math.isnan(found[1])

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError
 from labelgap.metrics import average_precision
-from labelgap.metrics.ranking import paired_bootstrap, precision_at_k, ranked_average_precision, recall_at_k
+from labelgap.metrics.average_precision import ranked_average_precision
+from labelgap.metrics.bootstrap import paired_bootstrap
+from labelgap.metrics.ranking import precision_at_k, recall_at_k
 
 HITS = st.lists(st.booleans(), min_size=1, max_size=30)
 
@@ -57,10 +59,10 @@ def test_the_better_order_is_ahead_the_same_one_is_not_and_the_seed_decides() ->
     worse = np.argsort(-(hits + random.normal(0, 3.0, 600)))
     measures = {"AP": ranked_average_precision, "half": lambda h, w: recall_at_k(h, 300, w)}
     found = paired_bootstrap(hits, images, better, worse, measures, draws=200)
-    assert found["AP"].ahead and found["AP"].low < found["AP"].value < found["AP"].high
-    assert not paired_bootstrap(hits, images, worse, better, measures, draws=200)["AP"].ahead
+    assert found["AP"].significant and found["AP"].low < found["AP"].value < found["AP"].high
+    assert not paired_bootstrap(hits, images, worse, better, measures, draws=200)["AP"].significant
     same = paired_bootstrap(hits, images, better, better, measures, draws=20)["AP"]
-    assert (same.value, same.low, same.high) == (0, 0, 0) and not same.ahead
+    assert (same.value, same.low, same.high) == (0, 0, 0) and not same.significant
     assert found == paired_bootstrap(hits, images, better, worse, measures, draws=200)
     with pytest.raises(InputError, match="same candidates"):
         paired_bootstrap(hits, images[:-1], better, worse, measures)

@@ -27,15 +27,17 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.audit.estimate import FEWEST, MissingEstimate, cut_points, estimate_missing_from_scores
 from labelgap.audit.score_sample import ScoreSample
+from labelgap.metrics.calibration import platt_scaling
 
-__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "shift_to_estimate", "sigmoid"]
+__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "shift_to_estimate"]
 
 SHARE: Final = 0.5
 """How far the offset of a class goes."""
-_LEAST: Final = 0.01
+_MIN_SLOPE: Final = 0.01
 """The smallest slope, in standard deviations: a model that knows nothing does not turn the ranking of others round."""
 _ENOUGH: Final = 500_000
 _BINS: Final = 8192
@@ -65,7 +67,8 @@ class ScoreCalibration:
 
     def scores(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores ``(B, K)``, from 0 to 1, of logits ``(R, B, K)``."""
-        return sigmoid(self.log_odds(logits))
+        probabilities: NDArray[np.float32] = expit(self.log_odds(logits))
+        return probabilities
 
 
 UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]], NDArray[np.int64]]
@@ -93,14 +96,14 @@ def fit_calibration(
     estimate = estimate_missing_from_scores(odds, cuts, taken)
     offset = SHARE * np.log(_missing_per_known(odds, estimate))
     offset = offset + (0.0 if estimate is None else shift_to_estimate(odds.moved(offset), estimate))
-    usual, present = _means(odds.moved(offset).mapped(sigmoid))
+    usual, present = _means(odds.moved(offset).mapped(expit))
     return ScoreCalibration(lines, whole, offset, usual, present), estimate
 
 
 def platt_line(evidence: ScoreSample) -> tuple[float, float]:
     r"""Fit one slope and one intercept: :math:`P(\text{given as present}) = \sigma(a x + b)`, over all classes.
 
-    By Newton's method on the logistic loss, with Platt's targets, which keep it finite where the states separate.
+    See ``platt_scaling``.
 
     Args:
         evidence: of one run, without leading axes. Unknown and absent labels are those that were not given as present.
@@ -111,16 +114,10 @@ def platt_line(evidence: ScoreSample) -> tuple[float, float]:
     unknown = unknown[~np.isnan(unknown)].astype(np.float64)
     values = np.concatenate([present, evidence.absent, unknown])
     weights = np.concatenate([np.ones(len(present) + len(evidence.absent)), np.full(len(unknown), weight)])
-    given, others = len(present), float(weights.sum()) - len(present)
-    target = np.full(len(values), 1 / (others + 2))
-    target[:given] = (given + 1) / (given + 2)
-    center = float(np.average(values, weights=weights)) if len(values) else 0.0
-    spread = float(np.sqrt(np.average((values - center) ** 2, weights=weights))) if len(values) else 0.0
-    if not given or not others or spread == 0.0:
+    is_present = np.arange(len(values)) < len(present)
+    if is_present.all() or not is_present.any() or np.ptp(values) == 0:
         return 1.0, 0.0
-    slope, intercept = _newton((values - center) / spread, target, weights, given / others)
-    slope = max(slope, _LEAST)
-    return slope / spread, intercept - slope * center / spread
+    return platt_scaling(values, is_present, weights, min_slope=_MIN_SLOPE)
 
 
 def shift_to_estimate(odds: ScoreSample, estimate: MissingEstimate) -> float:
@@ -139,21 +136,8 @@ def shift_to_estimate(odds: ScoreSample, estimate: MissingEstimate) -> float:
     low, high = -60.0 - float(edges[-1]), 60.0 - float(edges[0])
     for _ in range(80):
         shift = (low + high) / 2
-        low, high = (shift, high) if float(counts @ sigmoid(middle + shift)) < wanted else (low, shift)
+        low, high = (shift, high) if float(counts @ expit(middle + shift)) < wanted else (low, shift)
     return (low + high) / 2
-
-
-def _newton(x: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64], odds: float) -> Any:
-    line = np.array([1.0, np.log(odds)])
-    for _ in range(100):
-        chance = 0.5 * (1.0 + np.tanh(0.5 * (line[0] * x + line[1])))
-        error, bend = weight * (chance - target), weight * (chance * (1 - chance))
-        matrix = np.array([[bend @ (x * x), bend @ x], [bend @ x, bend.sum()]]) + 1e-9 * np.eye(2)
-        step = np.linalg.solve(matrix, [error @ x, error.sum()])
-        line = line - np.clip(step, -2.0, 2.0)
-        if np.abs(step).max() < 1e-9:
-            break
-    return float(line[0]), float(line[1])
 
 
 def _of_run(evidence: ScoreSample, run: int) -> ScoreSample:
@@ -195,14 +179,3 @@ def _means(scores: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.float64
     count = count + np.bincount(scores.absent_class, minlength=scores.classes)
     others = others + np.bincount(scores.absent_class, weights=scores.absent, minlength=scores.classes)
     return others / np.maximum(count, 1), present
-
-
-def sigmoid(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return probabilities of log-odds, without overflow.
-
-    Example:
-        >>> sigmoid(np.array([-1e9, 0.0, 1e9]))
-        array([0. , 0.5, 1. ], dtype=float32)
-    """
-    result: NDArray[np.float32] = 0.5 * (1.0 + np.tanh(0.5 * np.asarray(values, dtype=np.float32)))
-    return result

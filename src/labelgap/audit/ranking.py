@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from labelgap.audit.calibration import ScoreCalibration, fit_calibration, sigmoid
+from labelgap.audit.calibration import ScoreCalibration, fit_calibration
 from labelgap.audit.estimate import MissingEstimate
 from labelgap.audit.sampling import draw_unknown
 from labelgap.audit.score_sample import MAX_SAMPLED_SCORES, count_unknown_above, sample_scores
@@ -78,7 +79,8 @@ class CandidateRanking:
     @property
     def scores(self) -> NDArray[np.float32]:
         """The scores of the missing ones, from 0 to 1."""
-        return sigmoid(self.missing.keys)
+        scores: NDArray[np.float32] = expit(self.missing.keys)
+        return scores
 
 
 def rank_candidates(
@@ -123,10 +125,10 @@ def rank_candidates(
     scores = np.empty(len(order), dtype=np.float32)
     for block in score_blocks(tables, scorers):
         odds = calibration.log_odds(block.logits)
-        _take_wrong(wrong, block, sigmoid(odds.reshape(-1)[block.places]), calibration)
+        _take_wrong(wrong, block, expit(odds.reshape(-1)[block.places]), calibration)
         first, last = np.searchsorted(drawn[0][order], [block.first, block.first + len(odds)])
         here = order[first:last]
-        scores[here] = sigmoid(odds[drawn[0][here] - block.first, drawn[1][here]])
+        scores[here] = expit(odds[drawn[0][here] - block.first, drawn[1][here]])
         odds.reshape(-1)[block.places] = -np.inf
         missing.take(odds, block.first)
         advance(len(odds))

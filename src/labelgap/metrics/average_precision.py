@@ -12,10 +12,13 @@ present, where any order scores 1; on positives alone, his rule would make every
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.sorting import cuts_at_present, slices
@@ -28,14 +31,21 @@ from labelgap.metrics.validation import (
     Scores,
     Unknown,
     average_over,
+    format_hits,
     format_pair,
     unknown_as_absent,
     validate_average,
     validate_empty,
-    validate_option,
+    validate_unknown,
 )
 
-__all__ = ["average_precision", "average_precision_of_rankings"]
+__all__ = [
+    "WeightedRanking",
+    "average_precision",
+    "average_precision_of_rankings",
+    "average_precision_on_device",
+    "ranked_average_precision",
+]
 
 
 @overload
@@ -117,7 +127,7 @@ def average_precision(
     """
     validate_average(average)
     validate_empty(empty)
-    validate_option("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent"))
+    validate_unknown(unknown)
     rankings, codes = _rankings(*format_pair(scores, labels), average, unknown)
     present, absent = (np.count_nonzero(codes == state, axis=1) for state in (PRESENT, ABSENT))
     values, mean, counted = average_over(average_precision_of_rankings(rankings, codes), present, absent, empty)
@@ -149,6 +159,99 @@ def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.fl
         total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=length)
         result[piece] = total / np.maximum(present, 1)
     return result
+
+
+def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
+    """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
+
+    Args:
+        scores: ``(…, N)``, finite.
+        codes: ``(…, N)`` of PRESENT, ABSENT, UNKNOWN.
+
+    Returns:
+        ``(…)`` float64; equal scores are one step, and unknown entries are left out.
+
+    Example:
+        >>> average_precision_on_device(torch.tensor([0.9, 0.5, 0.1]), torch.tensor([1, 0, 1], dtype=torch.int8))
+        tensor(0.8333, dtype=torch.float64)
+    """
+    present = codes == PRESENT
+    ordered, order = torch.where(present | (codes == ABSENT), scores, -torch.inf).sort(dim=-1, descending=True)
+    hits = present.expand(order.shape).gather(-1, order)
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    last = torch.ones_like(hits)
+    last[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
+    end = torch.where(last, place, scores.shape[-1]).flip(-1).cummin(dim=-1).values.flip(-1)
+    precision = hits.cumsum(dim=-1).gather(-1, end).double() / (end + 1)
+    return (precision * hits).sum(dim=-1) / hits.sum(dim=-1).clamp(min=1)
+
+
+class WeightedRanking:
+    """The average precision of one class when every image counts as often as its weight says, as in a bootstrap.
+
+    A resample only changes how often each image counts, so the order is found once; of a resample, only the sums
+    between the cuts at present entries are needed, which a sparse matrix of ones gives for many resamples at a time.
+
+    Args:
+        scores: ``(N,)``, finite.
+        codes: ``(N,)`` of PRESENT, ABSENT, UNKNOWN; at least one is present.
+
+    Example:
+        >>> ranking = WeightedRanking(np.array([0.9, 0.5, 0.1]), np.array([1, 0, 1], dtype=np.int8))
+        >>> ranking(np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32))
+        array([0.83333333, 0.5       ])
+    """
+
+    def __init__(self, scores: Floats, codes: Codes) -> None:
+        known = np.flatnonzero(codes != UNKNOWN)
+        order = known[np.argsort(-scores[known].astype(np.float64), kind="stable")]
+        ranked, is_present = scores[order], codes[order] == PRESENT
+        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(order) - 1)
+        group = np.searchsorted(last, np.arange(len(order)))
+        cuts = last[np.unique(group[is_present])]
+        self._taken = _row_sums(order, np.concatenate([[0], cuts + 1]), len(codes))
+        places = np.flatnonzero(is_present)
+        self._hits = _row_sums(order[places], np.concatenate([[0], np.searchsorted(places, cuts + 1)]), len(codes))
+        self._absent = _row_sums(order[~is_present], np.array([0, (~is_present).sum()]), len(codes))
+
+    def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
+        value, hits = _precision_of_steps(self._hits @ weights, self._taken @ weights)
+        return np.where((hits > 0) & ((self._absent @ weights)[0] > 0), value, np.nan)
+
+
+def ranked_average_precision(hits: ArrayLike, weights: ArrayLike | None = None) -> float:
+    """Return the average precision of an order without ties: the mean precision at its hits; NaN where there is none.
+
+    Args:
+        hits: ``(C,)`` whether each entry is a hit, the best entry first.
+        weights: ``(C,)`` how often each entry counts; once when None.
+
+    Example:
+        >>> ranked_average_precision([True, False, True])
+        0.8333333333333333
+    """
+    ordered, times = format_hits(hits, weights)
+    if not len(ordered):
+        return float("nan")
+    value, total = _precision_of_steps((times * ordered)[:, None], times[:, None])
+    return float(value[0]) if total[0] else float("nan")
+
+
+def _precision_of_steps(hits: NDArray[Any], taken: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the average precision, ``(R,)``, of rankings that take so many entries and hits at each step, ``(S, R)``.
+
+    Also returns all hits of each ranking.
+    """
+    found = np.cumsum(hits, axis=0, dtype=np.float64)
+    precision = found / np.maximum(np.cumsum(taken, axis=0, dtype=np.float64), 1)
+    return (hits * precision).sum(axis=0) / np.maximum(found[-1], 1), found[-1]
+
+
+def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:
+    """Return the ``(C, N)`` matrix that sums what lies between borders of a list of rows."""
+    rows = rows[: borders[-1]]
+    return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
 
 
 def _rankings(scores: Floats, codes: Codes, average: Average | None, unknown: Unknown) -> tuple[Floats, Codes]:

@@ -7,7 +7,7 @@ over classes is right too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -17,20 +17,34 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.average_precision import average_precision
+from labelgap.metrics.average_precision import WeightedRanking, average_precision
+from labelgap.metrics.classification import ConfusionCounts
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair
 
-__all__ = ["Interval", "Intervals", "MIN_KNOWN_LABELS", "bootstrap_intervals"]
+__all__ = [
+    "Interval",
+    "Intervals",
+    "MIN_KNOWN_LABELS",
+    "PairedDifference",
+    "RankingMeasure",
+    "bootstrap_intervals",
+    "bootstrap_weights",
+    "paired_bootstrap",
+    "resampled_average_precision",
+]
 
 Interval: TypeAlias = tuple[float, float]
+RankingMeasure: TypeAlias = Callable[[NDArray[np.bool_], NDArray[np.int64]], float]
+"""From hits in the order of review, and how often each counts, to a number."""
 
 MIN_KNOWN_LABELS: Final = 5
 """Known present and known absent labels that a class must have, each, for an interval of its own."""
 
-_DRAWN_AT_ONCE: Final = 1 << 22
-_MOST_WORK: Final = 10_000_000_000
-_FEWEST_RESAMPLES: Final = 100
+_MAX_DRAWN: Final = 1 << 22
+_MAX_WORK: Final = 10_000_000_000
+_MIN_RESAMPLES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -100,12 +114,119 @@ def bootstrap_intervals(
     formatted, codes = format_pair(scores, labels)
     if resamples < 2 or not 0 < level < 1:
         raise InputError(f"resamples ({resamples}) are at least 2, and the level ({level}) lies between 0 and 1.")
-    count = min(resamples, max(_FEWEST_RESAMPLES, _MOST_WORK // max(int((codes != UNKNOWN).sum()), 1)))
+    count = min(resamples, max(_MIN_RESAMPLES, _MAX_WORK // max(int((codes != UNKNOWN).sum()), 1)))
     measures = _Measures(formatted, codes, decisions)
     spread = _Spread(measures(np.ones((len(codes), 1), dtype=np.float32))[:, 0])
-    for weights in _draws(len(codes), count, seed):
+    for weights in bootstrap_weights(len(codes), count, np.random.default_rng(seed)):
         spread.add(measures(weights))
     return measures.named(spread.intervals(level), count, level)
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How much better one order is than another.
+
+    Attributes:
+        value: the difference.
+        low: lower end of its interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.low > 0
+
+
+def paired_bootstrap(
+    hits: NDArray[np.bool_],
+    images: NDArray[np.int64],
+    ours: NDArray[np.int64],
+    theirs: NDArray[np.int64],
+    measures: Mapping[str, RankingMeasure],
+    *,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, PairedDifference]:
+    """Say how much better one order is than another, with an interval over images.
+
+    Images are drawn with replacement, as many as there are, and both orders are measured on the same draw; the
+    interval holds the middle of the differences (percentiles).
+
+    Args:
+        hits: ``(C,)`` whether a candidate is right.
+        images: ``(C,)`` its image, from 0.
+        ours: ``(C,)`` candidates in the order of review.
+        theirs: ``(C,)`` the same candidates in the other order.
+        measures: by name.
+        draws: how many.
+        confidence: how often such intervals hold the truth, if images were drawn at random in the first place.
+        seed: of the draws.
+
+    Example:
+        >>> from labelgap.metrics.average_precision import ranked_average_precision
+        >>> hits = np.array([True, False] * 50)
+        >>> good, bad = np.argsort(~hits, kind="stable"), np.argsort(hits, kind="stable")
+        >>> found = paired_bootstrap(hits, np.arange(100), good, bad, {"AP": ranked_average_precision}, draws=50)
+        >>> found["AP"].significant
+        True
+    """
+    if not len(hits) == len(images) == len(ours) == len(theirs):
+        raise InputError("hits, images and both orders speak of the same candidates: each needs one value for each.")
+    count = int(images.max(initial=-1)) + 1
+    once = np.ones(count, dtype=np.int64)
+    random = numpy_generator(seed, "bootstrap")
+
+    def differences(times: NDArray[np.int64]) -> list[float]:
+        values = []
+        for measure in measures.values():
+            pair = [measure(hits[order], times[images[order]]) for order in (ours, theirs)]
+            values.append(pair[0] - pair[1])
+        return values
+
+    drawn = np.array(
+        [differences(np.bincount(random.integers(count, size=count), minlength=count)) for _ in range(draws)]
+    ).reshape(draws, len(measures))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    values = zip(measures, differences(once), low.tolist(), high.tolist(), strict=True)
+    return {name: PairedDifference(value, down, up) for name, value, down, up in values}
+
+
+def bootstrap_weights(images: int, resamples: int, random: np.random.Generator) -> Iterator[NDArray[np.float32]]:
+    """Draw images with replacement: yield how often each was drawn, ``(N, R)``, a few resamples at a time.
+
+    Example:
+        >>> [weights.sum(axis=0).tolist() for weights in bootstrap_weights(5, 2, np.random.default_rng(0))]
+        [[5.0, 5.0]]
+    """
+    step = max(1, min(resamples, _MAX_DRAWN // max(images, 1)))
+    for start in range(0, resamples if images else 0, step):
+        weights = np.empty((images, min(step, resamples - start)), dtype=np.float32)
+        for column in weights.T:
+            column[:] = np.bincount(random.integers(0, images, images), minlength=images)
+        yield weights
+
+
+def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the mean average precision over classes in every resample, ``(R,)``.
+
+    Equal scores are one step, unknown entries are left out, and so is a class that a resample has no present or no
+    absent image of; NaN where that is every class.
+
+    Args:
+        scores: ``(N, K)``
+        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
+        weights: ``(N, R)``, see :func:`bootstrap_weights`.
+    """
+    counted = np.flatnonzero((codes == PRESENT).any(axis=0) & (codes == ABSENT).any(axis=0))
+    values = [WeightedRanking(scores[:, column], codes[:, column])(weights) for column in counted.tolist()]
+    return _mean_of_defined(np.stack(values) if values else np.empty((0, weights.shape[1])))
 
 
 class _Measures:
@@ -116,7 +237,7 @@ class _Measures:
         self.classes = codes.shape[1]
         self.columns = np.flatnonzero((present > 0) & (absent > 0))
         self.enough = (present >= MIN_KNOWN_LABELS) & (absent >= MIN_KNOWN_LABELS)
-        self.rankings = [_Ranking(scores[:, column], codes[:, column]) for column in self.columns.tolist()]
+        self.rankings = [WeightedRanking(scores[:, column], codes[:, column]) for column in self.columns.tolist()]
         each = average_precision(scores.T, codes.T, average=None) if codes.size else np.full(len(codes), np.nan)
         self.counted = (~np.isnan(each)).astype(np.float64)
         self.each = np.where(np.isnan(each), 0.0, each)
@@ -174,35 +295,6 @@ class _Spread:
         return found
 
 
-class _Ranking:
-    """The known entries of one class from the highest score down, cut at the scores of present ones.
-
-    A resample only changes how often each image counts, so the order is found once; of a resample, all that is needed
-    are the sums between the cuts, which a sparse matrix of ones gives for many resamples at a time.
-    """
-
-    def __init__(self, scores: Floats, codes: Codes) -> None:
-        known = np.flatnonzero(codes != UNKNOWN)
-        order = known[np.argsort(-scores[known].astype(np.float64), kind="stable")]
-        ranked, is_present = scores[order], codes[order] == PRESENT
-        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(order) - 1)
-        group = np.searchsorted(last, np.arange(len(order)))
-        cuts = last[np.unique(group[is_present])]
-        self.taken = _sums(order, np.concatenate([[0], cuts + 1]), len(codes))
-        places = np.flatnonzero(is_present)
-        self.hits = _sums(order[places], np.concatenate([[0], np.searchsorted(places, cuts + 1)]), len(codes))
-        self.absent = _sums(order[~is_present], np.array([0, (~is_present).sum()]), len(codes))
-
-    def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
-        fresh = (self.hits @ weights).astype(np.float64)
-        taken = np.cumsum(self.taken @ weights, axis=0, dtype=np.float64)
-        hits = np.cumsum(fresh, axis=0)
-        total = (fresh * hits / np.maximum(taken, 1)).sum(axis=0)
-        both = (hits[-1] > 0) & ((self.absent @ weights)[0] > 0)
-        return np.where(both, total / np.maximum(hits[-1], 1), np.nan)
-
-
 class _Decisions:
     """F1 of decisions on classes that have both states."""
 
@@ -213,29 +305,11 @@ class _Decisions:
 
     def __call__(self, weights: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return F1 micro and macro, ``(R,)`` each, for weights ``(N, R)``."""
-        hits, predicted, present, absent = (np.asarray(part @ weights, dtype=np.float64) for part in self.parts)
-        together = (each.sum(axis=0) for each in (hits, predicted, present))
-        both = (present > 0) & (absent > 0)
-        micro = np.where(both.any(axis=0), _f1(*together), np.nan)
-        return micro, _mean_of_defined(np.where(both, _f1(hits, predicted, present), np.nan))
-
-
-def _draws(images: int, resamples: int, seed: int) -> Iterator[NDArray[np.float32]]:
-    """Yield how often each image was drawn, ``(N, R)`` for a few resamples at a time."""
-    random = np.random.default_rng(seed)
-    step = max(1, min(resamples, _DRAWN_AT_ONCE // max(images, 1)))
-    for start in range(0, resamples if images else 0, step):
-        some = min(step, resamples - start)
-        weights = np.empty((images, some), dtype=np.float32)
-        for number in range(some):
-            weights[:, number] = np.bincount(random.integers(0, images, images), minlength=images)
-        yield weights
-
-
-def _sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:
-    """Return the ``(C, N)`` matrix that sums what lies between borders of a list of rows."""
-    rows = rows[: borders[-1]]
-    return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
+        sums = [np.asarray(part @ weights, dtype=np.float64) for part in self.parts]
+        counts = ConfusionCounts(*sums)
+        both = (counts.present > 0) & (counts.absent > 0)
+        micro = ConfusionCounts(*(part.sum(axis=0) for part in sums)).f1()
+        return np.where(both.any(axis=0), micro, np.nan), _mean_of_defined(np.where(both, counts.f1(), np.nan))
 
 
 def _mean_of_defined(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -244,8 +318,3 @@ def _mean_of_defined(values: NDArray[np.float64]) -> NDArray[np.float64]:
     count = there.sum(axis=0)
     mean = np.where(there, values, 0.0).sum(axis=0) / np.maximum(count, 1)
     return np.where(count > 0, mean, np.nan)
-
-
-def _f1(hits: NDArray[np.float64], predicted: NDArray[np.float64], present: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = 2 * hits / np.maximum(present + predicted, 1)
-    return result

@@ -30,8 +30,19 @@ from labelgap.metrics.validation import (
     validate_empty,
 )
 
-__all__ = ["ClassificationMetric", "ConfusionCounts", "confusion_counts", "f1", "precision", "recall"]
+__all__ = [
+    "ClassificationMetric",
+    "ConfusionCounts",
+    "Formula",
+    "Result",
+    "confusion_counts",
+    "f1",
+    "format_threshold",
+    "precision",
+    "recall",
+]
 
+Formula: TypeAlias = "Callable[[ConfusionCounts], NDArray[np.float64]]"
 Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"
 
 
@@ -85,7 +96,7 @@ class ClassificationMetric(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ConfusionCounts:
-    """What was decided against what is known, for R classes or images; each array is ``(R,)`` of whole numbers.
+    """What was decided against what is known, for R classes or images; each array is ``(R,)``.
 
     Attributes:
         hits: predicted present, and present.
@@ -94,10 +105,27 @@ class ConfusionCounts:
         absent: known absent.
     """
 
-    hits: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    present: NDArray[np.int64]
-    absent: NDArray[np.int64]
+    hits: NDArray[Any]
+    predicted: NDArray[Any]
+    present: NDArray[Any]
+    absent: NDArray[Any]
+
+    def f1(self) -> NDArray[np.float64]:
+        """Return F1 of each, ``(R,)``; 0/0 is 0, here and below."""
+        return _ratio(2 * self.hits, self.present + self.predicted)
+
+    def precision(self) -> NDArray[np.float64]:
+        """Return the precision of each, ``(R,)``."""
+        return _ratio(self.hits, self.predicted)
+
+    def recall(self) -> NDArray[np.float64]:
+        """Return the recall of each, ``(R,)``."""
+        return _ratio(self.hits, self.present)
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = part / np.maximum(whole, 1)
+    return result
 
 
 def _shared(function: Callable[..., Result]) -> ClassificationMetric:
@@ -144,7 +172,7 @@ def f1(
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
         (0.8333333333333333, 2)
     """
-    return _measure(_f1, scores, labels, threshold, average, empty, return_counted)
+    return _measure(ConfusionCounts.f1, scores, labels, threshold, average, empty, return_counted)
 
 
 @_shared
@@ -167,7 +195,7 @@ def precision(
         >>> precision([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]])
         0.5
     """
-    return _measure(_precision, scores, labels, threshold, average, empty, return_counted)
+    return _measure(ConfusionCounts.precision, scores, labels, threshold, average, empty, return_counted)
 
 
 @_shared
@@ -191,7 +219,7 @@ def recall(
         >>> recall([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]], threshold=0.05)
         1.0
     """
-    return _measure(_recall, scores, labels, threshold, average, empty, return_counted)
+    return _measure(ConfusionCounts.recall, scores, labels, threshold, average, empty, return_counted)
 
 
 def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: Average | None) -> ConfusionCounts:
@@ -217,7 +245,7 @@ def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: A
 
 
 def _measure(
-    formula: Callable[[ConfusionCounts], NDArray[np.float64]],
+    formula: Formula,
     scores: Scores,
     labels: Labels,
     threshold: ArrayLike,
@@ -229,14 +257,15 @@ def _measure(
     validate_empty(empty)
     formatted, codes = format_pair(scores, labels)
     require_probabilities(formatted)
-    counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
+    counts = confusion_counts(formatted, codes, format_threshold(threshold, formatted), average)
     values, mean, counted = average_over(formula(counts), counts.present, counts.absent, empty)
     if average is None:
         return (values, counted) if return_counted else values
     return (mean, counted) if return_counted else mean
 
 
-def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
+def format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
+    """Return the threshold, ``()`` or ``(K,)``, in the type of scores ``(N, K)``."""
     array = as_array(threshold, "threshold")
     classes = scores.shape[1]
     if array.dtype.kind not in "fiu" or array.shape not in ((), (classes,)):
@@ -248,20 +277,3 @@ def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
         raise InputError("threshold is NaN: nothing can be compared with it. 0.5 is the usual one.")
     with np.errstate(over="ignore"):
         return array.astype(scores.dtype)
-
-
-def _f1(counts: ConfusionCounts) -> NDArray[np.float64]:
-    return _ratio(2 * counts.hits, counts.present + counts.predicted)
-
-
-def _precision(counts: ConfusionCounts) -> NDArray[np.float64]:
-    return _ratio(counts.hits, counts.predicted)
-
-
-def _recall(counts: ConfusionCounts) -> NDArray[np.float64]:
-    return _ratio(counts.hits, counts.present)
-
-
-def _ratio(part: NDArray[np.integer[Any]], whole: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = part / np.maximum(whole, 1)
-    return result

@@ -29,6 +29,7 @@ __all__ = [
     "Unknown",
     "as_array",
     "average_over",
+    "format_hits",
     "format_labels",
     "format_pair",
     "format_scores",
@@ -37,6 +38,7 @@ __all__ = [
     "validate_average",
     "validate_empty",
     "validate_option",
+    "validate_unknown",
 ]
 
 Average: TypeAlias = Literal["macro", "samples", "micro"]
@@ -85,6 +87,11 @@ def validate_average(average: object) -> None:
 def validate_empty(empty: object) -> None:
     """Refuse anything but ``"skip"`` or ``"zero"``."""
     validate_option("rule for what has no present or no absent (empty=)", empty, ("skip", "zero"))
+
+
+def validate_unknown(unknown: object) -> None:
+    """Refuse anything but ``"ignore"`` or ``"absent"``."""
+    validate_option("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent"))
 
 
 def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
@@ -139,6 +146,15 @@ def format_pair(scores: Scores, labels: Labels) -> tuple[Floats, Codes]:
             "both must be (images, classes), in the same order."
         )
     return formatted, codes
+
+
+def format_hits(hits: ArrayLike, weights: ArrayLike | None) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Format the hits of a ranking, and how often each of its entries counts: once where ``weights`` is None."""
+    ordered = np.asarray(hits, dtype=np.bool_)
+    times = np.ones(len(ordered), dtype=np.int64) if weights is None else np.asarray(weights, dtype=np.int64)
+    if ordered.ndim != 1 or times.shape != ordered.shape:
+        raise InputError(f"hits {ordered.shape} and weights {times.shape}: one of each for every candidate.")
+    return ordered, times
 
 
 def require_probabilities(scores: Floats) -> None:

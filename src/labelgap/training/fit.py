@@ -19,6 +19,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.metrics import Thresholds, revision_quality, thresholds
+from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.training.card import MODEL_CARD_FILE as CARD
 from labelgap.training.card import write_model_card
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs
@@ -33,7 +34,6 @@ from labelgap.training.features.precomputed import build_classifier, feature_wid
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
 from labelgap.training.loop.epoch_end import should_stop
 from labelgap.training.loop.trace import finish_trace
-from labelgap.training.prediction_calibration import fit_platt_calibration
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import PhaseResult, TrainingContext, linear_init_phase, linear_phase, network_phase
 from labelgap.training.run import Run, write_predictions

@@ -21,6 +21,7 @@ from labelgap.data.in_memory import as_image_source
 from labelgap.data.readers.features import FEATURES
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
+from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Classifier
 from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_weights
 from labelgap.training.checkpoints.history import read_history
@@ -33,7 +34,6 @@ from labelgap.training.loop.epoch_end import REVISIONS_FILE
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import predict_logits
-from labelgap.training.prediction_calibration import PlattCalibration, read_calibration
 
 __all__ = ["Run", "open_run", "write_predictions"]
 

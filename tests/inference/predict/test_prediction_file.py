@@ -25,8 +25,8 @@ from labelgap.inference.predict import chunks as parts_room
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.metrics import Thresholds
+from labelgap.metrics.calibration import PlattCalibration
 from labelgap.training import Run
-from labelgap.training.prediction_calibration import PlattCalibration
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.training.untrained_run"])

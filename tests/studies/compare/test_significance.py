@@ -6,34 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from labelgap.metrics import average_precision
 from labelgap.studies.compare.grid import hyperparameter_grid, option_grid
-from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resampled_precision, resamples
-
-
-def noise(seed: int = 0, images: int = 40, classes: int = 3) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    random = np.random.default_rng(seed)
-    scores = random.integers(0, 9, (images, classes)).astype(np.float32)
-    return scores, random.integers(-1, 2, (images, classes)).astype(np.int8)
-
-
-def test_a_resampled_precision_is_that_of_the_rows_written_out() -> None:
-    scores, codes = noise()
-    times = np.random.default_rng(1).integers(0, 3, (40, 6)).astype(np.float32)
-    found = resampled_precision(scores, codes, times)
-    for sample in range(6):
-        rows = np.repeat(np.arange(40), times[:, sample].astype(int))
-        assert found[sample] == pytest.approx(average_precision(scores[rows], codes[rows]), abs=1e-12)
-
-
-def test_a_class_that_a_sample_lacks_is_left_out_of_its_mean() -> None:
-    scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.1, 0.3]], dtype=np.float32)
-    codes = np.array([[1, 1], [0, 0], [0, 0]], dtype=np.int8)
-    times = np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32)
-    found = resampled_precision(scores, codes, times)
-    assert found[0] == pytest.approx((1 + 1 / 3) / 2) and math.isnan(found[1])
+from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resamples
 
 
 def test_every_sample_has_as_many_images_and_is_drawn_alike_each_time() -> None:

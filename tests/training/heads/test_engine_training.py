@@ -24,11 +24,9 @@ from torch import Tensor
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
-from labelgap.metrics.average_precision import average_precision_of_rankings
 from labelgap.training.heads import HeadPlan, LinearEngine, stack, train_heads
 from labelgap.training.heads import label_tables as tables
 from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
-from labelgap.training.heads.scoring import rank_on_device
 from labelgap.training.heads.train import BestEpochs
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
@@ -183,15 +181,6 @@ def test_scores_are_those_of_the_rule(select: str) -> None:
     logits = VAL_FEATURES @ torch.from_numpy(result.weight).T + torch.from_numpy(result.bias)
     unknown = "absent" if select == "observed" else "ignore"
     assert result.best_score == pytest.approx(average_precision(logits, val, unknown=unknown), abs=1e-6)  # type: ignore[call-overload]
-
-
-def test_ranking_on_a_device_is_ranking() -> None:
-    random = np.random.default_rng(0)
-    for scores in (random.normal(size=(40, 50)), random.integers(-3, 3, size=(40, 50)) / 2):
-        codes = random.choice([-1, 0, 1], size=(40, 50), p=[0.2, 0.6, 0.2]).astype(np.int8)
-        codes[0], codes[1], codes[2] = 0, 1, -1
-        found = rank_on_device(torch.from_numpy(scores), torch.from_numpy(codes))
-        np.testing.assert_allclose(found.numpy(), average_precision_of_rankings(scores, codes), rtol=1e-12)
 
 
 def test_what_is_written_out_for_devices_is_adam() -> None:

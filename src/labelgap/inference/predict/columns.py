@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.metrics import Thresholds
+from labelgap.metrics.calibration import PlattCalibration
 from labelgap.training.evaluation import probabilities
-from labelgap.training.prediction_calibration import PlattCalibration
 
 __all__ = ["LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN", "labels_from_scores"]
 

@@ -15,9 +15,10 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds, average_precision, thresholds
+from labelgap.metrics.bootstrap import resampled_average_precision
 from labelgap.studies.compare.comparison import ComparisonMetric
 from labelgap.studies.compare.heads import StoredHead
-from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resampled_precision, resamples
+from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resamples
 from labelgap.training.evaluation import evaluate_scores, probabilities
 from labelgap.training.selection import Selection
 
@@ -139,7 +140,7 @@ def gaps_over_seeds_and_images(
         images, classes = scale.codes.shape
         drawn = resamples(images, classes, sum(map(len, logits.values())))
         samples = {
-            name: np.mean([resampled_precision(each, scale.codes, drawn) for each in several], axis=0)
+            name: np.mean([resampled_average_precision(each, scale.codes, drawn) for each in several], axis=0)
             for name, several in logits.items()
         }
     return gaps_to_best(values, samples)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from labelgap.core.seeds import numpy_generator
-from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.bootstrap import bootstrap_weights
 
-__all__ = ["GapToBest", "gaps_to_best", "resampled_precision", "resamples"]
+__all__ = ["GapToBest", "gaps_to_best", "resamples"]
 
 MOST: Final = 100
 FEWEST: Final = 40
@@ -97,54 +97,5 @@ def resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:
         rankings: how many sets of scores will be looked at.
     """
     count = int(np.clip(_WORK / max(images * classes * rankings, 1), FEWEST, MOST))
-    random = numpy_generator(0, "bootstrap")
-    drawn = [np.bincount(random.integers(0, images, images), minlength=images) for _ in range(count)]
-    return np.ascontiguousarray(np.stack(drawn, axis=1), dtype=np.float32)
-
-
-def resampled_precision(
-    scores: NDArray[np.float32], codes: NDArray[Any], samples: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    """Return the mean average precision over classes in every sample, ``(R,)``.
-
-    Equal scores are one step, unknown entries are left out, and so is a class that a sample has no present or no absent
-    image of.
-
-    Args:
-        scores: ``(N, K)``
-        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
-        samples: ``(N, R)``, see ``resamples``.
-    """
-    total, counted = np.zeros(samples.shape[1]), np.zeros(samples.shape[1])
-    for column in range(scores.shape[1]):
-        known = np.flatnonzero(codes[:, column] != UNKNOWN)
-        order = known[np.argsort(-scores[known, column], kind="stable")]
-        present = codes[order, column] == PRESENT
-        if present.any() and not present.all():
-            value, good = _weighted_precision(-scores[order, column], present, samples[order])
-            total += np.where(good, value, 0.0)
-            counted += good
-    return np.where(counted > 0, total / np.maximum(counted, 1), np.nan)
-
-
-def _weighted_precision(
-    ranked: NDArray[np.float32], present: NDArray[np.bool_], times: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the average precision of a ranking in every sample, ``(R,)``, and whether it has both states there.
-
-    Args:
-        ranked: ``(n,)`` ascending, equal where scores are.
-        present: ``(n,)``
-        times: ``(n, R)``, how often each entry counts.
-    """
-    hits = np.flatnonzero(present)
-    last = np.searchsorted(ranked, ranked[hits], side="right") - 1
-    ends = np.unique(last)
-    between = np.add.reduceat(times[: ends[-1] + 1], np.r_[0, ends[:-1] + 1], axis=0)
-    taken = np.cumsum(between, axis=0, dtype=np.float64)[np.searchsorted(ends, last)]
-    here = times[hits].astype(np.float64)
-    found = np.cumsum(here, axis=0)
-    upto = found[np.searchsorted(hits, last, side="right") - 1]
-    share = np.divide(upto, taken, out=np.zeros_like(upto), where=here > 0)
-    both = (found[-1] > 0) & (found[-1] < times.sum(axis=0))
-    return (here * share).sum(axis=0) / np.maximum(found[-1], 1), both
+    drawn = bootstrap_weights(images, count, numpy_generator(0, "bootstrap"))
+    return np.ascontiguousarray(np.concatenate(list(drawn), axis=1))

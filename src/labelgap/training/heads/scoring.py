@@ -9,12 +9,12 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.average_precision import average_precision_of_rankings
+from labelgap.metrics.average_precision import average_precision_of_rankings, average_precision_on_device
 from labelgap.metrics.validation import unknown_as_absent
 from labelgap.training.heads.stack import CHUNK, HeadStack
 from labelgap.training.selection import Selection
 
-__all__ = ["ValScorer", "rank_on_device"]
+__all__ = ["ValScorer"]
 
 
 class ValScorer:
@@ -61,32 +61,7 @@ class ValScorer:
     def _precision(self, logits: Tensor) -> NDArray[np.float64]:
         """Return the average precision of heads and classes, ``(m, K)``."""
         if self.on_device is not None:
-            ranked: NDArray[np.float64] = rank_on_device(logits, self.on_device).cpu().numpy()
+            ranked: NDArray[np.float64] = average_precision_on_device(logits, self.on_device).cpu().numpy()
             return ranked
         codes = np.broadcast_to(self.codes, logits.shape).reshape(-1, logits.shape[-1])
         return average_precision_of_rankings(logits.flatten(0, 1).cpu().numpy(), codes).reshape(logits.shape[:2])
-
-
-def rank_on_device(scores: Tensor, codes: Tensor) -> Tensor:
-    """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
-
-    Args:
-        scores: ``(…, N)``, finite.
-        codes: ``(…, N)`` of PRESENT, ABSENT, UNKNOWN.
-
-    Returns:
-        ``(…)`` float64; equal scores are one step, and unknown entries are left out.
-
-    Example:
-        >>> rank_on_device(torch.tensor([0.9, 0.5, 0.1]), torch.tensor([1, 0, 1], dtype=torch.int8))
-        tensor(0.8333, dtype=torch.float64)
-    """
-    present = codes == PRESENT
-    ordered, order = torch.where(present | (codes == ABSENT), scores, -torch.inf).sort(dim=-1, descending=True)
-    hits = present.expand(order.shape).gather(-1, order)
-    place = torch.arange(scores.shape[-1], device=scores.device)
-    last = torch.ones_like(hits)
-    last[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
-    behind = torch.where(last, place, scores.shape[-1]).flip(-1).cummin(dim=-1).values.flip(-1)
-    share = hits.cumsum(dim=-1).gather(-1, behind).double() / (behind + 1)
-    return (share * hits).sum(dim=-1) / hits.sum(dim=-1).clamp(min=1)

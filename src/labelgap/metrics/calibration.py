@@ -1,7 +1,8 @@
-"""From a score to a probability, where labels of val say how often such a score was right.
+"""Platt scaling: from a logit to a probability, where labels of val say how often such a logit was right.
 
-A score is the sigmoid of a logit: it ranks. Trained with most labels missing, a network calls 0.3 what is present in
-nine of ten images. One straight line through the logits, found on val, mends that for the classes val knows about.
+The sigmoid of a logit ranks images. It is not a probability: trained with most labels missing, a network gives 0.3 to
+what is present in nine of ten images. One line through the logits, fitted on val, corrects that for the classes that
+val has labels of.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from scipy.special import expit
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 
-__all__ = ["PlattCalibration", "fit_platt_calibration", "platt", "read_calibration"]
+__all__ = ["PlattCalibration", "fit_platt_calibration", "platt_scaling", "read_calibration"]
 
 MIN_LABELS: Final = 5
 """Known present and known absent labels in val that a class must have, each, to be calibrated."""
 
-_STEPS: Final = 100
+_MAX_STEPS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
     known = (codes != UNKNOWN) & supported[None, :]
     if not known.any() or not np.isfinite(logits[known]).all():
         return None
-    scale, offset = platt(logits[known], codes[known] == PRESENT)
+    scale, offset = platt_scaling(logits[known], codes[known] == PRESENT)
     if not (np.isfinite([scale, offset]).all() and scale > 0):
         return None
     share = known.sum() / (len(codes) * supported.sum())
@@ -93,17 +94,26 @@ def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
     return PlattCalibration(classes=tuple(stored["classes"]), **numbers)
 
 
-def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tuple[float, float]:
+def platt_scaling(
+    logits: NDArray[np.floating[Any]],
+    present: NDArray[np.bool_],
+    weights: NDArray[np.floating[Any]] | None = None,
+    *,
+    min_slope: float | None = None,
+) -> tuple[float, float]:
     r"""Fit the line of Platt scaling by Newton's method.
 
-    .. math:: \min_{a, b} - \sum_i t_i \ln \sigma(a x_i + b) + (1 - t_i) \ln(1 - \sigma(a x_i + b))
+    .. math:: \min_{a, b} - \sum_i w_i \bigl( t_i \ln \sigma(a x_i + b) + (1 - t_i) \ln(1 - \sigma(a x_i + b)) \bigr)
 
     with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
-    logits that separate the two perfectly still give a finite line.
+    logits that separate the two perfectly still give a finite line. P and A are the weights of the two states.
 
     Args:
-        logits: ``(M,)``
-        present: ``(M,)`` whether each is present; P of them are and A are not.
+        logits: ``(M,)`` finite.
+        present: ``(M,)`` whether each entry is present.
+        weights: ``(M,)`` how often each entry counts; once each when None.
+        min_slope: the smallest slope per standard deviation of the logits; a model that ranks at random then does not
+            reverse the order. None for no limit.
 
     Returns:
         a and b.
@@ -112,30 +122,35 @@ def platt(logits: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> tupl
         Platt, "Probabilistic outputs for support vector machines", 1999; Lin, Lin & Weng, Machine Learning 68, 2007.
 
     Example:
-        >>> scale, offset = platt(np.array([-3.0, -1.0, 1.0, 3.0]), np.array([False, False, True, True]))
-        >>> round(scale, 2), abs(round(offset, 2))
+        >>> slope, intercept = platt_scaling(np.array([-3.0, -1.0, 1.0, 3.0]), np.array([False, False, True, True]))
+        >>> round(slope, 2), abs(round(intercept, 2))
         (0.45, 0.0)
     """
     values = logits.astype(np.float64)
-    many, few = int(present.sum()), int((~present).sum())
-    targets = np.where(present, (many + 1) / (many + 2), 1 / (few + 2))
-    center, spread = float(values.mean()), float(values.std()) or 1.0
-    design = np.stack([(values - center) / spread, np.ones_like(values)])
-    line = np.array([0.0, np.log((many + 1) / (few + 1))])
-    cost = _cost(line, design, targets)
-    for _ in range(_STEPS):
-        chance = expit(line @ design)
-        gradient = design @ (chance - targets)
-        curvature = (design * (chance * (1 - chance))) @ design.T + 1e-12 * np.eye(2)
-        step = np.linalg.solve(curvature, gradient)
-        while (tried := _cost(line - step, design, targets)) > cost and np.abs(step).max() > 1e-12:
+    weight = np.ones_like(values) if weights is None else np.asarray(weights, dtype=np.float64)
+    positives, negatives = float(weight[present].sum()), float(weight[~present].sum())
+    targets = np.where(present, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    mean = float(np.average(values, weights=weight))
+    deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight))) or 1.0
+    design = np.stack([(values - mean) / deviation, np.ones_like(values)])
+    line = np.array([0.0, np.log((positives + 1) / (negatives + 1))])
+    loss = _loss(line, design, targets, weight)
+    for _ in range(_MAX_STEPS):
+        probability = expit(line @ design)
+        gradient = design @ (weight * (probability - targets))
+        hessian = (design * (weight * probability * (1 - probability))) @ design.T + 1e-12 * np.eye(2)
+        step = np.linalg.solve(hessian, gradient)
+        while (tried := _loss(line - step, design, targets, weight)) > loss and np.abs(step).max() > 1e-12:
             step = step / 2
-        line, cost = line - step, min(cost, tried)
+        line, loss = line - step, min(loss, tried)
         if np.abs(step).max() < 1e-10:
             break
-    return float(line[0] / spread), float(line[1] - line[0] * center / spread)
+    slope = float(line[0]) if min_slope is None else max(float(line[0]), min_slope)
+    return slope / deviation, float(line[1]) - slope * mean / deviation
 
 
-def _cost(line: NDArray[np.float64], design: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
+def _loss(
+    line: NDArray[np.float64], design: NDArray[np.float64], targets: NDArray[np.float64], weight: NDArray[np.float64]
+) -> float:
     logits = line @ design
-    return float((np.logaddexp(0.0, logits) - targets * logits).sum())
+    return float(weight @ (np.logaddexp(0.0, logits) - targets * logits))

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from labelgap.labels import LabelTable
-from labelgap.training.prediction_calibration import PlattCalibration, fit_platt_calibration, platt, read_calibration
+from labelgap.metrics.calibration import PlattCalibration, fit_platt_calibration, platt_scaling, read_calibration
 
 
 def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:
@@ -25,7 +25,7 @@ def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:
             -(targets * np.log(1 / (1 + np.exp(-moved))) + (1 - targets) * np.log(1 / (1 + np.exp(moved)))).sum()
         )
 
-    assert platt(logits, present) == pytest.approx(minimize(cost, [1.0, 0.0], tol=1e-10).x, abs=1e-4)
+    assert platt_scaling(logits, present) == pytest.approx(minimize(cost, [1.0, 0.0], tol=1e-10).x, abs=1e-4)
 
 
 def test_probabilities_are_right_as_often_as_they_say() -> None:
@@ -51,7 +51,7 @@ def test_probabilities_are_right_as_often_as_they_say() -> None:
     ],
 )
 def test_separable_huge_and_equal_logits_give_a_finite_line(logits: np.ndarray, present: np.ndarray) -> None:
-    scale, offset = platt(logits, present)
+    scale, offset = platt_scaling(logits, present)
     assert np.isfinite([scale, offset]).all() and scale >= 0
 
 

@@ -1,0 +1,30 @@
+"""Run a function in two processes of one gloo group."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+__all__ = ["run_pair"]
+
+
+def run_pair(function: Callable[[Path], None], folder: Path) -> None:
+    """Call ``function(folder)`` in two processes at once; it must be importable. Both must end without an error."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "labelgap.metrics"])
+    workers = [context.Process(target=_work, args=(function, folder, rank)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def _work(function: Callable[[Path], None], folder: Path, rank: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder.resolve()}/store", rank=rank, world_size=2)
+    function(folder)
+    dist.barrier()
+    dist.destroy_process_group()
