@@ -206,7 +206,7 @@ def test_a_full_disk_is_one_error_whoever_writes_and_the_old_file_stays(tmp_path
     assert isinstance(error, RunError) and isinstance(error, OSError) and error.exit_code == 2 and error.full
     assert str(error) == (
         f"the disk is full: {tmp_path / name} could not be written (file too large). "
-        "What was there before is whole. Free some space and try again."
+        "The previous file is intact. Free some space and try again."
     )
     assert (tmp_path / name).read_text() == "old" and names(tmp_path) == [name]
     again = pickle.loads(pickle.dumps(error))
@@ -244,7 +244,7 @@ def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
         folder.chmod(0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(DiskError, match=r"a\.txt: permission denied\..*Choose a place that may be written"):
+        with pytest.raises(DiskError, match=r"a\.txt: permission denied\..*Choose a folder that can be written"):
             write_text(tmp_path / "a.txt", "")
         with pytest.raises(DiskError, match="permission denied") as caught:
             make_folder(tmp_path / "deep" / "er")

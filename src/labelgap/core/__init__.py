@@ -1,3 +1,6 @@
-"""What everything else stands on: errors, registries, seeds, whole files, sums over processes."""
+"""What every other package uses: errors, registries, seeds, files, processes, the system, the cache.
+
+Import from the modules: ``labelgap.core.errors``, ``labelgap.core.registry``, ``labelgap.core.seeds`` and so on.
+"""
 
 __all__: list[str] = []

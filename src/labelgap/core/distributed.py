@@ -1,6 +1,6 @@
 """Differentiable sums and gathers over processes.
 
-Under data parallelism each process sees its shard of the batch, but several objectives look at the whole batch.
+Under data parallelism each process sees its shard of the batch, but several losses depend on the whole batch.
 With these functions every process computes the same global loss, and the gradient that reaches its own logits is
 W times its share (W processes); the mean that DistributedDataParallel takes over the processes is then exactly the
 gradient that one process would have computed on the whole batch. Shards may differ in size, and may be empty.
@@ -21,29 +21,29 @@ from torch import Tensor
 
 __all__ = ["all_max", "all_sum", "gather_rows", "is_main_process", "rank", "single_process", "world_size"]
 
-_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+_SINGLE: ContextVar[bool] = ContextVar("single_process", default=False)
 
 
 def world_size() -> int:
-    """Return how many processes work together; 1 outside of ``torch.distributed``."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _ALONE.get() else 1
+    """Return the number of processes; 1 outside of ``torch.distributed``."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _SINGLE.get() else 1
 
 
 @contextmanager
 def single_process() -> Iterator[None]:
-    """Let every process work for itself for a while: nothing is summed or gathered, and nobody waits.
+    """Inside this context every process works alone: nothing is summed or gathered, and no process waits.
 
-    ``rank`` stays, so that what is written is still written by one.
+    ``rank`` keeps its value, so that only one process writes files.
     """
-    before = _ALONE.set(True)
+    token = _SINGLE.set(True)
     try:
         yield
     finally:
-        _ALONE.reset(before)
+        _SINGLE.reset(token)
 
 
 def rank() -> int:
-    """Return the number of this process, from 0."""
+    """Return the rank of this process, from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 

@@ -1,7 +1,7 @@
-"""One tree of errors. Each says what is wrong, where, and the way out.
+"""One tree of errors. Each message says what is wrong, where, and the remedy.
 
 ``LabelGapError`` is the root: catching it catches everything that labelgap raises on purpose. The command line
-prints the message without a traceback and leaves with ``exit_code``.
+prints the message without a traceback and exits with ``exit_code``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final
 
 __all__ = ["InputError", "LabelGapError", "Problem", "ProblemsError", "RunError", "UnknownNameError", "nearest"]
 
-_LISTED: Final = 40
-"""So many names are written out when none is near; a table may have thousands of classes."""
+_MAX_LISTED: Final = 40
+"""Names that a message lists when none is near; a table may have thousands of classes."""
 
 
 class LabelGapError(Exception):
@@ -24,7 +24,7 @@ class LabelGapError(Exception):
 
 
 class InputError(LabelGapError, ValueError):
-    """Something the user gave cannot be used: a value, a shape, a file."""
+    """The user's input cannot be used: a value, a shape, a file."""
 
 
 class RunError(LabelGapError):
@@ -32,14 +32,14 @@ class RunError(LabelGapError):
 
 
 class UnknownNameError(InputError):
-    """A name that nothing bears; the message names the nearest one that exists.
+    """An unknown name; the message suggests the nearest one that exists.
 
     Args:
-        kind: what was looked for, e.g. ``"method"``.
+        kind: what the name is of, e.g. ``"method"``.
         name: what the user wrote.
         known: the names that exist.
-        hint: a closing sentence, e.g. which command lists them all.
-        about: a few words about each name, shown with the nearest.
+        hint: the last sentence, e.g. which command lists them all.
+        about: a short description of each name, shown with the nearest.
 
     Example:
         >>> print(UnknownNameError("method", "ll-tc", ["an", "ll-ct"], about={"ll-ct": "temporary correction"}))
@@ -62,21 +62,21 @@ class UnknownNameError(InputError):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is wrong in a file: where it is, and what it is."""
+    """One problem of a file: its line, and what is wrong there."""
 
     line: int
     message: str
 
 
 class ProblemsError(InputError):
-    """Everything that is wrong with one file, told at once.
+    """All problems of one file in one error.
 
     Args:
         path: the file.
         problems: all of them, in any order.
-        outcome: what did not happen because of them.
-        shown: how many lines of problems the message holds; ``problems`` has all.
-        unit: what the number of a problem counts: lines, or the rows of a file without lines; "" leaves it out.
+        outcome: what was not done because of them.
+        shown: how many problems the message lists; the attribute ``problems`` has all.
+        unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class ProblemsError(InputError):
         self.unit = unit
         count = len(self.problems)
         lines = [f"{path} cannot be used yet: {count:,} problem{'s' if count != 1 else ''}, {outcome}"]
-        places = [f"{unit} {problem.line}" if unit else "" for problem in self.problems[:shown]]
-        width = max(map(len, places), default=0)
-        for place, problem in zip(places, self.problems, strict=False):
-            lines.append(f"  {place.ljust(width) + '  ' if unit else ''}{problem.message}")
+        positions = [f"{unit} {problem.line}" if unit else "" for problem in self.problems[:shown]]
+        width = max(map(len, positions), default=0)
+        for position, problem in zip(positions, self.problems, strict=False):
+            lines.append(f"  {position.ljust(width) + '  ' if unit else ''}{problem.message}")
         if count > shown:
             lines[-1] += f"          …and {count - shown:,} more"
         super().__init__("\n".join(lines))
@@ -105,9 +105,9 @@ class ProblemsError(InputError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like ``name``, whatever its case, or None when none is close.
+    """Return the known name that is most similar to ``name``, ignoring case, or None when none is close.
 
-    Of several that are equally close it is one of the same letters, else the first in alphabetical order.
+    Of several that are equally close, one of the same letters wins, else the first in alphabetical order.
 
     Example:
         >>> nearest("ll-tc", ["an", "ll-ct", "role"])
@@ -115,31 +115,31 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         >>> nearest("DOG", ["dot", "Dog"])
         'Dog'
     """
-    spelled: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for candidate in known:
-        spelled.setdefault(candidate.lower(), candidate)
-    asked = difflib.SequenceMatcher(b=name.lower())
-    matches = difflib.get_close_matches(name.lower(), spelled, n=5, cutoff=0.5)
+        spelling.setdefault(candidate.lower(), candidate)
+    matcher = difflib.SequenceMatcher(b=name.lower())
+    matches = difflib.get_close_matches(name.lower(), spelling, n=5, cutoff=0.5)
     letters = sorted(name.lower())
-    order = sorted(matches, key=lambda match: (-_likeness(asked, match), sorted(match) != letters, match))
-    return spelled[order[0]] if order else None
+    order = sorted(matches, key=lambda match: (-_similarity(matcher, match), sorted(match) != letters, match))
+    return spelling[order[0]] if order else None
 
 
-def _likeness(asked: difflib.SequenceMatcher[str], candidate: str) -> float:
-    asked.set_seq1(candidate)
-    return asked.ratio()
+def _similarity(matcher: difflib.SequenceMatcher[str], candidate: str) -> float:
+    matcher.set_seq1(candidate)
+    return matcher.ratio()
 
 
 def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:
     if close is not None:
-        words = about.get(close)
-        return f"Did you mean '{close}'{f' ({words})' if words else ''}?"
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return f"There is: {', '.join(names[:_LISTED])}{more}." if names else ""
+        description = about.get(close)
+        return f"Did you mean '{close}'{f' ({description})' if description else ''}?"
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return f"There is: {', '.join(names[:_MAX_LISTED])}{more}." if names else ""
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """Build an error again from its message, in another process; its own arguments are not kept."""
+    """Rebuild a pickled error from its message and attributes."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write to a neighbour, then rename."""
+"""Atomic writes: a file is complete or not there at all (write to a temporary file, then rename)."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = [
     "write_text",
 ]
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_ASKED: Final = 1 << 16
-"""So many bytes more are asked of a disk, where a writer failed without saying why."""
-_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
+_PROBE_SIZE: Final = 1 << 16
+"""Bytes that are written to find out whether the disk is full, where a writer failed without an error number."""
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 _PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?")
 
 
 class DiskError(RunError, OSError):
-    """The disk takes no more, or this file may not be written. What was there before is whole.
+    """The disk is full, or the file may not be written. The previous file is intact.
 
-    It is an ``OSError`` too: where a file is worth little, such as in a cache, that is caught and the work goes on.
+    It is an ``OSError`` too: a cache, for example, catches that and continues without the file.
 
     Attributes:
         path: the file that was to be written.
-        problem: what is wrong, without a way out.
-        full: whether more room on the disk would help.
+        problem: what is wrong, without the remedy.
+        full: whether free disk space would help.
     """
 
     path: Path = Path()
@@ -51,11 +51,11 @@ class DiskError(RunError, OSError):
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], reason: str, full: bool) -> DiskError:
-        """Make the error of a file from what the system said."""
-        said = reason[:1].lower() + reason[1:]
-        problem = f"the disk is full: {path} could not be written ({said})" if full else f"{path}: {said}"
-        way_out = "Free some space and try again." if full else "Choose a place that may be written to."
-        error = cls(f"{problem}. What was there before is whole. {way_out}")
+        """Make the error from the reason that the system gives."""
+        reason = reason[:1].lower() + reason[1:]
+        problem = f"the disk is full: {path} could not be written ({reason})" if full else f"{path}: {reason}"
+        remedy = "Free some space and try again." if full else "Choose a folder that can be written to."
+        error = cls(f"{problem}. The previous file is intact. {remedy}")
         error.path, error.problem, error.full = Path(path), problem, full
         return error
 
@@ -64,15 +64,14 @@ class DiskError(RunError, OSError):
 def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str] | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes the place of ``path``, on failure it is removed.
 
-    The temporary name keeps the suffix, so that writers which look at it (``numpy.savez``) behave. Where ``path`` is
-    a symbolic link, what it points to is replaced. A process killed in the middle leaves the old file whole, and
-    beside it a hidden one with ``.partial`` in its name. A disk that is full is a ``DiskError``, whatever the writer
-    made of it.
+    The temporary name keeps the suffix, since some writers (``numpy.savez``) depend on it. Where ``path`` is a
+    symbolic link, its target is replaced. A killed process leaves the old file intact, and beside it a hidden file with
+    ``.partial`` in its name. A full disk raises ``DiskError``, whatever the writer raised.
 
     Args:
         path: the file to write.
-        previous: what the old file is called from then on, beside it; it is thrown away when not given. There is no
-            moment without a whole file under one of the two names.
+        previous: path to which the old file is renamed; it is deleted when None. At every moment one of the two
+            paths holds a complete file.
 
     Example:
         >>> import tempfile
@@ -83,17 +82,17 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         'whole'
     """
     target = Path(path).resolve()
-    with _telling(path):
-        found = target.parent.is_dir()
-    if not found:
+    with _as_disk_error(path):
+        exists = target.parent.is_dir()
+    if not exists:
         raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(8)}.partial{target.suffix}")
-    with _telling(path):
+    with _as_disk_error(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = temporary.stat().st_mode
     try:
         yield temporary
-        temporary.chmod(mode)  # a writer that replaces the file may have made it for itself alone
+        temporary.chmod(mode)  # a writer that replaces the file may have set other permissions
         with temporary.open("r+b") as written:
             os.fsync(written.fileno())
         if previous is not None and target.exists():
@@ -102,7 +101,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     except LabelGapError:
         raise
     except Exception as error:
-        if (reason := _why_full(error, temporary)) is not None:
+        if (reason := _full_disk_reason(error, temporary)) is not None:
             raise DiskError.of(path, reason, full=True) from error
         raise
     finally:
@@ -111,43 +110,43 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless it is there; where that cannot be, it is a ``DiskError``."""
-    with _telling(path):
+    """Create a folder and its parents unless they exist; raise ``DiskError`` where that is impossible."""
+    with _as_disk_error(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn the system's refusal to make something into a ``DiskError``."""
+def _as_disk_error(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn a full disk or a missing permission into a ``DiskError``."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.errno not in _FULL | _DENIED:
+        if error.errno is None or error.errno not in _DISK_FULL | _DENIED:
             raise
-        raise DiskError.of(path, os.strerror(error.errno), error.errno in _FULL) from error
+        raise DiskError.of(path, os.strerror(error.errno), error.errno in _DISK_FULL) from error
 
 
-def _why_full(error: Exception, temporary: Path) -> str | None:
-    """Return what the system says of a disk that takes no more; None where something else is wrong.
+def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
+    """Return the system's message where the disk is full; None where something else is wrong.
 
-    Not every writer passes the system's number on: safetensors writes it into its message, torch and numpy lose it, and
-    then the disk is asked.
+    Not every writer passes the error number on: safetensors writes it into its message; torch and numpy lose it, and
+    then a write to the disk is tried.
     """
     number: int | None = None
     if isinstance(error, OSError):
         number = error.errno
-    elif told := _NUMBER.search(str(error)):
-        number = int(told[1])
+    elif match := _ERROR_NUMBER.search(str(error)):
+        number = int(match[1])
     if number is None and isinstance(error, OSError | RuntimeError):
-        number = _refused(temporary)
-    return os.strerror(number) if number is not None and number in _FULL else None
+        number = _probe_write(temporary)
+    return os.strerror(number) if number is not None and number in _DISK_FULL else None
 
 
-def _refused(path: Path) -> int | None:
-    """Write a little more to a file, and return the number of the error; None where it goes well."""
+def _probe_write(path: Path) -> int | None:
+    """Append some bytes to a file, and return the error number; None where that works."""
     try:
         with path.open("ab") as file:
-            file.write(bytes(_ASKED))
+            file.write(bytes(_PROBE_SIZE))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -156,11 +155,11 @@ def _refused(path: Path) -> int | None:
 
 
 def remove_partials(folder: Path, older_than: float = 0.0) -> None:
-    """Remove what writers that were killed have left behind in a folder.
+    """Remove the temporary files that killed writers left in a folder.
 
     Args:
         folder: where they wrote.
-        older_than: seconds since a file was last written to; leave the default only where nobody else writes.
+        older_than: seconds since the last write to a file; 0 only where no other process writes to the folder.
     """
     with suppress(OSError):
         for path in folder.iterdir():
@@ -171,23 +170,23 @@ def remove_partials(folder: Path, older_than: float = 0.0) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write UTF-8 text atomically."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write bytes, whole or not at all."""
+    """Write bytes atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write indented JSON, whole or not at all."""
+    """Write indented JSON atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def display_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as it would be typed here: from the current folder, where it lies below it.
+    """Return a path for messages: relative to the current folder where it lies below it.
 
     Example:
         >>> display_path(Path.cwd() / "photos")

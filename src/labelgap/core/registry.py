@@ -1,4 +1,4 @@
-"""Things that are found by name: methods, data sets, backbones."""
+"""Registries: methods, data sets, backbones by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RegistryEntry(Generic[T]):
-    """What a registry knows of one name: the thing, a line about it, and where it comes from."""
+    """One entry of a registry: a value, its one-line summary and its reference."""
 
     name: str
     value: T
@@ -26,11 +26,11 @@ class RegistryEntry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """A dictionary whose misses name the nearest hit.
+    """A dictionary by name; the error for an unknown name suggests the nearest one.
 
     Args:
         kind: what it holds, as it reads in an error message: "method", "backbone".
-        hint: how to see all names, closing the error message; ``{count}`` stands for how many there are.
+        hint: last sentence of the error message, how to list all names; ``{count}`` is their number.
 
     Example:
         >>> greetings: Registry[str] = Registry("greeting")
@@ -50,7 +50,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, RegistryEntry[T]] = {}
 
     def add(self, name: str, value: T, *, summary: str, reference: str = "") -> T:
-        """Enter a thing under a name that is still free, and return it."""
+        """Add a value under a new name, and return it."""
         if name in self._entries:
             raise ValueError(f"the {self.kind} '{name}' is registered already")
         self._entries[name] = RegistryEntry(name, value, summary, reference)

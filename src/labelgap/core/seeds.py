@@ -1,4 +1,4 @@
-"""Randomness that can be repeated: every stream is drawn from a seed and a purpose, never from what ran before."""
+"""Reproducible randomness: every stream depends on a seed and a purpose, never on what was drawn before."""
 
 from __future__ import annotations
 

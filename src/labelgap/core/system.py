@@ -27,31 +27,31 @@ def available_memory() -> int:
 
 
 def free_disk_space(path: Path) -> int | None:
-    """Return how many bytes the disk still takes where a file or folder is or would be; None where it does not say.
+    """Return the free bytes of the disk that holds, or would hold, a path; None where the system does not say.
 
     Example:
         >>> free_disk_space(Path("not", "there", "yet")) == free_disk_space(Path())
         True
     """
-    there = next((place for place in (path, *path.absolute().parents) if place.exists()), None)
+    existing = next((folder for folder in (path, *path.absolute().parents) if folder.exists()), None)
     try:
-        return None if there is None else shutil.disk_usage(there).free
+        return None if existing is None else shutil.disk_usage(existing).free
     except OSError:
         return None
 
 
 def parse_bytes(text: str) -> int:
-    """Read an amount of bytes as a person writes it.
+    """Parse an amount of bytes.
 
     Example:
         >>> parse_bytes("20GB"), parse_bytes("1.5 mb"), parse_bytes("2 KiB"), parse_bytes("300")
         (20000000000, 1500000, 2048, 300)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
-    if found is None or (found[3] and not found[2]):
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
+    if match is None or (match[3] and not match[2]):
         raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
-    unit = 1024.0 ** "kmgt".index(found[2]) * 1024 if found[3] else _UNITS[found[2]]
-    return round(float(found[1]) * unit)
+    unit = 1024.0 ** "kmgt".index(match[2]) * 1024 if match[3] else _UNITS[match[2]]
+    return round(float(match[1]) * unit)
 
 
 def used_memory() -> int:
@@ -65,7 +65,7 @@ def used_memory() -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Write a number of bytes as a person reads it.
+    """Format a number of bytes.
 
     Example:
         >>> format_bytes(1_500_000), format_bytes(12)

@@ -1,4 +1,4 @@
-"""Short texts for messages."""
+"""Parts of messages: counts, options, long names cut short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["format_option", "pluralize", "truncate_text"]
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return a number and what is counted.
+    """Return a number and its noun, in the plural where needed.
 
     Example:
         >>> pluralize(1, "label"), pluralize(2_000, "label")
@@ -18,7 +18,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def format_option(name: str, value: str) -> str:
-    """Write an option as it can be typed into a shell.
+    """Return a command-line option, quoted for a shell.
 
     Example:
         >>> format_option("ignore-columns", "Image width")
@@ -28,6 +28,6 @@ def format_option(name: str, value: str) -> str:
 
 
 def truncate_text(text: str, most: int = 60) -> str:
-    """Put a text on one line of bounded length, for a message."""
+    """Return a text on one line of bounded length."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
@@ -20,8 +21,9 @@ _NAMED = 10
 
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the sigmoid of logits, without overflow."""
-    return (0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))).astype(np.float32)
+    """Return the sigmoid of logits."""
+    values: NDArray[np.float32] = expit(logits.astype(np.float64)).astype(np.float32)
+    return values
 
 
 def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -133,7 +134,8 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
         """Return the (N, K) probabilities that each class is present."""
-        return _sigmoid(self.decision_function(X))
+        probabilities: NDArray[np.float64] = expit(self.decision_function(X))
+        return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:  # noqa: N803
         """Return (N, K) of 1 where a class is called present, else 0."""
@@ -234,13 +236,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.thresholds_ = np.full(len(self.intercept_), float(self.threshold))
             return
         if val is not None:
-            cuts = thresholds(_sigmoid(self._logits(val[0])), val[1].to_dense())
+            cuts = thresholds(expit(self._logits(val[0])), val[1].to_dense())
         self.thresholds_ = np.array(cuts.values)
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.coef_.T.astype(np.float64) + self.intercept_
         return logits
-
-
-def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 0.5 * (1.0 + np.tanh(0.5 * logits))
