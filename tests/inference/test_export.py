@@ -46,7 +46,7 @@ def scores_of(exported: ExportedFiles, values: NDArray[Any]) -> tuple[NDArray[np
 
 def check_pixels(run: Run, exported: ExportedFiles) -> None:
     """Compare with PyTorch, for batches of several sizes."""
-    spec = run.model.backbone.input
+    spec = run.model.backbone.input_spec
     for count in (1, 2, 5):
         shape = (count, spec.channels, spec.size, spec.size)
         pixels = np.random.default_rng(count).integers(0, 256, shape, dtype=np.uint8)

@@ -17,7 +17,7 @@ class Tiny(Backbone):
     """Features are the channels themselves, at half the side."""
 
     def __init__(self, spec: InputSpec = SPEC, weights: WeightsInfo = RANDOM_WEIGHTS) -> None:
-        super().__init__(width=spec.channels, input=spec, weights=weights)
+        super().__init__(num_features=spec.channels, input_spec=spec, weights=weights)
 
     def feature_maps(self, images: Tensor) -> Tensor:
         return images[..., ::2, ::2]

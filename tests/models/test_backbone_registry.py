@@ -31,14 +31,14 @@ OURS = [name for name in backbone_names() if not name.startswith("resnet")]
 @pytest.mark.parametrize("name", OURS)
 def test_every_backbone_keeps_its_word(name: str) -> None:
     backbone = create_backbone(name, pretrained=False).eval()
-    pictures = torch.full((2, backbone.input.channels, 64, 64), 128, dtype=torch.uint8)
+    pictures = torch.full((2, backbone.input_spec.channels, 64, 64), 128, dtype=torch.uint8)
     with torch.inference_mode():
         feature_maps = backbone.feature_maps(backbone.normalize(pictures))
         features = backbone.features(backbone.normalize(pictures))
     assert isinstance(backbone, Backbone)
-    assert feature_maps.shape[:2] == (2, backbone.width)
+    assert feature_maps.shape[:2] == (2, backbone.num_features)
     assert feature_maps.ndim == 4
-    assert features.shape == (2, backbone.width)
+    assert features.shape == (2, backbone.num_features)
     assert bool(features.isfinite().all())
 
 
@@ -46,11 +46,11 @@ def test_every_backbone_keeps_its_word(name: str) -> None:
 def test_a_row_says_what_the_backbone_is(row: BackboneInfo) -> None:
     backbone = create_backbone(row.name)
     assert backbone.name == row.name
-    assert row.input == backbone.input
+    assert row.input_spec == backbone.input_spec
     assert row.parameters == count_parameters(backbone)
-    assert row.width == backbone.width
-    assert row.input_size == backbone.input.size
-    assert row.channels == backbone.input.channels
+    assert row.num_features == backbone.num_features
+    assert row.input_size == backbone.input_spec.size
+    assert row.channels == backbone.input_spec.channels
     assert (row.source, row.license) == (backbone.source, backbone.license)
     assert row.summary
 
@@ -74,7 +74,7 @@ def test_an_unknown_name_is_told_the_nearest(ask: Callable[[str], object]) -> No
 @pytest.mark.parametrize("name", OURS)
 def test_the_size_of_the_pictures_can_be_chosen(name: str) -> None:
     usual, other = create_backbone(name, pretrained=False), create_backbone(name, pretrained=False, size=96)
-    assert other.input == replace(usual.input, size=96) and usual.input.size != 96
+    assert other.input_spec == replace(usual.input_spec, size=96) and usual.input_spec.size != 96
     for size in (0, -5):
         with pytest.raises(InputError, match="pixels a side"):
             create_backbone(name, size=size)

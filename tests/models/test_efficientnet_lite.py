@@ -97,7 +97,7 @@ def test_every_variant_has_the_shapes_of_the_package(variant: LiteVariant) -> No
         ours = EfficientNetLite(variant, pretrained=False)
     expected = [tuple(p.shape) for name, p in theirs.named_parameters() if not name.startswith("_fc.")]
     assert [tuple(parameter.shape) for parameter in ours.parameters()] == expected
-    assert ours.input.size == theirs.input_image_size
+    assert ours.input_spec.size == theirs.input_image_size
 
 
 def test_odd_sides_are_padded_as_tensorflow_does() -> None:
@@ -126,7 +126,7 @@ def test_pictures_of_any_size_will_do(ours: EfficientNetLite, height: int, width
     ids=["boxer", "airliner", "pickup", "ram"],
 )
 def test_photos_are_recognised(shared_data: Path, imagenet: Classifier, photo: str, expected: int) -> None:
-    spec = imagenet.backbone.input
+    spec = imagenet.backbone.input_spec
     with Image.open(shared_data / "VOCdevkit" / "VOC2012" / "JPEGImages" / f"{photo}.jpg") as opened:
         scaled = opened.convert("RGB").resize((spec.size, spec.size), Image.Resampling.BICUBIC)
     picture = torch.from_numpy(np.array(scaled)).permute(2, 0, 1)[None]

@@ -26,7 +26,7 @@ class Colours(Backbone):
     """The pixels themselves are the maps, and they are pooled by the maximum."""
 
     def __init__(self) -> None:
-        super().__init__(width=3, input=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3))
+        super().__init__(num_features=3, input_spec=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3))
 
     def feature_maps(self, images: Tensor) -> Tensor:
         return images
@@ -119,7 +119,7 @@ def test_weights_travel_from_head_to_head(name: str) -> None:
 def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Backbone]) -> None:
     torch.manual_seed(0)
     model = Classifier(backbone(), classes=4, head=name).eval()
-    spec = model.backbone.input
+    spec = model.backbone.input_spec
     images = torch.randn(2, spec.channels, 16, 32)
     logits, features = model(images, return_features=True)
     torch.testing.assert_close(features, model.features(images))

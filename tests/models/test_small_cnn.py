@@ -39,8 +39,8 @@ def bars(count: int) -> tuple[Tensor, Tensor]:
 def test_maps_are_an_eighth_of_the_side(side: int, places: int) -> None:
     backbone = SmallCNN()
     images = torch.randn(2, 1, side, side, generator=torch.Generator().manual_seed(0))
-    assert backbone.feature_maps(images).shape == (2, backbone.width, places, places)
-    assert backbone.features(images).shape == (2, backbone.width)
+    assert backbone.feature_maps(images).shape == (2, backbone.num_features, places, places)
+    assert backbone.features(images).shape == (2, backbone.num_features)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -87,7 +87,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
     """Write the folder of a run and open it."""
     folder.mkdir(parents=True, exist_ok=True)
     config = RunConfig.checked(
-        data={"name": data.name, "path": "/somewhere/private/tags.csv"},
+        data={"name": data.name, "path": "/somewhere/private/tags.csv", "options": {}, "steps": []},
         classes=data.classes,
         method=recipe.method,
         why="as asked",

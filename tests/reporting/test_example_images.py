@@ -15,7 +15,7 @@ from PIL import Image
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
-from labelgap.reporting.example_images import _answer, disagreement_examples, random_examples, thumbnail_data_url
+from labelgap.reporting.example_images import _prediction, disagreement_examples, random_examples, thumbnail_data_url
 from labelgap.studies import Study
 from labelgap.training import Run
 
@@ -56,7 +56,7 @@ def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
     truth = dict(zip(data.test.labels.images, data.test.evaluation_labels.to_dense(), strict=True))
     assert len(shown) == 5
     for example in shown:
-        said = {chip.name: chip.verdict for chip in example.answers[0].chips}
+        said = {chip.name: chip.outcome for chip in example.predictions[0].classes}
         for number, name in enumerate(data.classes):
             called, known = scores[example.image][f"score.{name}"] >= 0.5, truth[example.image][number] == PRESENT
             expected = {(True, True): "right", (True, False): "wrong", (False, True): "missed"}.get((called, known))
@@ -68,15 +68,15 @@ def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: Callab
     assert data.test is not None
     nothing = LabelTable.from_dense(np.full(data.test.labels.shape, UNKNOWN), data.classes, data.test.labels.images)
     blind = replace(data, test=Split("test", data.test.images, nothing))
-    verdicts = {chip.verdict for example in random_examples(run, blind) for chip in example.answers[0].chips}
+    verdicts = {chip.outcome for example in random_examples(run, blind) for chip in example.predictions[0].classes}
     assert verdicts == {"unknown"}
 
 
 def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset) -> None:
     scores, cuts = np.array([0.1, 0.349, 0.2, 0.0], dtype=np.float32), np.full(4, 0.5)
-    answer = _answer("", scores, cuts, np.array([PRESENT, 0, 0, 0], dtype=np.int8), data.classes)
-    assert answer.nearest == "dog 34 %"
-    assert [(chip.name, chip.verdict) for chip in answer.chips] == [("cat", "missed")]
+    answer = _prediction("", scores, cuts, np.array([PRESENT, 0, 0, 0], dtype=np.int8), data.classes)
+    assert answer.closest == "dog 34 %"
+    assert [(chip.name, chip.outcome) for chip in answer.classes] == [("cat", "missed")]
 
 
 def test_a_picture_that_cannot_be_read_is_left_out(run_of: Callable[..., Run], data: Dataset, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: 
     apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.test.labels.images}
     shown = disagreement_examples(runs, data, 3)
     assert [apart[example.image] for example in shown] == sorted(apart.values(), reverse=True)[:3]
-    assert [answer.label for answer in shown[0].answers] == ["an", "ll"]
+    assert [answer.label for answer in shown[0].predictions] == ["an", "ll"]
 
 
 def test_one_run_alone_has_nothing_to_differ_from(run_of: Callable[..., Run], data: Dataset) -> None:

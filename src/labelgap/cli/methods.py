@@ -78,12 +78,12 @@ def _one_backbone(name: str) -> None:
     from labelgap.models import backbone_info
 
     row = backbone_info(name)
-    spec = row.input
+    spec = row.input_spec
     kind = "color" if spec.channels > 1 else "gray"
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
     print(f"{row.name}: {row.summary}\n")
     print(f"parameters  {row.parameters:,}")
-    print(f"features    {row.width:,} per image")
+    print(f"features    {row.num_features:,} per image")
     print(f"input       {spec.size} × {spec.size} px, {kind}, {spec.interpolation}")
     print(f"            mean {mean}, standard deviation {std}")
     print(f"weights     {row.source}")

@@ -95,7 +95,7 @@ class _Graph(nn.Module):
     def __init__(self, network: Classifier) -> None:
         super().__init__()
         self.network = network
-        self.spec = network.backbone.input
+        self.spec = network.backbone.input_spec
         self.takes_features = isinstance(network.backbone, IdentityBackbone)
         self.picture_mean: Tensor
         self.picture_std: Tensor
@@ -118,7 +118,7 @@ class _Graph(nn.Module):
         """Return an input of random numbers."""
         random = torch.Generator().manual_seed(seed)
         if self.takes_features:
-            return torch.randn(count, self.network.backbone.width, generator=random)
+            return torch.randn(count, self.network.backbone.num_features, generator=random)
         shape = (count, self.spec.channels, self.spec.size, self.spec.size)
         return torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)
 
@@ -212,7 +212,7 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
 def _pictures(run: Run, graph: _Graph) -> dict[str, Any]:
     """Return how a picture is resized, as the run itself does it; ``resize`` is None where it is squashed."""
     if graph.takes_features:
-        return {"width": graph.network.backbone.width}
+        return {"width": graph.network.backbone.num_features}
     nothing = ArrayImages(np.zeros((0, 1, 1), dtype=np.uint8))
     inputs = ImageInputs(nothing, graph.network.backbone, torch.device("cpu"), transform=run.config.transform)
     transform = inputs.transform_of(None)

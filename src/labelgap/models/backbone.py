@@ -64,31 +64,35 @@ RANDOM_WEIGHTS: Final = WeightsInfo("none, starts at random", "none needed")
 class Backbone(nn.Module, ABC):
     """A network without its last, linear layer.
 
-    A subclass is final: it says how ``feature_maps`` are made and, where the average is not what it wants, how ``pool`` turns
-    them into vectors. One whose vectors are not made out of its maps (a transformer's, out of an extra token) says so
-    in ``features`` and in ``maps_and_features``, which makes both in one pass.
+    A subclass defines ``feature_maps`` and, unless the average suits it, ``pool``, which turns maps into vectors. Where
+    vectors are not pooled maps (a transformer's class token), it overrides ``features`` and ``maps_and_features``.
 
     Args:
-        width: how many features there are, ``D``.
-        input: what the pictures must look like.
+        num_features: how many features there are, ``D``.
+        input_spec: what the pictures must look like.
         weights: where the weights come from; told on as ``source`` and ``license``.
         name: what the network is, in a word: with the weights and the input, it decides the features. That of the
             class when left out.
     """
 
     def __init__(
-        self, *, width: int, input: InputSpec, weights: WeightsInfo = RANDOM_WEIGHTS, name: str | None = None
+        self,
+        *,
+        num_features: int,
+        input_spec: InputSpec,
+        weights: WeightsInfo = RANDOM_WEIGHTS,
+        name: str | None = None,
     ) -> None:
         super().__init__()
         self.name = name or type(self).__name__
-        self.width = width
-        self.input = input
+        self.num_features = num_features
+        self.input_spec = input_spec
         self.source = weights.source
         self.license = weights.license
         self._mean: Tensor
         self._std: Tensor
-        self.register_buffer("_mean", _per_channel(input.mean), persistent=False)
-        self.register_buffer("_std", _per_channel(input.std), persistent=False)
+        self.register_buffer("_mean", _per_channel(input_spec.mean), persistent=False)
+        self.register_buffer("_std", _per_channel(input_spec.std), persistent=False)
 
     @abstractmethod
     def feature_maps(self, images: Tensor) -> Tensor:
@@ -129,9 +133,9 @@ class Backbone(nn.Module, ABC):
             >>> bool(backbone.normalize(white).max() > 0)
             True
         """
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input.channels:
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input_spec.channels:
             raise InputError(
-                f"normalise takes bytes of shape (batch, {self.input.channels}, height, width), "
+                f"normalise takes bytes of shape (batch, {self.input_spec.channels}, height, width), "
                 f"not {str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}."
             )
         return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)

@@ -39,7 +39,7 @@ class Classifier(nn.Module):
     def __init__(self, backbone: Backbone, classes: int, head: str = "linear") -> None:
         super().__init__()
         self.backbone = backbone
-        self.head = create_head(head, backbone.width, classes)
+        self.head = create_head(head, backbone.num_features, classes)
 
     @overload
     def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...

@@ -129,7 +129,7 @@ class EfficientNetLite(Backbone):
     def __init__(self, variant: LiteVariant = LITE0, *, pretrained: bool = True) -> None:
         spec = InputSpec(size=variant.size, mean=(_MEAN,) * 3, std=(_STD,) * 3, channels=3, interpolation="bicubic")
         weights = variant.weights if pretrained else RANDOM_WEIGHTS
-        super().__init__(width=_TOP, input=spec, weights=weights, name=variant.name)
+        super().__init__(num_features=_TOP, input_spec=spec, weights=weights, name=variant.name)
         state = load_pretrained(variant) if pretrained else None
         with torch.random.fork_rng(devices=[], enabled=pretrained):  # what is overwritten costs no random numbers
             self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)

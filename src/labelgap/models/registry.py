@@ -52,8 +52,8 @@ class TimmAlias:
 
     model: str
     parameters: int
-    width: int
-    input: InputSpec
+    num_features: int
+    input_spec: InputSpec
     weights: WeightsInfo
 
 
@@ -64,20 +64,20 @@ class BackboneInfo:
     name: str
     summary: str
     parameters: int
-    width: int
-    input: InputSpec
+    num_features: int
+    input_spec: InputSpec
     source: str
     license: str
 
     @property
     def input_size(self) -> int:
         """The side of its pictures."""
-        return self.input.size
+        return self.input_spec.size
 
     @property
     def channels(self) -> int:
         """The channels of its pictures."""
-        return self.input.channels
+        return self.input_spec.channels
 
 
 _BACKBONES: Final[Registry[BackboneFactory | TimmAlias]] = Registry(
@@ -131,9 +131,9 @@ def create_backbone(
         size: the side of its pictures, where it is not to be the one that its weights were trained with.
 
     Example:
-        >>> create_backbone("small-cnn").input.size
+        >>> create_backbone("small-cnn").input_spec.size
         64
-        >>> create_backbone("small-cnn", size=96).input.size
+        >>> create_backbone("small-cnn", size=96).input_spec.size
         96
     """
     if size is not None and size < 1:
@@ -147,7 +147,7 @@ def create_backbone(
     assert isinstance(recipe, BackboneFactory)
     backbone = recipe.build(pretrained) if file is None else _from_file(recipe, file, name)
     if size is not None:
-        backbone.input = replace(backbone.input, size=size)
+        backbone.input_spec = replace(backbone.input_spec, size=size)
     return backbone
 
 
@@ -206,7 +206,7 @@ def backbone_info(name: str) -> BackboneInfo:
     """Return the row of one name, which may be of any model of timm: timm is asked then, and no weights are loaded.
 
     Example:
-        >>> backbone_info("resnet50").width
+        >>> backbone_info("resnet50").num_features
         2048
     """
     if name.startswith(TIMM_PREFIX):
@@ -215,7 +215,8 @@ def backbone_info(name: str) -> BackboneInfo:
     known = entry.value
     if isinstance(known, TimmAlias):
         source, license = known.weights.source, known.weights.license
-        return BackboneInfo(name, entry.summary, known.parameters, known.width, known.input, source, license)
+        size = known.parameters, known.num_features
+        return BackboneInfo(name, entry.summary, *size, known.input_spec, source, license)
     with torch.device("meta"):
         backbone = known.build(False)
     return _row(name, entry.summary, backbone, known.weights)
@@ -231,8 +232,8 @@ def _row_of_timm(name: str) -> BackboneInfo:
 
 
 def _row(name: str, summary: str, backbone: Backbone, weights: WeightsInfo) -> BackboneInfo:
-    count = count_parameters(backbone)
-    return BackboneInfo(name, summary, count, backbone.width, backbone.input, weights.source, weights.license)
+    size = count_parameters(backbone), backbone.num_features
+    return BackboneInfo(name, summary, *size, backbone.input_spec, weights.source, weights.license)
 
 
 def _name_in_timm(name: str) -> str | None:

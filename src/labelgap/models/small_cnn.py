@@ -47,7 +47,7 @@ class SmallCNN(Backbone):
 
     def __init__(self) -> None:
         spec = InputSpec(size=_SIDE, mean=(_MEAN,), std=(_STD,), channels=1)
-        super().__init__(width=_LAYERS[-1][0], input=spec, name="small-cnn")
+        super().__init__(num_features=_LAYERS[-1][0], input_spec=spec, name="small-cnn")
         self.energy = OrientedEnergy()
         layers = []
         width = self.energy.directions

@@ -36,15 +36,15 @@ def ranking_summary(comparison: Comparison) -> str:
         return f"`{best.method}`: {name} {format_measure(best.mean)}. There is nothing to compare it with."
     if len(best.seeds) == 1:
         return (
-            f"`{best.method}` is highest ({name} {format_measure(best.mean)}), with one seed, from which nothing is claimed: "
-            "repeat it with more."
+            f"`{best.method}` is highest ({name} {format_measure(best.mean)}), but with one seed no difference can be "
+            "claimed: repeat it with more."
         )
     if comparison.winner is not None:
         return f"`{best.method}` is ahead of all others, and by more than chance explains: {_ahead(measured[1])}."
     near = join_names([f"`{row.method}`" for row in comparison.level[1:]], _SHOWN)
     return (
-        f"`{best.method}` has the highest mean ({name} {format_measure(best.mean)}), but no winner can be called: {near} "
-        "may be as good."
+        f"`{best.method}` has the highest mean ({name} {format_measure(best.mean)}), but the difference is within the "
+        f"uncertainty: {near} may be as good."
     )
 
 
@@ -91,8 +91,8 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
         hidden = f" --observe {amounts} --label-seed {about['label_seed']}"
     backbone = "" if about["backbone"] == "features" else f" --backbone {about['backbone']}"
     return (
-        f"labelgap train {_data(about, whole_path)} --method {row.method}{options} --lr {format_learning_rate(row.lr)} --batch-size "
-        f"{row.batch_size} --protocol linear{backbone}{hidden} --out runs/{row.method}"
+        f"labelgap train {_data(about, whole_path)} --method {row.method}{options} --lr {format_learning_rate(row.lr)} "
+        f"--batch-size {row.batch_size} --protocol linear{backbone}{hidden} --out runs/{row.method}"
     )
 
 

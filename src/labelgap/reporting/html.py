@@ -1,10 +1,12 @@
-"""From a template and its words to one file that needs nothing else: no network, no script, no font."""
+"""HTML pages as single files: templates, and figures as inline SVG. A page loads no script, font or other file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +16,42 @@ from matplotlib.figure import Figure
 
 from labelgap.reporting.style import NARROW, WIDE, inline_svg, single_line
 
-__all__ = ["FigureRenderer", "ResponsiveFigure", "inline_code", "render_template"]
+__all__ = ["FigureRenderer", "ResponsiveFigure", "inline_code", "package_version", "render_template"]
 
 
 @dataclass(frozen=True)
 class ResponsiveFigure:
-    """A figure in a page, drawn twice: for a wide and for a narrow screen; the page shows the one that fits."""
+    """A figure drawn twice, for a wide and for a narrow screen; CSS shows the one that fits."""
 
     wide: Markup
     narrow: Markup
 
 
 class FigureRenderer:
-    """Makes the drawings of one page, each with ids of its own."""
+    """Renders the figures of one page; the ids inside every SVG get a prefix of its own."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._numbers = count(1)
 
-    def draw(self, figure: Callable[[float], Figure], description: str) -> ResponsiveFigure:
-        """Draw a figure for both screens.
+    def render(self, figure: Callable[[float], Figure], description: str) -> ResponsiveFigure:
+        """Render a figure for both screens.
 
         Args:
-            figure: from a width in inches to a figure.
-            description: what a person who cannot see it should hear.
+            figure: makes the figure for a width in inches.
+            description: the alternative text.
         """
-        self._made += 1
-        wide, narrow = (
-            inline_svg(figure(width), f"f{self._made}{suffix}", description)
-            for width, suffix in ((WIDE, "w"), (NARROW, "n"))
-        )
-        return ResponsiveFigure(wide, narrow)
+        number = next(self._numbers)
+        wide = inline_svg(figure(WIDE), f"f{number}w", description)
+        return ResponsiveFigure(wide, inline_svg(figure(NARROW), f"f{number}n", description))
 
 
-def render_template(template: str, **words: Any) -> str:
-    """Fill a template; whatever is not marked as safe is escaped."""
-    return _templates().get_template(template).render(**words)
+def render_template(template: str, **values: Any) -> str:
+    """Render a template of this package; values that are not ``Markup`` are escaped."""
+    return _environment().get_template(template).render(version=package_version(), **values)
 
 
 def inline_code(text: str) -> Markup:
-    """Set what stands between backticks as code; everything is escaped.
+    """Return escaped text in which the parts between backticks are code.
 
     Example:
         >>> inline_code("like `an` & more")
@@ -64,14 +63,22 @@ def inline_code(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-@lru_cache(maxsize=1)
-def _templates() -> Environment:
-    made = Environment(
+def package_version() -> str:
+    """Return the installed version of labelgap."""
+    try:
+        return version("labelgap")
+    except PackageNotFoundError:
+        return "from source"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"plain": single_line, "code": inline_code}
-    return made
+    environment.filters |= {"single_line": single_line, "code": inline_code}
+    return environment

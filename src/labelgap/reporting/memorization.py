@@ -18,7 +18,13 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.training import Run
 
-__all__ = ["Memorization", "ModifiedLabels", "memorization_from_run", "memorization_from_trace"]
+__all__ = [
+    "Memorization",
+    "ModifiedLabels",
+    "memorization_by_label",
+    "memorization_from_run",
+    "memorization_from_trace",
+]
 
 BLOCK = 1 << 24
 
@@ -93,6 +99,12 @@ def memorization_from_run(run: Run, data: Dataset | None = None) -> Memorization
     else:
         population = None
     return memorization_from_trace(trace, population)
+
+
+def memorization_by_label(runs: Mapping[str, Run], data: Dataset | None = None) -> dict[str, Memorization]:
+    """Return the memorization of every run that recorded unknown labels of known truth."""
+    found = {label: memorization_from_run(run, data) for label, run in runs.items()}
+    return {label: values for label, values in found.items() if values is not None}
 
 
 def _count(observed: NDArray[np.int8], truth: NDArray[np.int8]) -> tuple[int, int]:

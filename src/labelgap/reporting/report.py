@@ -1,58 +1,59 @@
-"""``write_report``: the page of a run, of a study or of a comparison, in its folder."""
+"""``write_report``: the files that describe a run, a study or a comparison to a reader."""
 
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
 from labelgap.reporting.html import render_template
+from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
 from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
 from labelgap.studies import Comparison, Study, open_study
 from labelgap.studies.compare.comparison import is_comparison
-from labelgap.studies.study import FILE as STUDY
+from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import CONFIG_FILE as CONFIG
+from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["package_version", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(
     what: Run | Study | Comparison | str | os.PathLike[str], *, data: Dataset | None = None, images: bool = True
 ) -> Path:
-    """Write ``report.html`` into the folder of a run, a study or a comparison, whole or not at all.
+    """Write ``report.html`` into the folder of a run, a study or a comparison; for a finished run, the model card too.
 
-    The page is one file that loads nothing from anywhere. A study's links lead to the reports of its runs, as far as
-    they are written: write those first.
+    The page is one file that loads nothing. A study links to the reports of its runs that exist: write those first.
+    Without ``data``, an existing model card is kept, because it may hold more than the run's folder can tell.
 
     Args:
         what: a run, a study, a comparison, or the folder of one.
-        data: what the run was trained on, if there is more to be shown than the run's folder holds: the states of the
-            labels, and example images.
-        images: whether pictures of the data may be in it.
+        data: the data set of the run; it adds label counts and example images.
+        images: whether the page may contain images of the data set.
 
     Returns:
         The path of the page.
     """
     opened = _open(what)
     if isinstance(opened, Comparison):
-        page, template, pictures = comparison_page(opened), "compare.html", False
+        page = render_template("comparison.html", page=comparison_page(opened), has_images=False)
     elif isinstance(opened, Study):
         for _, run in opened.runs:
-            _check(run, data)
-        page, template = study_page(opened, data, images=images), "study.html"
-        pictures = bool(page["contrasts"])
+            _check_classes(run, data)
+        values = study_page(opened, data, images=images)
+        page = render_template("study.html", page=values, has_images=bool(values["examples"]))
     else:
-        _check(opened, data)
-        page, template = run_page(opened, data, images=images), "run.html"
-        pictures = bool(page["examples"])
+        _check_classes(opened, data)
+        values = run_page(opened, data, images=images)
+        page = render_template("run.html", page=values, has_images=bool(values["examples"]))
+        if opened.finished and (data is not None or not (opened.path / MODEL_CARD_FILE).exists()):
+            write_model_card(opened, data)
     path = opened.path / REPORT_FILE
-    write_text(path, render_template(template, page=page, pictures=pictures, version=package_version()))
+    write_text(path, page)
     return path
 
 
@@ -62,21 +63,13 @@ def _open(what: Run | Study | Comparison | str | os.PathLike[str]) -> Run | Stud
     folder = Path(what)
     if is_comparison(folder):
         return Comparison.open(folder)
-    if (folder / STUDY).exists():
+    if (folder / STUDY_FILE).exists():
         return open_study(folder)
-    if (folder / CONFIG).exists():
+    if (folder / CONFIG_FILE).exists():
         return open_run(folder)
-    raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG} and no {STUDY}.")
+    raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG_FILE} and no {STUDY_FILE}.")
 
 
-def _check(run: Run, data: Dataset | None) -> None:
+def _check_classes(run: Run, data: Dataset | None) -> None:
     if data is not None and data.classes != run.config.classes:
         raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
-
-
-def package_version() -> str:
-    """Return the version of labelgap, for the foot of a page."""
-    try:
-        return version("labelgap")
-    except PackageNotFoundError:
-        return "from source"

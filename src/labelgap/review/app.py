@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labelgap.core.errors import LabelGapError
-from labelgap.reporting.report import package_version
+from labelgap.reporting.html import package_version
 from labelgap.reporting.style import single_line
 from labelgap.review.candidates import KINDS
 from labelgap.review.events import Decision, DecisionOutcome, Undo

@@ -127,7 +127,7 @@ class HeatMaps:
         with self._lock:
             if image not in self._maps:
                 split, row = found
-                size = run.model.backbone.input
+                size = run.model.backbone.input_spec
                 (batch,) = make_loader(split.images, [row], size=size.size, channels=size.channels, batch_size=1)
                 self._maps[image] = _maps(run.model, batch[1])
                 while len(self._maps) > _HEAT_KEPT:

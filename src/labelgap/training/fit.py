@@ -20,8 +20,6 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.metrics import Thresholds, revision_quality, thresholds
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.training.card import MODEL_CARD_FILE as CARD
-from labelgap.training.card import write_model_card
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
@@ -130,8 +128,6 @@ def _fit(data: Dataset, wishes: TrainingRequest, folder: Path, way: _Execution, 
     barrier()
     if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
         way.reporter.log(f"{folder} is finished already")
-        if is_main_process() and not (folder / CARD).exists():
-            write_model_card(done, data)
         return done
     way.reporter.log(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
     way.reporter.log(selection.why)
@@ -197,7 +193,6 @@ def _finish(phase: TrainingContext, outcome: PhaseResult) -> None:
     write_history(phase.folder, state, summary)
     if not summary["interrupted"]:
         remove_previous(phase.folder)
-    write_model_card(Run(phase.folder), data)
 
 
 def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresholds:

@@ -96,7 +96,7 @@ def test_sizes_are_as_told(backbone: TimmBackbone, images: Tensor) -> None:
     width, side = MODELS[backbone.name.removeprefix("timm:").partition(".")[0]]
     with torch.inference_mode():
         feature_maps, features = backbone.maps_and_features(images)
-    assert backbone.width == width and backbone.input.size == SIDE
+    assert backbone.num_features == width and backbone.input_spec.size == SIDE
     assert feature_maps.shape == (2, width, side, side) and features.shape == (2, width)
     assert bool(feature_maps.isfinite().all())
 
@@ -195,9 +195,9 @@ def test_pictures_that_are_not_square_keep_their_shape(images: Tensor) -> None:
 @pytest.mark.parametrize("name", ["pit_ti_224", "crossvit_tiny_240", "efficientvim_m1"])
 def test_a_network_without_places_has_features_and_says_that_it_has_no_maps(name: str) -> None:
     backbone = create_backbone(f"timm:{name}", pretrained=False).eval()
-    pictures = torch.zeros(1, 3, backbone.input.size, backbone.input.size)
+    pictures = torch.zeros(1, 3, backbone.input_spec.size, backbone.input_spec.size)
     with torch.inference_mode():
-        assert backbone.features(pictures).shape == (1, backbone.width)
+        assert backbone.features(pictures).shape == (1, backbone.num_features)
         with pytest.raises(InputError, match=r"has no activation maps.*--head linear"):
             backbone.feature_maps(pictures)
 
@@ -220,7 +220,7 @@ def test_the_input_is_the_models_own() -> None:
     for name in ("vit_tiny_patch16_224", "resnet18.tv_in1k", "test_convnext", "tf_mobilenetv3_small_minimal_100"):
         told = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
         with torch.device("meta"):
-            spec = create_backbone(f"timm:{name}", pretrained=False).input
+            spec = create_backbone(f"timm:{name}", pretrained=False).input_spec
         assert (spec.channels, spec.size, spec.size) == tuple(told["input_size"])
         assert (spec.mean, spec.std) == (tuple(told["mean"]), tuple(told["std"]))
         assert spec.interpolation == told["interpolation"]

@@ -111,7 +111,7 @@ def test_what_is_in_the_cache_needs_no_network(published: Path, asked: list[str]
     backbone = create_backbone("timm:resnet18")
     assert loaded(backbone, published) and asked == []
     assert (backbone.source, backbone.license) == ("timm/resnet18.a1_in1k on the Hugging Face hub", "Apache-2.0")
-    assert create_backbone("timm:resnet18", size=96).input.size == 96
+    assert create_backbone("timm:resnet18", size=96).input_spec.size == 96
     (folder / "snapshots" / COMMIT / "model.safetensors").write_text("damaged")
     with pytest.raises(InputError, match=r"model\.safetensors cannot be loaded as the weights of timm:resnet18"):
         create_backbone("timm:resnet18")

@@ -81,14 +81,14 @@ def drawn() -> None:
 
 
 @pytest.fixture(autouse=True)
-def in_words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def figure_descriptions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the description of a figure in its place: drawing takes most of the time of a page."""
 
-    def tell(gallery: FigureRenderer, figure: object, description: str) -> ResponsiveFigure:
+    def describe(renderer: FigureRenderer, figure: object, description: str) -> ResponsiveFigure:
         return ResponsiveFigure(Markup.escape(description), Markup(""))
 
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(FigureRenderer, "draw", tell)
+        monkeypatch.setattr(FigureRenderer, "render", describe)
 
 
 @pytest.mark.usefixtures("drawn")

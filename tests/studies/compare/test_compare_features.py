@@ -30,7 +30,7 @@ class Means(Backbone):
     batches = 0
 
     def __init__(self) -> None:
-        super().__init__(width=3, input=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3))
+        super().__init__(num_features=3, input_spec=InputSpec(size=4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3))
 
     def feature_maps(self, images: torch.Tensor) -> torch.Tensor:
         type(self).batches += 1

@@ -26,7 +26,7 @@ class Tiny(Backbone):
     """Means over parts of a grey picture times a weight; counts its batches, tells of them, and takes its time."""
 
     def __init__(self, weight: float = 1.0, size: int = 4) -> None:
-        super().__init__(width=WIDTH, input=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
+        super().__init__(num_features=WIDTH, input_spec=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
         self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, WIDTH) * weight)
         self.batches = 0
         self.seconds = 0.0

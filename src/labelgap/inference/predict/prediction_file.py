@@ -193,7 +193,7 @@ def _logits(
     """Yield parts that follow each other: their logits, and row → why it could not be read."""
     network = run.model.to(device)
     transform = ImageInputs(images, network.backbone, device, transform=run.config.transform).transform_of(None)
-    rows, channels = range(together[0].start, together[-1].stop), network.backbone.input.channels
+    rows, channels = range(together[0].start, together[-1].stop), network.backbone.input_spec.channels
     stops = {part.stop: part for part in together}
     waiting: list[NDArray[np.float32]] = []
     wrong: dict[int, str] = {}

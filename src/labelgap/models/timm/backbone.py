@@ -4,8 +4,8 @@ Two things come out of a timm model: what its last layer sees at every place (``
 convolutional network, the tokens of a transformer) and the vector that its classifier reads (``forward_head``), which
 may be the average of the places, an extra token, a pooling by attention, or any of these after one more layer.
 
-``features`` are that vector, exactly as timm computes it. ``feature_maps`` are what the same head makes of each place alone: a
-place is handed to it as a picture of one place. So maps live in the space of the features, whatever comes after the
+``features`` are that vector, exactly as timm computes it. ``feature_maps`` are the output of the same head
+for each position alone, as if it were an image of one position. So maps live in the space of the features, whatever comes after the
 pooling, and a class activation map can be had of any model. Where the head is the plain average, they are the model's
 own maps and their average is the features.
 
@@ -87,7 +87,7 @@ class TimmBackbone(Backbone):
             _load(network, file, name)
         full_name = f"{TIMM_PREFIX}{_canonical(configuration)}"
         width, tokens = _probed(network, spec, name)
-        super().__init__(width=width, input=spec, weights=weights, name=full_name)
+        super().__init__(num_features=width, input_spec=spec, weights=weights, name=full_name)
         self.model = network
         self._extra = _extra_tokens(network, tokens)
 

@@ -14,8 +14,7 @@ from labelgap.reporting.figures.run import (
     memorization_legend,
     set_memorization_limits,
 )
-from labelgap.reporting.memorization import Memorization
-from labelgap.reporting.pages.study import memorization_by_label
+from labelgap.reporting.memorization import Memorization, memorization_by_label
 from labelgap.reporting.style import TEXT_COLOR, add_legend, style_axes, truncate_label
 from labelgap.reporting.tables.study import study_rows
 from labelgap.studies import Study
@@ -29,7 +28,7 @@ def study_figure(study: Study) -> Figure:
     Save it with ``study_figure(study).savefig("demo.png", dpi=200)``; the background is white.
     """
     rows = study_rows(study)
-    panels = memorization_by_label([(member, run) for member, run in study.runs if not member.extra_labels])
+    panels = memorization_by_label({member.label: run for member, run in study.runs if not member.extra_labels})
     methods = {row.label: row.map for row in rows if not row.extra_labels}
     ceilings = {row.label: row.map for row in rows if row.extra_labels}
     if not panels and all(value is None for value in [*methods.values(), *ceilings.values()]):

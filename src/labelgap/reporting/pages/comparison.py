@@ -59,7 +59,7 @@ def _figure(comparison: Comparison) -> ResponsiveFigure | None:
     if not rows:
         return None
     told = "; ".join(f"{row.method} {format_measure(row.mean)}" for row in rows)
-    return FigureRenderer().draw(
+    return FigureRenderer().render(
         lambda width: comparison_figure(comparison, width=width), f"{comparison.measure.name}: {told}."
     )
 

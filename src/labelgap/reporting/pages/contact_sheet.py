@@ -24,14 +24,13 @@ from labelgap.labels import ABSENT, PRESENT
 from labelgap.reporting.example_images import thumbnail_data_url
 from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names
 from labelgap.reporting.html import render_template
-from labelgap.reporting.report import package_version
 from labelgap.reporting.style import single_line
 
 __all__ = ["ContactSheetImage", "contact_sheet_images", "write_contact_sheet"]
 
 RANDOM_COUNT: Final = 24
 RAREST_COUNT: Final = 12
-_MOST: Final = 8
+_MAX_ABSENT: Final = 8
 
 ImageLocation = tuple[Split, int]
 
@@ -43,18 +42,18 @@ class ContactSheetImage:
     Attributes:
         image: its name.
         split: train, val or test.
-        picture: a data address of the thumbnail; empty where none is shown.
-        trouble: why there is no thumbnail, if there should be one.
-        present: classes known to be there.
-        absent: classes known not to be there, the first of them.
-        more_absent: how many more are known not to be there.
-        unknown: of how many classes nobody said.
+        thumbnail: as a data URL; empty where images are left out or the image cannot be read.
+        error: why the image cannot be read.
+        present: classes known to be present.
+        absent: classes known to be absent, the first of them.
+        more_absent: how many more are known to be absent.
+        unknown: how many labels are unknown.
     """
 
     image: str
     split: str
-    picture: str
-    trouble: str
+    thumbnail: str
+    error: str
     present: tuple[str, ...]
     absent: tuple[str, ...]
     more_absent: int
@@ -69,71 +68,70 @@ def write_contact_sheet(
     images: bool = True,
     seed: int = 0,
 ) -> Path:
-    """Write the page, whole or not at all.
+    """Write the page of a data set.
 
     Args:
         data: whose images are shown.
         path: the file.
-        summary: of the data, where it was made already.
-        images: whether pictures may be in it; without them the names and labels are listed.
-        seed: of the choice.
+        summary: of the data set, if it exists already.
+        images: whether thumbnails may be in it; without them, names and labels are listed.
+        seed: of the random choice.
 
     Returns:
         The path of the page.
     """
     summary = summarize(data) if summary is None else summary
     images = images and not isinstance(data.train.images, FeatureVectors)
-    typical = _drawn(data, seed)
-    rare = _rarest(data, summary, typical)
+    random = _draw_random(data, seed)
+    rarest = _find_rarest(data, summary, random)
     page = {
         "summary": summary,
         "name": single_line(summary.name),
         "tiles": _tiles(summary),
         "states": _states(summary),
         "findings": [_finding(finding.text, finding.names) for finding in summary.findings],
-        "typical": contact_sheet_images(typical, images),
-        "rare": [
-            (single_line(name), card)
-            for name, card in zip(rare, contact_sheet_images(rare.values(), images), strict=True)
+        "random": contact_sheet_images(random, images),
+        "rarest": [
+            (single_line(name), image)
+            for name, image in zip(rarest, contact_sheet_images(rarest.values(), images), strict=True)
         ],
         "classes": _classes(summary),
-        "pictures": images,
     }
-    write_text(path, render_template("contact_sheet.html", page=page, pictures=images, version=package_version()))
+    write_text(path, render_template("contact_sheet.html", page=page, has_images=images))
     return Path(path)
 
 
-def contact_sheet_images(places: Iterable[ImageLocation], images: bool = True) -> list[ContactSheetImage]:
-    """Return images with their labels; one that cannot be read says so where its picture would be."""
-    return [_card(split, row, images) for split, row in places]
+def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True) -> list[ContactSheetImage]:
+    """Return images with their labels; for one that cannot be read the error takes the place of the thumbnail."""
+    return [_contact_sheet_image(split, row, images) for split, row in locations]
 
 
-def _card(split: Split, row: int, images: bool) -> ContactSheetImage:
+def _contact_sheet_image(split: Split, row: int, images: bool) -> ContactSheetImage:
     table = split.labels
     entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
     columns, values = table.columns[entries], table.values[entries]
     present, absent = (
         [single_line(table.classes[column]) for column in columns[values == state]] for state in (PRESENT, ABSENT)
     )
-    picture, trouble = "", ""
+    thumbnail, error = "", ""
     if images:
         try:
-            picture = thumbnail_data_url(split, row)
-        except (LabelGapError, OSError) as error:
-            trouble = single_line(str(error))
+            thumbnail = thumbnail_data_url(split, row)
+        except (LabelGapError, OSError) as failure:
+            error = single_line(str(failure))
     return ContactSheetImage(
         image=single_line(table.images[row]),
         split=split.name,
-        picture=picture,
-        trouble=trouble,
+        thumbnail=thumbnail,
+        error=error,
         present=tuple(present),
-        absent=tuple(absent[:_MOST]),
-        more_absent=max(len(absent) - _MOST, 0),
+        absent=tuple(absent[:_MAX_ABSENT]),
+        more_absent=max(len(absent) - _MAX_ABSENT, 0),
         unknown=len(table.classes) - len(columns),
     )
 
 
-def _drawn(data: Dataset, seed: int) -> list[ImageLocation]:
+def _draw_random(data: Dataset, seed: int) -> list[ImageLocation]:
     """Draw images at random from all splits together."""
     sizes = [len(split) for split in data.splits]
     starts = np.cumsum([0, *sizes])
@@ -142,7 +140,7 @@ def _drawn(data: Dataset, seed: int) -> list[ImageLocation]:
     return [(data.splits[number], int(row - starts[number])) for number, row in zip(which, chosen, strict=True)]
 
 
-def _rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocation]) -> dict[str, ImageLocation]:
+def _find_rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocation]) -> dict[str, ImageLocation]:
     """Return an image of each of the rarest classes, another one each where there is a choice."""
     used = {(split.name, row) for split, row in shown}
     found: dict[str, ImageLocation] = {}

@@ -52,7 +52,7 @@ _AGAINST = {
 
 def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
     """Return everything that the template of a run asks for."""
-    config, gallery = run.config, FigureRenderer()
+    config, figures = run.config, FigureRenderer()
     return {
         "name": single_line(run.path.resolve().name),
         "lead": _lead(config),
@@ -62,9 +62,9 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "measures": _measures(run),
         "notes": _notes(run),
         "selection": selection_rule_text(config.select),
-        "curves": _curves(run, gallery),
-        **_memorisation(run, data, gallery),
-        **_classes(run, data, gallery),
+        "curves": _curves(run, figures),
+        **_memorization(run, data, figures),
+        **_classes(run, data, figures),
         "examples": random_examples(run, data) if images and data is not None else [],
         "rules": [single_line(rule) for rule in data.rules] if data is not None else [],
         "states": _states(run, data),
@@ -165,7 +165,7 @@ def _notes(run: Run) -> list[str]:
     return []
 
 
-def _curves(run: Run, gallery: FigureRenderer) -> ResponsiveFigure | None:
+def _curves(run: Run, figures: FigureRenderer) -> ResponsiveFigure | None:
     history, config = run.history, run.config
     if not history:
         return None
@@ -177,40 +177,40 @@ def _curves(run: Run, gallery: FigureRenderer) -> ResponsiveFigure | None:
     )
     chosen = run.metrics.get("best_epoch")
 
-    return gallery.draw(
+    return figures.render(
         lambda width: learning_curves(loss, scores if scored else None, rule=rule, chosen=chosen, width=width),
         f"Training loss{' and ' + rule if scored else ''} over {len(history)} epochs.",
     )
 
 
-def _memorisation(run: Run, data: Dataset | None, gallery: FigureRenderer) -> dict[str, Any]:
+def _memorization(run: Run, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
     found = memorization_from_run(run, data)
-    drawn: dict[str, Any] = {"memorisation": None, "modified": None, "modified_caption": ""}
+    drawn: dict[str, Any] = {"memorization": None, "modified": None, "modified_caption": ""}
     if found is None:
         return drawn
     name = run.config.method
-    drawn["memorisation"] = gallery.draw(
+    drawn["memorization"] = figures.render(
         lambda width: memorization_panels({name: found}, width=width),
         f"Mean loss of false negatives goes from {found.false_negative[0]:.2f} to {found.false_negative[-1]:.2f}, of "
         f"true negatives from {found.true_negative[0]:.2f} to {found.true_negative[-1]:.2f}.",
     )
     modified = found.modified
     if modified is not None and name.startswith("ll-"):
-        drawn["modified"] = gallery.draw(
+        drawn["modified"] = figures.render(
             lambda width: modified_label_panels({name: modified}, width=width), f"Labels modified by {name} per epoch."
         )
         drawn["modified_caption"] = modified_caption(name)
     return drawn
 
 
-def _classes(run: Run, data: Dataset | None, gallery: FigureRenderer) -> dict[str, Any]:
+def _classes(run: Run, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
     """Bars, thresholds and label states of the classes."""
     names = run.config.classes
     test = run.metrics.get("test") or {}
     each: dict[str, float | None] = test.get("average_precision", {})
     bars = None
     if any(value is not None for value in each.values()):
-        bars = gallery.draw(
+        bars = figures.render(
             lambda width: average_precision_bars(each, test["map"], width=width),
             "Average precision of every class that counts.",
         )

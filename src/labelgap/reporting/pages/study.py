@@ -11,14 +11,14 @@ from labelgap.reporting.example_images import disagreement_examples
 from labelgap.reporting.figures.run import memorization_panels, method_map_figure, modified_label_panels
 from labelgap.reporting.formatting import join_names, modified_caption, selection_rule_text
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
-from labelgap.reporting.memorization import Memorization, memorization_from_run
+from labelgap.reporting.memorization import memorization_by_label
 from labelgap.reporting.run_description import data_rows, method_description, settings_rows
 from labelgap.reporting.style import single_line
 from labelgap.reporting.tables.study import STUDY_COLUMNS, StudyRow, study_notes, study_rows
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run
 
-__all__ = ["REPORT_FILE", "memorization_by_label", "study_page"]
+__all__ = ["REPORT_FILE", "study_page"]
 
 REPORT_FILE = "report.html"
 
@@ -27,31 +27,25 @@ StudyRuns = Sequence[tuple[StudyMember, Run]]
 
 def study_page(study: Study, data: Dataset | None, *, images: bool) -> dict[str, Any]:
     """Return everything that the template of a study asks for."""
-    runs, rows, gallery = study.runs, study_rows(study), FigureRenderer()
+    runs, rows, figures = study.runs, study_rows(study), FigureRenderer()
     apart = {row.label: row.map for row in rows if row.extra_labels}
     plays = {member.label: run for member, run in runs if not member.extra_labels}
     return {
         "title": single_line(study.title),
         "lead": _lead(runs),
         "finding": _finding(runs, rows),
-        "comparison": _comparison(rows, gallery),
+        "comparison": _comparison(rows, figures),
         "comparison_caption": ("Dashed: a run that saw more labels than the others. " if apart else "")
         + "The axis does not begin at zero.",
         "columns": STUDY_COLUMNS,
         "groups": [[(row, _address(study, row)) for row in group] for group in _groups(rows)],
         "notes": study_notes(rows),
         "reading": _reading(runs, rows),
-        **_memorisation(runs, data, gallery),
-        "contrasts": disagreement_examples(plays, data) if images and data is not None else [],
+        **_memorization(runs, data, figures),
+        "examples": disagreement_examples(plays, data) if images and data is not None else [],
         "methods": [(single_line(member.label), single_line(method_description(run.config))) for member, run in runs],
         **_settings(runs),
     }
-
-
-def memorization_by_label(runs: StudyRuns, data: Dataset | None = None) -> dict[str, Memorization]:
-    """Return what each run's trace came to, by label; runs without unknown labels of known truth are left out."""
-    found = {member.label: memorization_from_run(run, data) for member, run in runs}
-    return {label: values for label, values in found.items() if values is not None}
 
 
 def _lead(runs: StudyRuns) -> str:
@@ -77,13 +71,13 @@ def _finding(runs: StudyRuns, rows: Sequence[StudyRow]) -> str:
     return f"{cost}; {single_line(best.label)} wins {100 * (high - low):.1f} of them back."
 
 
-def _comparison(rows: Sequence[StudyRow], gallery: FigureRenderer) -> ResponsiveFigure | None:
+def _comparison(rows: Sequence[StudyRow], figures: FigureRenderer) -> ResponsiveFigure | None:
     if all(row.map is None for row in rows):
         return None
     methods = {row.label: row.map for row in rows if not row.extra_labels}
     ceilings = {row.label: row.map for row in rows if row.extra_labels}
     told = "; ".join(f"{row.label} {row.cells[0]}" for row in rows)
-    return gallery.draw(lambda width: method_map_figure(methods, ceilings, width=width), f"Test mAP: {told}.")
+    return figures.render(lambda width: method_map_figure(methods, ceilings, width=width), f"Test mAP: {told}.")
 
 
 def _groups(rows: Sequence[StudyRow]) -> list[list[StudyRow]]:
@@ -112,8 +106,8 @@ def _reading(runs: StudyRuns, rows: Sequence[StudyRow]) -> list[str]:
     ceilings = [single_line(row.label) for row in rows if row.extra_labels]
     if ceilings:
         said.append(
-            f"Below the line stands what saw labels that were hidden from the others ({join_names(ceilings)}). It is no "
-            "competitor: it shows what the missing labels cost."
+            f"Below the line stands what saw labels that were hidden from the others ({join_names(ceilings)}). It is "
+            "no competitor: it shows what the missing labels cost."
         )
     rules = {run.config.select for _, run in runs}
     if len(rules) == 1:
@@ -123,13 +117,13 @@ def _reading(runs: StudyRuns, rows: Sequence[StudyRow]) -> list[str]:
     return said
 
 
-def _memorisation(runs: StudyRuns, data: Dataset | None, gallery: FigureRenderer) -> dict[str, Any]:
-    found = memorization_by_label(runs, data)
-    drawn: dict[str, Any] = {"memorisation": None, "modified": None, "modified_caption": ""}
+def _memorization(runs: StudyRuns, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
+    found = memorization_by_label({member.label: run for member, run in runs}, data)
+    drawn: dict[str, Any] = {"memorization": None, "modified": None, "modified_caption": ""}
     if not found:
         return drawn
     told = "; ".join(f"{label} {values.false_negative[-1]:.2f}" for label, values in found.items())
-    drawn["memorisation"] = gallery.draw(
+    drawn["memorization"] = figures.render(
         lambda width: memorization_panels(found, width=width),
         f"Mean loss of false negatives in the last epoch: {told}.",
     )
@@ -139,7 +133,7 @@ def _memorisation(runs: StudyRuns, data: Dataset | None, gallery: FigureRenderer
     }
     if modified:
         names = join_names([single_line(label) for label in modified])
-        drawn["modified"] = gallery.draw(
+        drawn["modified"] = figures.render(
             lambda width: modified_label_panels(modified, width=width), f"Labels modified by {names} per epoch."
         )
         drawn["modified_caption"] = modified_caption(names)

@@ -71,7 +71,7 @@ def measure_cost(
 
     A machine that is busy at the moment makes it look longer than it will be; the quickest batch counts.
     """
-    total, width, classes = sum(map(len, data.splits)), network.backbone.width, len(data.classes)
+    total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
     disk, memory, seconds = 6 * (width + 1) * classes * 4, made.state_bytes + total * width * 4, 0.0
     phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
@@ -82,7 +82,7 @@ def measure_cost(
     if config.protocol != "linear":
         seconds += config.epochs * _epoch_seconds(data, config, network, device)
         disk += 10 * weights
-        memory += 4 * weights + total * network.backbone.input.size**2 * network.backbone.input.channels
+        memory += 4 * weights + total * network.backbone.input_spec.size**2 * network.backbone.input_spec.channels
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated(device)
     own = used_memory() if device.type != "cuda" else 0

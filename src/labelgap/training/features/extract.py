@@ -60,7 +60,7 @@ def extract_features(
         advance: told how many images were done, after each batch.
         say: told what of the cache a person should know.
     """
-    shape, description = (len(images), backbone.width), repr(backbone.input)
+    shape, description = (len(images), backbone.num_features), repr(backbone.input_spec)
     if not len(images):
         return np.empty(shape, dtype=np.float32)
     path = _place(images, backbone, transform, precision)
@@ -101,7 +101,7 @@ def features_cached(
 
 def _place(images: ImageSource, backbone: Backbone, transform: str, precision: str) -> Path:
     """Return the file of the cache that the features of images are in, or will be."""
-    key = _key(images, backbone, f"{backbone.input!r}\n{transform}", precision)
+    key = _key(images, backbone, f"{backbone.input_spec!r}\n{transform}", precision)
     return cache_folder() / FEATURE_FOLDER / f"{key}.npy"
 
 
@@ -137,6 +137,6 @@ def _about(images: ImageSource, backbone: Backbone) -> dict[str, Any]:
         "data": str(images.root) if isinstance(images, FileImages) else type(images).__name__,
         "images": len(images),
         "backbone": backbone.name,
-        "size": backbone.input.size,
-        "width": backbone.width,
+        "size": backbone.input_spec.size,
+        "width": backbone.num_features,
     }

@@ -41,7 +41,7 @@ class IdentityBackbone(Backbone):
     def __init__(self, width: int) -> None:
         nothing = InputSpec(size=1, mean=(0.0,), std=(1.0,), channels=1)
         super().__init__(
-            width=width, input=nothing, weights=WeightsInfo("features that came with the data", "not known")
+            num_features=width, input_spec=nothing, weights=WeightsInfo("features that came with the data", "not known")
         )
 
     def feature_maps(self, images: Tensor) -> Tensor:
@@ -109,6 +109,7 @@ def feature_inputs(images: ImageSource, network: Classifier, device: torch.devic
         return None
     if not given:
         raise InputError("this run was trained on images: it needs pixels, and these are feature vectors.")
-    if images.width != network.backbone.width:
-        raise InputError(f"this run was trained on {network.backbone.width} features, and these are {images.width}.")
+    if images.width != network.backbone.num_features:
+        expected = network.backbone.num_features
+        raise InputError(f"this run was trained on {expected} features, and these are {images.width}.")
     return FeatureInputs(torch.from_numpy(images.vectors.astype("float32")).to(device))

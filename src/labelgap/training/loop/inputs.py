@@ -86,7 +86,7 @@ class ImageInputs:
 
     def transform_of(self, epoch: int | None) -> Transform:
         """Return what is done to pictures, in training where an epoch is given."""
-        size, filter_ = self.backbone.input.size, self.backbone.input.interpolation
+        size, filter_ = self.backbone.input_spec.size, self.backbone.input_spec.interpolation
         if self.transform == "crop":
             if epoch is not None:
                 return RandomResizedCrop(size, self.seed, interpolation=filter_, mirrored=self.flip)
@@ -102,7 +102,7 @@ class ImageInputs:
             self.images,
             rows,
             transform=self.transform_of(epoch),
-            channels=self.backbone.input.channels,
+            channels=self.backbone.input_spec.channels,
             batch_size=batch_size,
             workers=self.workers,
             epoch=epoch or 1,
@@ -119,7 +119,7 @@ class ImageInputs:
         """
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
-        spec = self.backbone.input
+        spec = self.backbone.input_spec
         needed = len(self) * spec.channels * spec.size**2
         free = available_memory()
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine, each with pictures of its own

@@ -13,9 +13,9 @@ from PIL import Image
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
-from labelgap.training.card import render_model_card
+from labelgap.reporting.model_card import render_model_card
+from labelgap.reporting.model_card.card import escape_markdown
 from labelgap.training.config.describe import method_citation
-from labelgap.training.markdown import escape_markdown, markdown_table
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,18 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_every_run_has_a_card_that_tells_everything_in_turn(run: lg.Run, digits: Dataset) -> None:
-    text = (run.path / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert text == render_model_card(run, digits) and text.endswith(".\n")
-    titles = ["", "Results", "Use", "What it is for, and where it ends", "Data", "Method", "Settings"]
-    assert list(sections(text)) == [*titles, "The same again", "Licenses"]
+def test_write_report_writes_the_card_with_every_section(run: lg.Run, digits: Dataset) -> None:
+    path = run.path / "MODEL_CARD.md"
+    assert not path.exists()
+    lg.write_report(run)
+    assert "not available when this card was written" in path.read_text(encoding="utf-8")
+    lg.write_report(run, data=digits)
+    text = path.read_text(encoding="utf-8")
+    assert text == render_model_card(run, digits) and text.endswith(".\n") and "\n\n\n" not in text
+    lg.write_report(run)
+    assert path.read_text(encoding="utf-8") == text
+    titles = ["", "Results", "Use", "Intended use and limits", "Data", "Method", "Settings"]
+    assert list(sections(text)) == [*titles, "Reproduce", "Licenses"]
 
 
 def test_the_numbers_are_those_of_the_run(run: lg.Run, digits: Dataset) -> None:
@@ -74,50 +81,46 @@ def test_the_means_say_what_chance_would_reach_and_where_they_flatter(run: lg.Ru
     assert digits.test is not None
     chance = digits.test.labels.to_dense().mean()
     assert f"an mAP of about {100 * chance:.1f}." in said
-    assert "Val chose the epoch and the thresholds, so its own numbers are a little too good." in said
-    assert f"Epoch {run.metrics['best_epoch']} of 2 was kept. It is the one with the highest val mAP" in said
+    assert "The epoch and the thresholds were selected on val, so the numbers on val are slightly optimistic." in said
+    assert f"Epoch {run.metrics['best_epoch']} of 2 was kept. It has the highest val mAP" in said
 
 
 def test_the_states_of_the_labels_stand_in_a_table(run: lg.Run, digits: Dataset) -> None:
     said = sections(render_model_card(run, digits))["Data"]
     assert rows(said)["train"] == ["96", "96", "0", "864 (90 %)"]
     assert all(f"- {escape_markdown(rule)}\n" in said for rule in digits.rules)
-    assert "What was hidden in train is known" in said
+    assert "The hidden labels of train are known" in said
 
 
 def test_revisions_are_counted_and_judged_where_the_truth_is_known(run: lg.Run, digits: Dataset) -> None:
     quality = run.metrics["revisions"]
     said = sections(render_model_card(run, digits))["Method"]
     assert quality["revised"] > 0 and f"It made {len(run.revisions)} revisions" in said
-    assert f"{100 * quality['precision']:.1f} % of them are right ({quality['correct']} of " in said
+    assert f"{100 * quality['precision']:.1f} % of them are correct ({quality['correct']} of " in said
     unjudged = sections(render_model_card(again(run, revisions=None), digits))["Method"]
-    assert "revisions" in unjudged and "right" not in unjudged and "found" not in unjudged
+    assert "revisions" in unjudged and "are correct" not in unjudged and "found" not in unjudged
 
 
 def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset) -> None:
     text = render_model_card(run, digits)
     said = sections(text)
-    assert method_citation("ll-cp") in said["Method"] and "asked for by name" in said["Method"]
+    assert method_citation("ll-cp") in said["Method"] and "requested by name" in said["Method"]
     settings = rows(said["Settings"])
     assert settings["options"] == [r"delta\_rel 20, base unknown"]
     assert settings["pictures"] == ["squashed to 64 × 64 pixels"]
     assert settings["precision"] == ["float32"] and settings["head"] == ["linear"] and settings["preset"] == ["none"]
-    assert "data = lg.load('digits', train=96, val=40, test=40)" in said["The same again"]
-    assert "labelgap" in said["The same again"] and re.search(r"torch \d", said["The same again"])
+    assert "data = lg.load('digits', train=96, val=40, test=40)" in said["Reproduce"]
+    assert "labelgap" in said["Reproduce"] and re.search(r"torch \d", said["Reproduce"])
 
 
-def test_licenses_come_from_the_summary_or_else_from_the_backbone(run: lg.Run, digits: Dataset) -> None:
-    plain = again(run)
-    plain.metrics.pop("weights", None)
-    assert "began with: none, starts at random; none needed." in sections(render_model_card(plain, digits))["Licenses"]
-    weights = {"source": "a friend", "license": "MIT", "size": 96}
-    said = sections(render_model_card(again(run, weights=weights), digits))
-    assert "a friend; MIT." in said["Licenses"] and "squashed to 96 × 96 pixels" in said["Settings"]
-    assert "labelgap does not know their license" in said["Licenses"]
+def test_licenses_of_weights_and_data_are_those_that_were_recorded(run: lg.Run, digits: Dataset) -> None:
+    found = sections(render_model_card(run, digits))["Licenses"]
+    assert "backbone: none, starts at random; none needed." in found and "license unknown to labelgap" in found
+    weights = {"source": "a friend", "license": "MIT"}
+    assert "a friend; MIT." in sections(render_model_card(again(run, weights=weights), digits))["Licenses"]
     licensed = replace(digits, recipe={**digits.recipe, "license": "cc-by-4.0"})
-    assert "(digits): cc-by-4.0." in render_model_card(run, licensed) and 'license: "cc-by-4.0"\n' in render_model_card(
-        run, licensed
-    )
+    text = render_model_card(run, licensed)
+    assert "(digits): cc-by-4.0." in text and 'license: "cc-by-4.0"\n' in text
 
 
 def test_the_hub_can_read_the_front_matter(run: lg.Run, digits: Dataset) -> None:
@@ -145,15 +148,15 @@ def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path
     said = sections(text)
     assert "support no accuracy, so none is claimed" in said[""] and "model-index" not in text
     assert rows(said["Results"])["val"] == ["40", "–", "0 of 10 classes", "–", "–", "–"]
-    assert "the rule *observed*" in said["Results"] and "no number of it is given" in said["Results"]
-    assert "There is no test split" in said["Results"] and "by chance" not in said["Results"]
+    assert "the rule *observed*" in said["Results"] and "its value is not given" in said["Results"]
+    assert "There is no test split" in said["Results"] and "random ranking" not in said["Results"]
     score = run.history[run.metrics["best_epoch"] - 1]["score"]
     assert f"{100 * score:.1f}" not in said["Results"].replace("train", "")
-    assert "to be filled in" not in text and "data = ...  # your own" in said["The same again"]
+    assert "to be filled in" not in text and "data = ...  # your own" in said["Reproduce"]
 
 
 def test_what_was_stopped_says_so_in_bold(run: lg.Run, digits: Dataset) -> None:
-    assert "**Training was stopped after 1 of 2 epochs.**" in render_model_card(
+    assert "**Training was interrupted after 1 of 2 epochs.**" in render_model_card(
         again(run, interrupted=True, epochs=1), digits
     )
 
@@ -163,7 +166,8 @@ def test_a_card_without_val_and_test_measures_nothing(digits: Dataset, tmp_path:
     settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "end-to-end", "epochs": 1, "quiet": True}
     run = lg.fit(alone, "an", out=tmp_path / "run", **settings)
     said = sections(render_model_card(run, alone))
-    assert "Nothing was measured" in said["Results"] and "10 left at 0.5 for want of labels." in said["Use"]
+    assert "Nothing was measured" in said["Results"]
+    assert "10 left at 0.5 because too few labels are known." in said["Use"]
 
 
 def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +185,7 @@ def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeyp
     text = render_model_card(run, data)
     assert "<script>" not in text and r"\<script\>" in text
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 6 for line in text.splitlines() if r"a\|b |" in line)
-    assert str(tmp_path) not in text and "Folders are cut off here" in text
+    assert str(tmp_path) not in text and "Folders are removed from paths here" in text
     assert "labelgap train 'csv=my tags.csv' \\\n  --method " in text
     assert "labelgap predict 'my \"run\"' photos/" in text and 'lg.open_run("my \\"run\\"")' in text
     yaml = pytest.importorskip("yaml")
@@ -203,13 +207,9 @@ def test_many_classes_show_their_ends_and_rare_ones_are_named(tmp_path: Path) ->
     run = lg.fit(data, out=tmp_path / "run", epochs=1, quiet=True)
     text = render_model_card(run, data)
     said = sections(text)
-    assert "the 5 strongest and the 5 weakest classes" in said["Results"]
+    assert "the 5 best and the 5 worst classes" in said["Results"]
     assert len([name for name in rows(said["Results"]) if name.startswith("class ")]) == 10
-    assert "Never seen present in training, so nothing can be expected: class 0." in text
-    assert "fewer than 10 training images, expect little: class 1." in text
-    assert "pipeline_tag" not in text and "Says of a feature vector" in text and "run.predict(vectors)" in text
+    assert "Never present in the training labels, so no useful prediction can be expected: class 0." in text
+    assert "fewer than 10 training images, so predictions are weak: class 1." in text
+    assert "pipeline_tag" not in text and "present in a feature vector" in text and "run.predict(vectors)" in text
     assert rows(said["Settings"])["backbone"] == ["none, the data are features"]
-
-
-def test_a_table_is_a_table() -> None:
-    assert markdown_table(("", "n"), [["a", "1"]]) == ["|  | n |", "| --- | ---: |", "| a | 1 |"]

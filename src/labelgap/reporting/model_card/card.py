@@ -1,0 +1,263 @@
+"""``MODEL_CARD.md``, rendered from ``template.md``.
+
+The text is in the template; this module computes its values. Only numbers that the known labels support are shown.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from labelgap.core.errors import LabelGapError, UnknownNameError
+from labelgap.core.files import write_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.readers.features import FEATURES
+from labelgap.losses import describe_method
+from labelgap.models import create_backbone
+from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
+from labelgap.reporting.html import package_version
+from labelgap.training import Run
+from labelgap.training.config.describe import PROTOCOLS, describe_settings, method_citation
+from labelgap.training.config.rerun import train_command, train_script, without_directories
+
+__all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
+
+MODEL_CARD_FILE: Final = "MODEL_CARD.md"
+
+RARE_CLASS_LIMIT: Final = 10
+"""With fewer known present labels, the average precision of a class is unreliable."""
+_ENDS: Final = 5
+_THRESHOLD_SOURCES: Final = {
+    "measured": "measured on val (the highest F1 there)",
+    "estimated": "estimated on val from known present labels alone",
+    "default": "left at 0.5 because too few labels are known",
+}
+
+
+@dataclass(frozen=True)
+class _ClassRow:
+    """One class in the table of the best and worst classes."""
+
+    name: str
+    average_precision: float
+    present: int
+    train_present: int
+    threshold: float
+    threshold_source: str
+
+    @property
+    def rare(self) -> bool:
+        return self.present < RARE_CLASS_LIMIT
+
+
+def write_model_card(run: Run, data: Dataset | None = None) -> Path:
+    """Write the card of a finished run into its folder and return the path."""
+    path = run.path / MODEL_CARD_FILE
+    write_text(path, render_model_card(run, data))
+    return path
+
+
+def render_model_card(run: Run, data: Dataset | None = None) -> str:
+    """Return the card of a finished run as Markdown.
+
+    It begins with the YAML metadata of the Hugging Face hub, so that a run folder can be published with it as README.
+
+    Args:
+        run: finished.
+        data: the data set it was trained on; without it the card counts no labels.
+    """
+    text = _template().render(**_run_values(run), **_data_values(run, data))
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    r"""Return text on one line that Markdown, also in a table, shows as it is.
+
+    Example:
+        >>> print(escape_markdown("a|b *c*"))
+        a\|b \*c\*
+    """
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", line.replace("&", "&amp;"))
+
+
+def _run_values(run: Run) -> dict[str, Any]:
+    """Return what the template takes from the run alone."""
+    config, metrics, name = run.config, run.metrics, run.path.resolve().name
+    splits = {split: metrics[split] for split in ("test", "val", "train") if metrics.get(split)}
+    supported = [split for split, measured in splits.items() if measured["map"] is not None]
+    headline = next((split for split in ("test", "val") if split in supported), None)
+    shareable = without_directories(config)
+    command = train_command(shareable)
+    thresholds = run.thresholds
+    val_selected = ["the epoch"] if config.select != "last" else []
+    val_selected += ["the thresholds"] if set(thresholds.marks) != {"default"} else []
+    vectors = config.backbone == FEATURES
+    return {
+        "name": name,
+        "config": config,
+        "metrics": metrics,
+        "splits": splits,
+        "supported": supported,
+        "headline": None if headline is None else splits[headline],
+        "headline_split": headline,
+        "val_selected": val_selected,
+        "vectors": vectors,
+        "things": "feature vectors" if vectors else "images",
+        "folder": shlex.quote(name),
+        "threshold_sources": [
+            f"{thresholds.marks.count(mark)} {text}"
+            for mark, text in _THRESHOLD_SOURCES.items()
+            if mark in thresholds.marks
+        ],
+        "threshold_range": (float(thresholds.values.min()), float(thresholds.values.max())),
+        "protocol": PROTOCOLS[config.protocol],
+        **_method_values(config.method),
+        "revision_count": len(run.revisions),
+        "quality": metrics.get("revisions"),
+        "settings": describe_settings(config, everything=True, size=None if vectors else _image_size(run)),
+        "command": None if command is None else _wrap_command(command),
+        "script": train_script(shareable),
+        "folders_removed": shareable != config,
+        "weights": run.metrics.get("weights") or {"source": "not recorded", "license": "not recorded"},
+        "version": package_version(),
+        "torch_version": torch.__version__,
+        "python_version": platform.python_version(),
+        "rare_limit": RARE_CLASS_LIMIT,
+        "ends": _ENDS,
+    }
+
+
+def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
+    """Return what the template takes from the data set; empty values where there is none."""
+    if data is None:
+        name = str(run.config.data.get("name") or "unnamed data")
+        nothing = ("unmeasured", "never_present", "rarely_present", "findings", "label_counts", "hidden_splits")
+        return {
+            **dict.fromkeys(nothing, ()),
+            **{"data_name": name, "data_kind": name, "data_license": None, "train_images": 0, "unknown_share": 0.0},
+            **{"chance_map": None, "class_rows": (), "class_split": "", "classes_omitted": False},
+        }
+    counts = data.train.labels.counts()
+    present = dict(zip(data.classes, counts.present, strict=True))
+    label_counts = [_label_counts(split) for split in data.splits]
+    measured = [split for split in data.splits if (run.metrics.get(split.name) or {}).get("map") is not None]
+    return {
+        "data_name": data.name,
+        "data_kind": str(data.recipe.get("name", "own")),
+        "data_license": data.recipe.get("license"),
+        "train_images": len(data.train),
+        "unknown_share": label_counts[0]["unknown_share"],
+        "unmeasured": {
+            split.name: share for split in reversed(measured) if (share := _unknown_share(split.evaluation_labels))
+        },
+        "chance_map": next((_chance_map(split) for split in measured if split.name == "test"), None),
+        "never_present": [name for name, count in present.items() if count == 0],
+        "rarely_present": [name for name, count in present.items() if 0 < count < RARE_CLASS_LIMIT],
+        "findings": [str(finding) for finding in data.rules],
+        "label_counts": label_counts,
+        "hidden_splits": [split.name for split in data.splits if split.truth is not None and not split.labels.complete],
+        **_class_values(run, data),
+    }
+
+
+def _method_values(method: str) -> dict[str, str]:
+    try:
+        return {"summary": describe_method(method).summary, "citation": method_citation(method)}
+    except UnknownNameError:  # a plug-in's method that is not installed here
+        return {"summary": "", "citation": ""}
+
+
+def _class_values(run: Run, data: Dataset) -> dict[str, Any]:
+    """Return the rows of the best and the worst classes, of all where they are few."""
+    split = data.test or data.val
+    measured = None if split is None else run.metrics.get(split.name)
+    each = {} if measured is None else measured["average_precision"]
+    order = sorted((name for name, value in each.items() if value is not None), key=lambda name: -each[name])
+    if split is None or len(order) < 2:
+        return {"class_rows": (), "class_split": "", "classes_omitted": False}
+    omitted = len(order) > 2 * _ENDS
+    present, train_present = split.evaluation_labels.counts().present, data.train.labels.counts().present
+    rows = []
+    for name in [*order[:_ENDS], *order[-_ENDS:]] if omitted else order:
+        column, found = data.classes.index(name), run.thresholds
+        counts = int(present[column]), int(train_present[column])
+        rows.append(_ClassRow(name, each[name], *counts, float(found.values[column]), found.marks[column]))
+    return {"class_rows": rows, "class_split": split.name, "classes_omitted": omitted}
+
+
+def _label_counts(split: Split) -> dict[str, Any]:
+    present, absent, unknown = split.labels.counts().total
+    share = _unknown_share(split.labels)
+    return {
+        **{"split": split.name, "images": len(split), "present": present, "absent": absent, "unknown": unknown},
+        "unknown_share": share,
+    }
+
+
+def _unknown_share(labels: Any) -> float:
+    total = labels.counts().total
+    return float(total[2] / max(sum(total), 1))
+
+
+def _chance_map(split: Split) -> float:
+    """Return the expected mAP of a random ranking: the mean share of present labels."""
+    counts = split.evaluation_labels.counts()
+    both = (counts.present > 0) & (counts.absent > 0)
+    return float(np.mean(counts.present[both] / (counts.present[both] + counts.absent[both])))
+
+
+def _image_size(run: Run) -> int | None:
+    """Return the backbone's image size; the backbone is built on the meta device for it, without weights."""
+    try:
+        with torch.device("meta"):
+            return create_backbone(run.config.backbone, pretrained=False).input_spec.size
+    except (LabelGapError, RuntimeError, NotImplementedError):  # not every network can be built there
+        return None
+
+
+def _wrap_command(command: str) -> str:
+    """Put every option of a command on its own line."""
+    lines: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n  ".join(map(shlex.join, lines))
+
+
+def _join_escaped(names: Sequence[str], most: int) -> str:
+    return join_names([escape_markdown(name) for name in names], most)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # Markdown: names are escaped by the filter `md`
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "md": escape_markdown,
+        "names": _join_escaped,
+        "number": "{:,}".format,
+        "percent": format_measure,
+        "whole_percent": lambda share: f"{100 * share:.0f} %",
+        "counted": lambda measured: f"{measured['classes_counted']:,} of {measured['classes']:,} classes",
+        "elapsed": format_elapsed,
+        "json": lambda text: json.dumps(" ".join(str(text).split()), ensure_ascii=False),
+    }
+    return environment.get_template("template.md")
