@@ -33,7 +33,7 @@ def test_without_timm_the_list_says_how_to_get_it(
 def test_all_of_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("backbones", "small-cnn") == 0
     said = capsys.readouterr().out
-    assert "118,048" in said and "128 per image" in said and "64 × 64 px, grey, bilinear" in said
+    assert "118,048" in said and "128 per image" in said and "64 × 64 px, gray, bilinear" in said
     pytest.importorskip("timm")
     assert call("backbones", "timm:resnet18") == 0
     said = capsys.readouterr().out

@@ -78,7 +78,7 @@ def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path) -> None:
     )
     close = comparison(tmp_path, BEST, NEAR, FAR, CEILING)
     assert close.winner is None and close.level == [BEST, NEAR]
-    assert "no winner can be called: `role` may be as good" in ranking_summary(close)
+    assert "within the uncertainty: `role` may be as good" in ranking_summary(close)
     assert [row.level for row in comparison_rows(close)] == [True, True, False, False]
 
 
@@ -86,7 +86,7 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     single = comparison(
         tmp_path, method("em", [0.85], GapToBest(0.0, None)), method("an", [0.5], GapToBest(0.35, None))
     )
-    assert single.winner is None and "one seed, from which nothing is claimed" in ranking_summary(single)
+    assert single.winner is None and "with one seed no difference can be claimed" in ranking_summary(single)
 
 
 def test_one_method_has_nothing_to_be_compared_with(tmp_path: Path) -> None:

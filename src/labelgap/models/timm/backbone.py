@@ -1,13 +1,12 @@
 """Any network of timm as a backbone.
 
-Two things come out of a timm model: what its last layer sees at every place (``forward_features``: a map of a
-convolutional network, the tokens of a transformer) and the vector that its classifier reads (``forward_head``), which
-may be the average of the places, an extra token, a pooling by attention, or any of these after one more layer.
+A timm model has two stages: ``forward_features`` gives feature maps (of a convolutional network) or tokens (of a
+transformer); ``forward_head`` pools them, by the average, a class token or attention, into the vector that the
+classifier reads.
 
-``features`` are that vector, exactly as timm computes it. ``feature_maps`` are the output of the same head
-for each position alone, as if it were an image of one position. So maps live in the space of the features, whatever comes after the
-pooling, and a class activation map can be had of any model. Where the head is the plain average, they are the model's
-own maps and their average is the features.
+``features`` is that vector, exactly as timm computes it. ``feature_maps`` applies the same head to each position alone,
+as if it were an image of one position, so maps are in the space of the features and every model has class activation
+maps. Where the head is the plain average, they are the model's own maps, and their average is the features.
 
 Reference: Wightman, PyTorch Image Models, 2019.
 """
