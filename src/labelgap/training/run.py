@@ -154,8 +154,8 @@ class Run:
         return self.metrics
 
     def _repr_html_(self) -> str:
-        """Show itself in a notebook."""
-        return run_html(self)
+        """Show the run in a notebook."""
+        return run_html(self.path, self.config, self.history, self.metrics)
 
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}

@@ -1,0 +1,99 @@
+"""A run as it is shown in a notebook."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import labelgap as lg
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoints.history import write_history
+from labelgap.training.config.schema import RunConfig, write_config
+
+PLAIN: dict[str, Any] = {
+    "data": {"name": "csv"},
+    "classes": ("cat", "dog"),
+    "method": "ll-r",
+    "why": "as asked",
+    "backbone": "small-cnn",
+    "protocol": "end-to-end",
+    "epochs": 4,
+    "lr": 0.003,
+    "backbone_lr": 0.003,
+    "batch_size": 64,
+    "flip": False,
+    "seed": 0,
+    "select": "clean",
+    "trace": "off",
+}
+
+
+def run_with_scores(
+    folder: Path, scores: list[float | None], summary: dict[str, Any] | None, **settings: Any
+) -> lg.Run:
+    """Write a run folder by hand, and open it."""
+    folder.mkdir()
+    write_config(folder, RunConfig.checked(**PLAIN | settings))
+    history = [{"epoch": epoch, "loss": 1.0, "score": score} for epoch, score in enumerate(scores, start=1)]
+    write_history(folder, TrainingState(epoch=len(scores), history=history), summary)
+    return lg.open_run(folder)
+
+
+def measured(value: float | None) -> dict[str, Any]:
+    return {"map": value, "classes_counted": 2 if value else 0, "classes": 2, "f1_micro": value, "f1_macro": value}
+
+
+def text_of(run: lg.Run) -> tuple[ElementTree.Element, str]:
+    page = ElementTree.fromstring(run._repr_html_())
+    return page, " ".join(page.itertext())
+
+
+def test_a_notebook_shows_the_numbers_and_a_line_with_a_dot_at_the_epoch_kept(tmp_path: Path) -> None:
+    summary = {"best_epoch": 2, "epochs": 3, "val": measured(0.5), "test": measured(0.456)}
+    page, text = text_of(run_with_scores(tmp_path / "run", [0.2, 0.5, 0.3], summary))
+    assert "mAP 45.6 over 2 of 2 classes; F1 micro 45.6, F1 macro 45.6" in text and "epoch 2 of 3 kept" in text
+    assert "val mAP by epoch: 20.0 to 50.0" in text and str(tmp_path / "run") in text
+    line, dot = page.find(".//polyline"), page.find(".//circle")
+    assert line is not None and dot is not None
+    points = line.attrib["points"].split()
+    heights = [float(point.split(",")[1]) for point in points]
+    assert len(points) == 3 and heights[1] < heights[2] < heights[0]
+    assert f"{dot.attrib['cx']},{dot.attrib['cy']}" == points[1]
+
+
+def test_an_order_of_epochs_is_drawn_without_a_number(tmp_path: Path) -> None:
+    summary = {"best_epoch": 2, "epochs": 2, "val": measured(None)}
+    page, text = text_of(run_with_scores(tmp_path / "run", [0.2, 0.5], summary, select="observed"))
+    assert page.find(".//polyline") is not None and "is no accuracy" in text
+    assert "the known labels support no accuracy" in text
+    assert not re.search(r"\b(20|50)\.0\b", text)
+
+
+@pytest.mark.parametrize(("scores", "select"), [([], "clean"), ([0.5], "clean"), ([None, None], "last")])
+def test_without_two_scores_there_is_no_line(scores: list[float | None], select: str, tmp_path: Path) -> None:
+    page, text = text_of(run_with_scores(tmp_path / "run", scores, None, select=select))
+    assert page.find(".//svg") is None and f"{len(scores)} of 4 so far, not finished" in text
+
+
+def test_scores_that_are_all_the_same_make_a_level_line(tmp_path: Path) -> None:
+    page, _ = text_of(run_with_scores(tmp_path / "run", [0.4, 0.4], None))
+    line = page.find(".//polyline")
+    assert line is not None and len({point.split(",")[1] for point in line.attrib["points"].split()}) == 1
+
+
+def test_what_people_made_up_is_escaped(tmp_path: Path) -> None:
+    evil = '<img src=x onerror="alert(1)">&'
+    run = run_with_scores(
+        tmp_path / "a<b>&c", [0.1, 0.2], None, method=evil, why=evil, data={"name": evil}, backbone=evil
+    )
+    page, text = text_of(run)
+    assert page.find(".//img") is None and text.count(evil) == 4 and "a<b>&c" in text
+
+
+def test_an_interrupted_run_says_where_it_was_stopped(tmp_path: Path) -> None:
+    summary = {"best_epoch": 1, "epochs": 1, "interrupted": True}
+    assert "epoch 1 of 1 kept; stopped before 4" in run_with_scores(tmp_path / "run", [0.2], summary)._repr_html_()
