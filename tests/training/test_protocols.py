@@ -67,7 +67,7 @@ def test_what_was_drawn_before_the_training_does_not_change_it(tmp_path: Path, d
     for name, draws in (("a", 0), ("b", 5)):
         with pytest.MonkeyPatch.context() as patch:
             module = import_module("labelgap.training.fit")
-            patch.setattr(module, "announce", lambda *_, count=draws: torch.rand(count))
+            patch.setattr(module, "report_cost", lambda *_, count=draws: torch.rand(count))
             runs.append(lg.fit(digits, "warp", options, out=tmp_path / name, epochs=1, **QUICK))
     assert runs[0].history[0]["loss"] == runs[1].history[0]["loss"]
 

@@ -30,8 +30,8 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores, probabilities
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
-from labelgap.training.loop.epoch_end import should_stop
 from labelgap.training.loop.trace import finish_trace
+from labelgap.training.loop.trainer import should_stop
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import PhaseResult, TrainingContext, linear_init_phase, linear_phase, network_phase
 from labelgap.training.run import Run, write_predictions

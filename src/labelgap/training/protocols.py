@@ -1,4 +1,7 @@
-"""The phases that a protocol is made of: a head on fixed features, or the whole network."""
+"""The phases of the protocols: a linear head on fixed features, or the whole network.
+
+"linear" is the first, "end-to-end" the second, "linear-init" the first and then the second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.files import make_folder
@@ -27,33 +30,27 @@ from labelgap.training.features.precomputed import feature_inputs, saves_backbon
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.distributed import barrier, wrap_distributed
 from labelgap.training.loop.inputs import ImageInputs, Inputs
-from labelgap.training.loop.linear_trainer import (
-    FrozenBackboneClassifier,
-    HeadTrainer,
-    estimate_of,
-    head_logits,
-    train_head,
-)
-from labelgap.training.loop.optimizers import LRSchedule, MovingAverage, build_optimizer
+from labelgap.training.loop.linear_trainer import HeadTrainer, estimate_of, head_logits
+from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
+from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trace import Trace
-from labelgap.training.loop.trainer import NetworkTrainer, predict_logits, train
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
 __all__ = ["Handoff", "PhaseResult", "TrainingContext", "linear_init_phase", "linear_phase", "network_phase"]
 
 LINEAR_FOLDER = "linear"
-"""The folder of linear-init's first phase, below the run's."""
-_OF_A_NETWORK = (
+"""The folder of linear-init's first phase, in the folder of the run."""
+_NETWORK_SETTINGS = (
     *("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "warmup"),
     *("clip", "ema", "accumulate", "stop_below", "transform"),
 )
-"""Settings of the second phase alone."""
+"""Settings of linear-init's second phase only."""
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What every phase of a run has: where it writes, what it learns from, how, and who is told."""
+    """What every phase of a run needs."""
 
     folder: Path
     data: Dataset
@@ -67,13 +64,13 @@ class TrainingContext:
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """What a phase came to.
+    """The result of a phase.
 
     Attributes:
-        state: where training ended.
-        revisions: what the method changed.
-        logits: gives the logits of a split by its name, under the weights of the best epoch.
-        seconds_before: how long an earlier phase took.
+        state: after the last epoch.
+        revisions: of the loss.
+        logits: returns the logits of a split by its name, with the weights of the best epoch.
+        seconds_before: duration of an earlier phase.
         estimate: what ROLE takes the labels to be, ``(N, K)``.
     """
 
@@ -86,163 +83,169 @@ class PhaseResult:
 
 @dataclass(frozen=True)
 class Handoff:
-    """What the linear phase hands to the next: its seconds and, for ROLE, what it takes the labels to be."""
+    """What the linear phase passes to the next one: its duration and, for ROLE, its estimate of the labels."""
 
     seconds: float
     estimate: Tensor | None
 
 
-def linear_init_phase(phase: TrainingContext) -> Handoff | None:
-    """Train the head on fixed features, and leave it in the network with the weights of its best epoch.
+def linear_init_phase(context: TrainingContext) -> Handoff | None:
+    """Train the head on fixed features, and leave the weights of its best epoch in the network.
 
-    Epochs are counted from 1 in each phase, and revisions start afresh in the next (Cole 2021, Kim 2022). None where a
-    Ctrl-C came before the phase was done.
+    Epochs are counted from 1 in each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if
+    a Ctrl-C came before the phase was complete.
     """
-    config = phase.config
+    config = context.config
     assert config.linear is not None
-    first = replace(phase, folder=phase.folder / LINEAR_FOLDER, config=_first_phase(config, config.linear))
+    first = replace(context, folder=context.folder / LINEAR_FOLDER, config=_linear_config(config, config.linear))
     make_folder(first.folder)
-    outcome = linear_phase(first)
-    if outcome.state.epoch < first.config.epochs:
+    result = linear_phase(first)
+    state = result.state
+    if state.epoch < first.config.epochs:
         return None
-    score = "" if outcome.state.best_score is None else f", val score {100 * outcome.state.best_score:.1f}"
-    phase.reporter.log(f"linear phase done: epoch {outcome.state.best_epoch} of {outcome.state.epoch} kept{score}")
+    score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
+    context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
     if is_main_process():
         remove_previous(first.folder)
-    start = Handoff(sum(record["seconds"] for record in outcome.state.history), outcome.estimate)
-    del outcome
-    gc.collect()  # what the engine had captured on a GPU must be gone before loader processes are forked
-    return start
+    handoff = Handoff(sum(record["seconds"] for record in state.history), result.estimate)
+    del result
+    gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
+    return handoff
 
 
-def _first_phase(config: RunConfig, settings: LinearPhase) -> RunConfig:
-    """Return the configuration of linear-init's first phase: its own epochs, rate and batch, and nothing special."""
-    fields = RunConfig.model_fields
-    plain = {name: fields[name].default for name in (*_OF_A_NETWORK, "linear")}
+def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
+    """Return the configuration of linear-init's first phase: its own epochs, rate and batch, otherwise defaults."""
+    defaults = {name: RunConfig.model_fields[name].default for name in (*_NETWORK_SETTINGS, "linear")}
     own = {**settings.model_dump(), "backbone_lr": settings.lr, "protocol": "linear", "trace": "off"}
-    return config.model_copy(update={**plain, **own})
+    return config.model_copy(update={**defaults, **own})
 
 
-def linear_phase(phase: TrainingContext) -> PhaseResult:
-    """Train a head on features that are computed once; of several processes each trains the same one for itself."""
-    config, split = phase.config, phase.data.train
-    features = _features(phase)
+def linear_phase(context: TrainingContext) -> PhaseResult:
+    """Train a head on fixed features; several processes each train the same head."""
+    config, network = context.config, context.network
+    features = _features(context)
     with single_process():
-        plan = HeadPlan(config.method, config.options, config.lr, split.labels, config.seed)
         engine = LinearEngine(
             features["train"],
-            [plan],
+            [HeadPlan(config.method, config.options, config.lr, context.data.train.labels, config.seed)],
             epochs=config.epochs,
             batch_size=config.batch_size,
             order_seed=config.seed,
-            device=phase.device,
+            device=context.device,
             optimizer=config.optimizer,
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
         )
-        backbone = phase.network.backbone
-        probe = FrozenBackboneClassifier(phase.network.head, backbone if saves_backbone(config, backbone) else None)
-        job = HeadTrainer(engine=engine, probe=probe, val_features=features.get("val"), **_kept(phase))
-        state = train_head(job, phase.device)
+        saved = nn.ModuleDict({"head": network.head})
+        if saves_backbone(config, network.backbone):
+            saved["backbone"] = network.backbone
+        trainer = HeadTrainer(
+            engine=engine, saved=saved, val_features=features.get("val"), **_trainer_settings(context)
+        )
+        state = trainer.fit(context.device)
     barrier()
     if state.epoch:
-        load_weights(phase.folder, probe)
-        engine.set_heads(phase.network.head.weight[None], phase.network.head.bias[None])
+        load_weights(context.folder, saved)
+        engine.set_heads(network.head.weight[None], network.head.bias[None])
     return PhaseResult(
-        state, job.revisions, lambda name: head_logits(engine, features[name]), estimate=estimate_of(engine)
+        state, trainer.revisions, lambda split: head_logits(engine, features[split]), estimate=estimate_of(engine)
     )
 
 
-def network_phase(phase: TrainingContext, made: Loss, start: Handoff | None = None) -> PhaseResult:
-    """Train the whole network, from where the linear phase has left its head if there was one."""
-    config, network = phase.config, phase.network
-    if phase.device.type == "cuda":
+def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | None = None) -> PhaseResult:
+    """Train the whole network, with the head of the linear phase if there was one."""
+    config, network = context.config, context.network
+    if context.device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if start is not None:
-        made.to(phase.device).prepare(phase.data.train.labels, epochs=config.epochs, seed=config.seed)
-        if isinstance(made, OnlineLabelEstimation) and start.estimate is not None:
-            made.start_from(start.estimate)
+    if handoff is not None:
+        loss_fn.to(context.device).prepare(context.data.train.labels, epochs=config.epochs, seed=config.seed)
+        if isinstance(loss_fn, OnlineLabelEstimation) and handoff.estimate is not None:
+            loss_fn.start_from(handoff.estimate)
     inputs: dict[str, Inputs] = {
         split.name: ImageInputs(
-            split.images, network.backbone, phase.device, config.flip, config.seed, phase.workers, config.transform
+            split.images, network.backbone, context.device, config.flip, config.seed, context.workers, config.transform
         ).in_memory()
-        for split in phase.data.splits
+        for split in context.data.splits
     }
-    job = _job(phase, made, inputs)
-    state = train(job, phase.device)
+    trainer = _network_trainer(context, loss_fn, inputs)
+    state = trainer.fit(context.device)
     if state.epoch:
-        load_weights(phase.folder, network)
-    before = start.seconds if start is not None else 0.0
-    return PhaseResult(state, job.revisions, lambda split: predict_logits(network, inputs[split], job=job), before)
+        load_weights(context.folder, network)
+    return PhaseResult(
+        state,
+        trainer.revisions,
+        lambda split: predict_logits(network, inputs[split], trainer=trainer),
+        0.0 if handoff is None else handoff.seconds,
+    )
 
 
-def _features(phase: TrainingContext) -> dict[str, Tensor]:
-    """Return the features of every split: those that the data are, or those that the backbone computes."""
-    data, network = phase.data, phase.network
-    made = {
-        split.name: given.features
+def _features(context: TrainingContext) -> dict[str, Tensor]:
+    """Return the features of every split: those of the data, or those that the backbone computes."""
+    data, network = context.data, context.network
+    features = {
+        split.name: inputs.features
         for split in data.splits
-        if (given := feature_inputs(split.images, network, phase.device)) is not None
+        if (inputs := feature_inputs(split.images, network, context.device)) is not None
     }
-    if made:
-        return made
+    if features:
+        return features
     if not is_main_process():
         barrier()  # the first process computes the features, the others find them in the cache
-    with phase.reporter.bar("features", sum(len(split) for split in data.splits)):
+    with context.reporter.bar("features", sum(map(len, data.splits))):
         for split in data.splits:
-            features = extract_features(
+            extracted = extract_features(
                 split.images,
                 network.backbone,
-                device=phase.device,
-                workers=phase.workers,
-                advance=phase.reporter.advance,
-                say=phase.reporter.log,
+                device=context.device,
+                workers=context.workers,
+                advance=context.reporter.advance,
+                say=context.reporter.log,
             )
-            made[split.name] = torch.from_numpy(np.array(features)).to(phase.device)
+            features[split.name] = torch.from_numpy(np.array(extracted)).to(context.device)
     if is_main_process():
         barrier()
-    return made
+    return features
 
 
-def _kept(phase: TrainingContext) -> dict[str, Any]:
-    """Return what the trainings of a head and of a network have in common."""
-    config, split = phase.config, phase.data.train
+def _trainer_settings(context: TrainingContext) -> dict[str, Any]:
+    """Return the arguments that both trainers share."""
+    config, split = context.config, context.data.train
     return {
-        "folder": phase.folder,
+        "folder": context.folder,
         "fingerprint": config.fingerprint(),
         "table": split.labels,
         "truth": split.truth,
-        "selection": phase.selection,
+        "selection": context.selection,
         "epochs": config.epochs,
         "batch_size": config.batch_size,
         "seed": config.seed,
         "stop_below": config.stop_below,
         "trace": Trace(split.labels, split.truth, config.trace, config.seed),
-        "reporter": phase.reporter,
+        "reporter": context.reporter,
     }
 
 
-def _job(phase: TrainingContext, made: Loss, inputs: dict[str, Inputs]) -> NetworkTrainer:
-    """Put the training of the whole network together."""
-    config, network = phase.config, phase.network
-    steps = -(-len(phase.data.train) // (config.batch_size * config.accumulate))
+def _network_trainer(context: TrainingContext, loss_fn: Loss, inputs: dict[str, Inputs]) -> NetworkTrainer:
+    config, network = context.config, context.network
     groups = [
         {"params": list(network.head.parameters()), "lr": config.lr},
         {"params": list(network.backbone.parameters()), "lr": config.backbone_lr},
-        *({**group, "weight_decay": 0.0} for group in made.parameter_groups(config.lr)),
+        *({**group, "weight_decay": 0.0} for group in loss_fn.parameter_groups(config.lr)),
     ]
+    optimizer = build_optimizer(groups, config)
+    steps_per_epoch = -(-len(context.data.train) // (config.batch_size * config.accumulate))
     return NetworkTrainer(
         network=network,
-        step=wrap_distributed(network),
-        loss_fn=made,
+        ddp_network=wrap_distributed(network),
+        loss_fn=loss_fn,
         inputs=inputs["train"],
         val_inputs=inputs.get("val"),
-        optimizer=build_optimizer(groups, config),
-        course=LRSchedule.of(config, steps),
+        optimizer=optimizer,
+        scheduler=build_scheduler(optimizer, config, steps_per_epoch),
         average=None if config.ema is None else MovingAverage(network, config.ema),
         accumulate=config.accumulate,
         clip=config.clip,
         bf16=config.precision == "bf16",
-        **_kept(phase),
+        **_trainer_settings(context),
     )

@@ -30,10 +30,16 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes, probabilities
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.html_repr import run_html
-from labelgap.training.loop.epoch_end import REVISIONS_FILE
 from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
+<<<<<<< HEAD
 from labelgap.training.loop.trainer import predict_logits
+=======
+from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.prediction_calibration import PlattCalibration, read_calibration
+from labelgap.training.prediction_inputs import as_image_source
+>>>>>>> 06afa97 (training: trainers are classes; schedules by LambdaLR, the moving average by swa_utils.AveragedModel; after_step once per optimizer step)
 
 __all__ = ["Run", "open_run", "write_predictions"]
 

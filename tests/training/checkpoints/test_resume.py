@@ -14,7 +14,7 @@ import torch
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.training.checkpoints.checkpoint import LAST, save_checkpoint
-from labelgap.training.loop import epoch_end as keeping
+from labelgap.training.loop import epoch_end
 from labelgap.training.progress import Reporter
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -87,7 +87,7 @@ def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
         save_checkpoint(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "save_checkpoint", interrupted)
+        patch.setattr(epoch_end, "save_checkpoint", interrupted)
         stopped = fit(digits, tmp_path / "broken")
     assert stopped.metrics["interrupted"] and stopped.metrics["epochs"] == stopped.metrics["best_epoch"] == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -104,7 +104,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(keeping, "save_weights", killed)
+        patch.setattr(epoch_end, "save_weights", killed)
         fit(digits, tmp_path / "broken")
     assert not (tmp_path / "broken" / "best.safetensors").exists()
     fit(digits, tmp_path / "broken", resume=True)

@@ -73,20 +73,20 @@ def test_a_step_that_spoils_the_weights_at_the_end_of_an_epoch_is_noticed_before
 def test_a_bad_step_changes_nothing_and_needs_no_look_by_the_host(kind: type[torch.optim.Optimizer]) -> None:
     weight = nn.Parameter(torch.ones(3))
     optimizer = kind([weight], lr=0.1, fused=True)  # type: ignore[call-arg]
-    watch = NanGuard(["a", "b", "c"], 2, torch.device("cpu"))
+    guard = NanGuard(["a", "b", "c"], 2, torch.device("cpu"))
     for step, loss in enumerate((1.0, float("inf"), 2.0), 1):
-        watch.look(torch.tensor(loss), torch.tensor([1, 2]), step)
+        guard.update(torch.tensor(loss), torch.tensor([1, 2]), step)
         weight.grad = torch.full((3,), loss)
-        watch.guard(optimizer)
+        guard.guard(optimizer)
         optimizer.step()
         if step == 1:
             after_first = weight.detach().clone()
     assert torch.equal(weight, after_first), "from the bad step on nothing is taken"
     with pytest.raises(RunError, match=r"step 2 of epoch 5 \(images b, c\)"):
-        watch.check(5)
+        guard.check(5)
 
 
 def test_a_good_training_is_not_disturbed() -> None:
-    watch = NanGuard(["a"], 1, torch.device("cpu"))
-    watch.look(torch.tensor(1.0), torch.tensor([0]), 1)
-    watch.check(1)
+    guard = NanGuard(["a"], 1, torch.device("cpu"))
+    guard.update(torch.tensor(1.0), torch.tensor([0]), 1)
+    guard.check(1)

@@ -1,4 +1,4 @@
-"""Rates over steps, moving averages, and the optimisers against their textbook formulas."""
+"""Optimizers, schedules and moving averages against their formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.loop.optimizers import LRSchedule, MovingAverage, build_optimizer
+from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 
 PLAIN: dict[str, Any] = {
     "data": {},
@@ -63,20 +63,27 @@ def test_adam_follows_its_formula() -> None:
     assert weights_after(RunConfig.checked(**PLAIN), [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-9)
 
 
-def test_rates_rise_in_the_warm_up_and_then_fall_along_a_cosine_step_by_step() -> None:
-    course = LRSchedule.of(RunConfig.checked(**PLAIN, schedule="cosine", warmup=0.5), steps_an_epoch=10)
-    assert (course.steps, course.warmup) == (40, 5)
-    expected = [(s + 1) / 5 for s in range(5)] + [0.5 * (1 + math.cos(math.pi * (s - 5) / 35)) for s in range(5, 40)]
-    assert [course.factor(step) for step in range(40)] == pytest.approx(expected)
-
-
-def test_every_group_keeps_its_own_full_rate() -> None:
+def rates(config: RunConfig, steps_per_epoch: int, steps: int) -> list[list[float]]:
+    """The rates of two groups, step by step."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.1, 0.001)]
-    optimizer = build_optimizer(groups, RunConfig.checked(**PLAIN))
-    course = LRSchedule("cosine", 10, 0)
-    for step in (0, 5, 5):
-        course.set_rates(optimizer, step)
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.0005])
+    optimizer = build_optimizer(groups, config)
+    scheduler = build_scheduler(optimizer, config, steps_per_epoch)
+    seen = []
+    for _ in range(steps):
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_rates_rise_in_the_warm_up_and_then_fall_along_a_cosine_step_by_step() -> None:
+    seen = rates(RunConfig.checked(**PLAIN, schedule="cosine", warmup=0.5), steps_per_epoch=10, steps=40)
+    factors = [(s + 1) / 5 for s in range(5)] + [0.5 * (1 + math.cos(math.pi * (s - 5) / 35)) for s in range(5, 40)]
+    assert np.allclose(seen, [[0.1 * factor, 0.001 * factor] for factor in factors], rtol=1e-12)
+
+
+def test_constant_rates_do_not_change() -> None:
+    assert rates(RunConfig.checked(**PLAIN), steps_per_epoch=2, steps=5) == [[0.1, 0.001]] * 5
 
 
 def test_the_moving_average_is_the_weighted_mean_of_all_weights_so_far() -> None:
@@ -85,19 +92,19 @@ def test_the_moving_average_is_the_weighted_mean_of_all_weights_so_far() -> None
     average, expected = MovingAverage(network, 0.5), 2.0
     for step, value in enumerate((3.0, -1.0, 4.0), 1):
         nn.init.constant_(network.weight, value)
-        average.update(network)
+        average.update_parameters(network)
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * value
-    assert average.network.weight.item() == pytest.approx(expected)  # type: ignore[operator]
+    assert average.module.weight.item() == pytest.approx(expected)
 
 
 def test_the_moving_average_copies_running_statistics_and_comes_back_from_a_checkpoint() -> None:
     network = nn.BatchNorm1d(2)
     average = MovingAverage(network, 0.9)
     network(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
-    average.update(network)
-    assert torch.equal(average.network.running_mean, network.running_mean)  # type: ignore[arg-type]
+    average.update_parameters(network)
+    assert torch.equal(average.module.running_mean, network.running_mean)  # type: ignore[arg-type]
     other = MovingAverage(nn.BatchNorm1d(2), 0.9)
     other.load_state_dict(average.state_dict())
-    assert other.steps == 1
-    assert np.allclose(other.network.running_var, average.network.running_var)  # type: ignore[arg-type]
+    assert other.n_averaged == 2
+    assert np.allclose(other.module.running_var, average.module.running_var)

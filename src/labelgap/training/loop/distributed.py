@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 -m labelgap train tags.csv --out runs/a
 
-A batch of B images is one batch over all processes: each takes its part of it, so that a run with two processes sees
-the batches, makes the corrections and ends with the revisions of a run with one. (A network with batch statistics takes
-them over each process's part, so there the numbers differ a little.) Only the first process prints and writes.
+A batch of B images is one batch over all processes, and each takes its part of it. A run with two processes therefore
+sees the batches and ends with the revisions of a run with one. (A network with batch statistics computes them over the
+part of each process, so its numbers differ slightly.) Only the first process prints and writes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = [
 
 
 TIMEOUT: Final = timedelta(days=1)
-"""How long processes wait for each other: the first computes the features of all images while the others do."""
+"""How long processes wait for each other: the first one computes the features of all images alone."""
 
 
 def init_distributed(device: torch.device) -> None:
-    """Join the other processes, where ``torchrun`` has started several; they stay together until the program ends."""
+    """Initialize the process group, where ``torchrun`` has started several processes; it ends with the program."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -55,7 +55,7 @@ def init_distributed(device: torch.device) -> None:
 
 
 def local_device(device: torch.device) -> torch.device:
-    """Give every process a GPU of its own."""
+    """Return the GPU of this process where "cuda" has no index; else the device as it is."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -67,24 +67,24 @@ def is_distributed() -> bool:
 
 
 def barrier() -> None:
-    """Wait until every process has come here."""
+    """Wait until every process is here."""
     if is_distributed():
         dist.barrier()
 
 
 def wrap_distributed(network: nn.Module) -> nn.Module:
-    """Wrap a network so that its gradients are averaged over the processes; alone it stays as it is."""
+    """Return the network wrapped in DistributedDataParallel; with one process, as it is."""
     return DistributedDataParallel(network) if is_distributed() else network
 
 
 def no_sync(network: nn.Module) -> AbstractContextManager[None]:
-    """Let gradients pile up in each process for a while, where several of them make one step."""
+    """Accumulate gradients in each process without averaging them."""
     return network.no_sync() if isinstance(network, DistributedDataParallel) else nullcontext()
 
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average the gradients of what is outside of the network, as the wrapper does for those inside."""
+    """Average the gradients of parameters outside of the wrapped network over the processes."""
     if not is_distributed():
         return
     for parameter in parameters:
@@ -96,41 +96,41 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def broadcast_buffers(network: nn.Module) -> None:
-    """Give every process the first one's running statistics, so that all score with the network that is saved."""
+    """Copy the running statistics of the first process, whose network is saved, to all others."""
     if is_distributed():
         for buffer in network.buffers():
             dist.broadcast(buffer, src=0)
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch that does not have a row for every process."""
+    """Refuse a batch that has fewer rows than there are processes."""
     if batch_size < world_size():
         raise InputError(f"a batch of {batch_size} cannot be shared by {world_size()} processes: raise --batch-size.")
 
 
 def shard_batches(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], int, bool]:
-    """Cut this process's part out of every batch.
+    """Return this process's part of every batch.
 
     Args:
         rows: all rows, in the order of the epoch.
         batch_size: images per batch, over all processes.
 
     Returns:
-        the rows of this process; how many of them a batch holds; and whether the last batch was too small to give this
-        process any: it then comes with one row, so that all processes take the same steps, and that row must not count.
+        The rows of this process; how many of them are in a batch; and whether the last batch had none for this
+        process. It then has one row, so that all processes take the same number of steps; that row must not count.
     """
-    processes, mine = world_size(), rank()
+    processes, process = world_size(), rank()
     if processes == 1:
         return rows, batch_size, False
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    parts = [np.array_split(batch, processes)[mine] for batch in batches]
-    spare = len(parts) > 0 and len(parts[-1]) == 0
-    if spare:
+    parts = [np.array_split(batch, processes)[process] for batch in batches]
+    padded = len(parts) > 0 and len(parts[-1]) == 0
+    if padded:
         parts[-1] = batches[-1][:1]
-    size = len(np.array_split(np.arange(batch_size), processes)[mine])
-    return np.concatenate([*parts, np.zeros(0, dtype=np.int64)]).astype(np.int64), size, spare
+    size = len(np.array_split(np.arange(batch_size), processes)[process])
+    return np.concatenate([*parts, np.zeros(0, dtype=np.int64)]).astype(np.int64), size, padded
 
 
 def gather_all(*values: Tensor) -> tuple[Tensor, ...]:
-    """Put the rows of all processes together, in their order."""
+    """Return tensors with the rows of all processes, in their order."""
     return tuple(gather_rows(value.contiguous()) for value in values)

@@ -1,4 +1,4 @@
-"""Where a network's inputs come from, batch by batch: images through the loader, or features computed once."""
+"""Batches of inputs of a network: images from the loader, or precomputed features."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from labelgap.models import Backbone
 __all__ = ["FeatureInputs", "ImageInputs", "Inputs"]
 
 MEMORY_SHARE = 0.25
-"""How much of the free memory decoded pictures may take."""
+"""The share of the free memory that decoded images may take."""
 
 
 class Inputs(Protocol):
-    """Gives the inputs of rows in a given order."""
+    """Inputs of a network that can be read in any order."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -33,16 +33,15 @@ class Inputs(Protocol):
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield ``(index, inputs)`` of rows in this order, all when not given; ``epoch`` turns augmentation on.
+        """Yield ``(index, inputs)`` of rows in this order, of all rows by default; ``epoch`` turns augmentation on.
 
-        The index is on the CPU, where the labels are looked up: nothing waits for the device. The last batch may be
-        smaller, and is never dropped.
+        The index is on the CPU, like the labels, so that nothing waits for the device. A smaller last batch is kept.
         """
 
 
 @dataclass(frozen=True)
 class FeatureInputs:
-    """Vectors that were computed once, on the device."""
+    """Feature vectors on the device."""
 
     features: Tensor
 
@@ -52,25 +51,25 @@ class FeatureInputs:
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield rows of the matrix; there is nothing to augment."""
+        """Yield rows of the matrix, without augmentation."""
         order = torch.arange(len(self)) if rows is None else torch.from_numpy(rows)
-        there = order.to(self.features.device)
-        for index, place in zip(torch.split(order, batch_size), torch.split(there, batch_size), strict=True):
-            yield index, self.features[place]
+        on_device = torch.split(order.to(self.features.device), batch_size)
+        for index, index_on_device in zip(torch.split(order, batch_size), on_device, strict=True):
+            yield index, self.features[index_on_device]
 
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Images, resized by the loader, normalised on the device.
+    """Images, resized by the loader and normalized on the device.
 
     Attributes:
         images: the source.
-        backbone: whose input size, interpolation and normalisation are used.
-        device: where the inputs go.
-        flip: whether to mirror images at random in training.
-        seed: of the mirroring.
-        workers: processes that decode.
-        transform: "resize", or "crop" for random parts in training and the middle otherwise.
+        backbone: defines size, interpolation and normalization.
+        device: of the inputs.
+        flip: whether images are flipped horizontally at random in training.
+        seed: of the augmentation.
+        workers: processes that decode images.
+        transform: "resize", or "crop": random resized crops in training, the center crop otherwise.
     """
 
     images: ImageSource
@@ -85,7 +84,7 @@ class ImageInputs:
         return len(self.images)
 
     def transform_of(self, epoch: int | None) -> Transform:
-        """Return what is done to pictures, in training where an epoch is given."""
+        """Return the transform of images: that of training if an epoch is given."""
         size, filter_ = self.backbone.input_spec.size, self.backbone.input_spec.interpolation
         if self.transform == "crop":
             if epoch is not None:
@@ -96,7 +95,7 @@ class ImageInputs:
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images."""
+        """Yield normalized images."""
         cuda = self.device.type == "cuda"
         pixels = make_loader(
             self.images,
@@ -113,22 +112,22 @@ class ImageInputs:
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
     def in_memory(self) -> ImageInputs:
-        """Return inputs that decode every picture only once, where they fit; they give the same pixels.
+        """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
 
-        Worth it when pictures are seen in several epochs and always squashed: mirroring comes after that.
+        Only the "resize" transform allows it: a flip comes after the resize.
         """
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
         spec = self.backbone.input_spec
         needed = len(self) * spec.channels * spec.size**2
         free = available_memory()
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine, each with pictures of its own
-        if self.transform != "resize" or free is None or needed * here > MEMORY_SHARE * free:
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes on this machine, each with its own copy
+        if self.transform != "resize" or free is None or needed * processes > MEMORY_SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        still = make_loader(
+        resized = make_loader(
             self.images, transform=self.transform_of(None), channels=spec.channels, batch_size=32, workers=self.workers
         )
-        for index, values in still:
+        for index, values in resized:
             array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
         return replace(self, images=ArrayImages(array, self.images.names), workers=0)

@@ -1,4 +1,4 @@
-"""Watching over a loss without waiting for the device: a step whose loss is not a number is skipped and remembered."""
+"""Detect losses and weights that are not finite, without a synchronization in every step."""
 
 from __future__ import annotations
 
@@ -13,69 +13,68 @@ __all__ = ["NanGuard", "check_weights", "divergence_message"]
 
 
 class NanGuard:
-    """Keeps, on the device, whether a loss was not a finite number, in which step first, and on which images.
+    """Records on the device whether a loss was not finite, in which step first, and on which images.
 
     Args:
         names: of the training images, by row.
-        batch_size: the most rows of a batch.
-        device: where losses are.
+        batch_size: the largest number of rows in a batch.
+        device: of the losses.
     """
 
     def __init__(self, names: Sequence[str], batch_size: int, device: torch.device) -> None:
         self.names = names
-        self.bad = torch.zeros((), dtype=torch.bool, device=device)
+        self.failed = torch.zeros((), dtype=torch.bool, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.rows = torch.full((batch_size,), len(names), dtype=torch.int64, device=device)
 
-    def look(self, loss: Tensor, index: Tensor, step: int) -> None:
-        """Look at the loss of a step, counted from 1 within the epoch."""
-        now = ~torch.isfinite(loss.detach())
-        first = now & ~self.bad
+    def update(self, loss: Tensor, index: Tensor, step: int) -> None:
+        """Record the loss of a step, counted from 1 within the epoch."""
+        bad = ~torch.isfinite(loss.detach())
+        first = bad & ~self.failed
         self.step.copy_(torch.where(first, step, self.step))
         padded = torch.full_like(self.rows, len(self.names))
         padded[: len(index)] = index
         self.rows.copy_(torch.where(first, padded, self.rows))
-        self.bad |= now
+        self.failed |= bad
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimiser's next step do nothing if a loss was bad; fused kernels look at the flag themselves."""
+        """Make the optimizer skip its next step if a loss was not finite; fused kernels read the flag on the device."""
         optimizer.grad_scale = None  # type: ignore[attr-defined]
-        optimizer.found_inf = self.bad.float()  # type: ignore[attr-defined]
+        optimizer.found_inf = self.failed.float()  # type: ignore[attr-defined]
 
     def check(self, epoch: int) -> None:
-        """Stop the run if a loss was bad. This waits for the device, so it is asked seldom."""
-        if not bool(self.bad):
+        """Raise if a loss was not finite. This waits for the device."""
+        if not bool(self.failed):
             return
         names = [self.names[row] for row in self.rows.tolist() if row < len(self.names)]
-        way_out = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
-        raise RunError(divergence_message(int(self.step), epoch, names, way_out))
+        remedy = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
+        raise RunError(divergence_message(int(self.step), epoch, names, remedy))
 
 
 @torch.no_grad()
 def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
-    """Stop the run if the last steps of an epoch, which no loss has looked at, have spoilt the weights.
-
-    Without this an epoch could be kept of which nothing can go on.
-    """
+    """Raise if weights are not finite after the last steps of an epoch, whose effect no loss has shown yet."""
     norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
     if norms and not bool(torch.stack(norms).isfinite().all()):
-        kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
         raise RunError(
-            f"the weights are not finite numbers after epoch {epoch}: the training has diverged, and {kept}. Try a "
-            "lower learning rate, in a new --out."
+            f"the weights are not finite after epoch {epoch}: training has diverged, and {_saved(epoch)}. Try a lower "
+            "learning rate, in a new --out."
         )
 
 
-def divergence_message(step: int, epoch: int, images: Sequence[str], way_out: str) -> str:
-    """Say in which step the loss was no number, on which images, what is kept, and what to try.
+def divergence_message(step: int, epoch: int, images: Sequence[str], remedy: str) -> str:
+    """Return the message about a loss that is not finite: the step, its images, what is saved, and what to try.
 
     Example:
         >>> divergence_message(2, 1, ["a.jpg"], "a lower rate").partition(":")[0]
         'the loss was not a finite number in step 2 of epoch 1 (images a.jpg)'
     """
     shown = ", ".join(images[:3]) + (" …" if len(images) > 3 else "")
-    kept = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch was done"
     return (
-        f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown}): the training has "
-        f"diverged. That step was not taken, and {kept}. Try {way_out}, in a new --out."
+        f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown}): training has diverged. "
+        f"That step was skipped, and {_saved(epoch)}. Try {remedy}, in a new --out."
     )
+
+
+def _saved(epoch: int) -> str:
+    return f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch is complete"

@@ -1,22 +1,23 @@
-"""Optimisers, the course of their rates, and the moving average of weights."""
+"""The optimizer of a run, its learning-rate schedule and the moving average of its weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel
 
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["LRSchedule", "MovingAverage", "build_optimizer"]
+__all__ = ["MovingAverage", "build_optimizer", "build_scheduler"]
 
 
 def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
-    """Make the optimiser of a run; one kernel over all weights, which can be told on the device to skip a step.
+    """Build the fused optimizer of a run, which can skip a step on the device.
 
     Weight decay is added to the gradient (L2), as in the papers' code. A group may have its own.
     """
@@ -27,76 +28,42 @@ def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torc
     return torch.optim.SGD(list(groups), momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=True)
 
 
-class LRSchedule(NamedTuple):
-    """How high the rates are in each of so many steps, as a share of their full height.
+def build_scheduler(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
+    r"""Build the scheduler of the learning rates; its ``step`` follows every optimizer step.
 
-    .. math:: f(s) = \\frac{s+1}{w} \\;(s < w), \\qquad 1 \\text{ or } \\tfrac12 (1 + \\cos \\pi \\tfrac{s-w}{S-w})
+    .. math:: f(s) = \frac{s+1}{w} \;(s < w), \qquad 1 \text{ or } \tfrac12 (1 + \cos \pi \tfrac{s-w}{S-w})
 
-    for step s of S, counted from 0, and w steps of warm-up. It has no state: a resumed run asks for the step it is at.
-
-    Example:
-        >>> [round(LRSchedule("cosine", 4, 0).factor(step), 2) for step in range(4)]
-        [1.0, 0.85, 0.5, 0.15]
+    is the factor of every group's rate in step s of S, counted from 0, with w warm-up steps.
     """
+    steps, warmup = config.epochs * steps_per_epoch, round(config.warmup * steps_per_epoch)
 
-    schedule: str
-    steps: int
-    warmup: int
-
-    @classmethod
-    def of(cls, config: RunConfig, steps_an_epoch: int) -> LRSchedule:
-        """Return the course of a run."""
-        return cls(config.schedule, config.epochs * steps_an_epoch, round(config.warmup * steps_an_epoch))
-
-    def factor(self, step: int) -> float:
-        """Return the share of the full rate in a step."""
-        if step < self.warmup:
-            return (step + 1) / self.warmup
-        if self.schedule == "constant":
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        if config.schedule == "constant":
             return 1.0
-        return 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(self.steps - self.warmup, 1)))
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
 
-    def set_rates(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Give every group its rate for a step."""
-        if self.schedule == "constant" and not self.warmup:
-            return
-        for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("full_lr", group["lr"]) * self.factor(step)
+    return LambdaLR(optimizer, factor)
 
 
-class MovingAverage:
-    """An exponential moving average of a network's weights: smoother than the last step, and often better.
+class MovingAverage(AveragedModel):
+    r"""An exponential moving average of a network's weights, with a warm-up of its decay.
 
-    .. math:: \\bar\\theta \\leftarrow d_t\\, \\bar\\theta + (1 - d_t)\\, \\theta, \\qquad d_t = \\min(d, (1+t)/(10+t))
+    .. math:: \bar\theta \leftarrow d_t\, \bar\theta + (1 - d_t)\, \theta, \qquad d_t = \min(d, (1+t)/(10+t))
 
-    after step t; it forgets its beginning sooner than d alone would let it. Buffers are copied.
+    after step t, starting from the weights before the first step. Buffers are copied.
 
     Args:
-        network: what is averaged.
+        network: what is averaged; ``module`` is the average.
         decay: d.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        self.network = deepcopy(network).requires_grad_(False)
+        super().__init__(network, multi_avg_fn=self._update)
         self.decay = decay
-        self.steps = 0
+        self.n_averaged.fill_(1)  # the weights before the first step; on the CPU, so that reading it does not wait
 
-    @torch.no_grad()
-    def update(self, network: nn.Module) -> None:
-        """Take in the weights after a step."""
-        self.steps += 1
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        averages: list[Tensor] = list(self.network.parameters())
-        weights: list[Tensor] = list(network.parameters())
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-        for kept, buffer in zip(self.network.buffers(), network.buffers(), strict=True):
-            kept.copy_(buffer)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return {"network": self.network.state_dict(), "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what a checkpoint kept."""
-        self.network.load_state_dict(state["network"])
-        self.steps = int(state["steps"])
+    def _update(self, averages: list[Tensor], weights: list[Tensor], _: Tensor | int) -> None:
+        step = int(self.n_averaged)
+        torch._foreach_lerp_(averages, weights, 1 - min(self.decay, (1 + step) / (10 + step)))
