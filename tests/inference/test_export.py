@@ -18,6 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.special import expit
 from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run
 
 from labelgap.core.errors import InputError, RunError
@@ -25,7 +26,6 @@ from labelgap.inference import export as room
 from labelgap.inference.export import ExportedFiles, export_onnx
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.training import Run
-from labelgap.training.evaluation import probabilities
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def check_pixels(run: Run, exported: ExportedFiles) -> None:
             wanted = run.model(run.model.normalize(torch.from_numpy(pixels))).numpy()
         logits, scores = scores_of(exported, pixels)
         np.testing.assert_allclose(logits, wanted, atol=1e-4)
-        np.testing.assert_allclose(scores, probabilities(wanted), atol=1e-5)
+        np.testing.assert_allclose(scores, expit(wanted), atol=1e-5)
 
 
 def test_the_small_network_gives_the_same_scores_for_any_batch(run: Run, exported: ExportedFiles) -> None:

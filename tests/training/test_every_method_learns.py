@@ -12,14 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import labelgap as lg
-<<<<<<< HEAD
-=======
-from labelgap.core.seeds import numpy_generator, seed_everything
-from labelgap.data.dataset import Dataset
-from labelgap.models import Classifier, create_backbone
-from labelgap.training.loop.inputs import ImageInputs
-from labelgap.training.loop.network_trainer import predict_logits
->>>>>>> 06afa97 (training: trainers are classes; schedules by LambdaLR, the moving average by swa_utils.AveragedModel; after_step once per optimizer step)
 
 IMAGES, INPUTS, HIDDEN, CLASSES, EPOCHS = 400, 16, 32, 8, 4
 OPTIONS: dict[str, dict[str, Any]] = {

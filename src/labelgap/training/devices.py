@@ -1,4 +1,4 @@
-"""Which device a run works on."""
+"""The device of a run and its number of loader processes."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from labelgap.core.errors import InputError
 __all__ = ["choose_device", "choose_workers", "widest_float"]
 
 
-def choose_device(asked: str = "auto") -> torch.device:
-    """Return CUDA, else MPS, else the CPU under "auto"; or the one asked for, if it is there.
+def choose_device(requested: str = "auto") -> torch.device:
+    """Return the requested device; under "auto" CUDA, else MPS, else the CPU.
 
     Example:
         >>> choose_device("cpu")
         device(type='cpu')
     """
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if asked == "auto":
+    if requested == "auto":
         return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
     try:
-        device = torch.device(asked)
+        device = torch.device(requested)
         known = device.type in ("cpu", "cuda", "mps")
     except RuntimeError:
         known = False
     if not known:
-        raise InputError(f"device '{asked}': it is auto, cpu, cuda, cuda:1 … or mps.")
+        raise InputError(f"device '{requested}': it is auto, cpu, cuda, cuda:1 … or mps.")
     lacking = device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count())
     if lacking or (device.type == "mps" and not has_mps):
-        raise InputError(f"device '{asked}' is not on this machine; `auto` takes what there is.")
+        raise InputError(f"device '{requested}' is not on this machine; `auto` takes what there is.")
     return device
 
 
-def choose_workers(asked: int | None, device: torch.device) -> int:
-    """Return how many processes decode images: as asked, else enough to keep a GPU busy, and none beside a CPU.
+def choose_workers(requested: int | None, device: torch.device) -> int:
+    """Return the number of processes that decode images: as requested, else enough for a GPU, and 0 on a CPU.
 
     Example:
         >>> choose_workers(None, torch.device("cpu"))
         0
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return min(8, os.cpu_count() or 1) if device.type == "cuda" else 0
 
 

@@ -1,4 +1,4 @@
-"""What can be said of scores against labels: only what the known labels support."""
+"""Measures of logits against labels: only those that the known labels support."""
 
 from __future__ import annotations
 
@@ -15,33 +15,27 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.metrics import Thresholds, average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import MIN_KNOWN_LABELS, bootstrap_intervals
 
-__all__ = ["evaluate_in_full", "evaluate_scores", "match_classes", "probabilities"]
+__all__ = ["evaluate_in_full", "evaluate_scores", "match_classes"]
 
 _NAMED = 10
 
 
-def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the sigmoid of logits."""
-    values: NDArray[np.float32] = expit(logits.astype(np.float64)).astype(np.float32)
-    return values
-
-
 def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds) -> dict[str, Any]:
-    """Measure logits against what is known of the labels.
+    """Measure logits against the known labels.
 
-    A class counts only if it has a known present and a known absent; ``classes_counted`` says how many do. A number
-    that no class supports is None.
+    A class counts only if it has a known present and a known absent; ``classes_counted`` is the number of those. A
+    measure that no class supports is None.
 
     Args:
         logits: ``(N, K)``
-        labels: the truth where known, else what was observed.
-        thresholds: per class. F1 is an honest estimate where they were chosen on other images; that of val, which
-            chose them, is a little too good.
+        labels: the truth where known, else the observed labels.
+        thresholds: per class. F1 is unbiased where they were chosen on other images; on val, which chose them, it is a
+            little too high.
     """
     codes = labels.to_dense()
     counts = labels.counts()
     both = (counts.present > 0) & (counts.absent > 0)
-    chance = probabilities(logits)
+    scores = expit(logits)
     value, counted = average_precision(logits, codes, return_counted=True)
     samples, images_counted = average_precision(logits, codes, average="samples", return_counted=True)
     supported = np.where(both[None, :], codes, UNKNOWN).astype(np.int8)
@@ -57,7 +51,7 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     averages: tuple[Literal["micro", "macro"], ...] = ("micro", "macro")
     for average in averages:
         for name, threshold in ((f"f1_{average}", thresholds.values), (f"f1_{average}_at_half", 0.5)):
-            result[name] = float(f1(chance, supported, threshold=threshold, average=average)) if counted else None
+            result[name] = float(f1(scores, supported, threshold=threshold, average=average)) if counted else None
     result["average_precision"] = {
         name: float(each[column]) if both[column] else None for column, name in enumerate(labels.classes)
     }
@@ -67,45 +61,45 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
 def evaluate_in_full(
     logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds, *, resamples: int = 1000
 ) -> dict[str, Any]:
-    """Measure as ``evaluate_scores`` does, with 95 % intervals and a row for every class.
+    """Return the measures of ``evaluate_scores``, with 95 % intervals and a row for every class.
 
     Args:
         logits: ``(N, K)``
-        labels: the truth where known, else what was observed.
+        labels: the truth where known, else the observed labels.
         thresholds: per class.
         resamples: of the bootstrap over images; 0 for no intervals.
 
     Returns:
-        What ``evaluate_scores`` returns, and ``intervals`` (level, resamples, and low and high of map, map_samples,
-        f1_micro, f1_macro; None where the labels support none), and ``per_class``: name, present, absent, unknown,
-        average_precision and its interval, threshold, mark, precision, recall, f1, and ``why`` there is no number.
+        Those of ``evaluate_scores``; ``intervals``: level, resamples, and (low, high) of map, map_samples, f1_micro,
+        f1_macro, None where the labels support none; ``per_class``: name, present, absent, unknown, average_precision
+        and its interval, threshold, mark, precision, recall, f1, and ``why`` a number is missing.
     """
-    chance = probabilities(logits)
-    decisions = chance >= thresholds.values.astype(np.float32)
-    ranges: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
+    scores = expit(logits)
+    decisions = scores >= thresholds.values.astype(np.float32)
+    intervals: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
     means: dict[str, Any] | None = None
     if resamples and len(labels):
         found = bootstrap_intervals(logits, labels, decisions, resamples=resamples)
-        ranges = found.average_precision
+        intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
     result = evaluate_scores(logits, labels, thresholds)
-    rows = _rows(chance, labels, thresholds, ranges)
+    rows = _class_rows(scores, labels, thresholds, intervals)
     for row in rows:
         row["average_precision"] = result["average_precision"][row["name"]]
     return {**result, "intervals": means, "per_class": rows}
 
 
-def _rows(
-    chance: NDArray[np.float32],
+def _class_rows(
+    scores: NDArray[np.float32],
     labels: LabelTable,
     thresholds: Thresholds,
-    ranges: Sequence[tuple[float, float] | None],
+    intervals: Sequence[tuple[float, float] | None],
 ) -> list[dict[str, Any]]:
-    """Return what can be said of each class's decisions."""
+    """Return a row of decision measures per class."""
     codes, counts = labels.to_dense(), labels.counts()
     measured = {
-        name: measure(chance, codes, thresholds.values, average=None)
+        name: measure(scores, codes, thresholds.values, average=None)
         for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))
     }
     rows: list[dict[str, Any]] = []
@@ -114,13 +108,13 @@ def _rows(
         both = present > 0 and absent > 0
         row = {"name": name, "present": present, "absent": absent, "unknown": int(counts.unknown[column])}
         row |= {key: float(values[column]) if both else None for key, values in measured.items()}
-        row |= {"interval": ranges[column], "threshold": float(thresholds.values[column])}
+        row |= {"interval": intervals[column], "threshold": float(thresholds.values[column])}
         rows.append({**row, "mark": thresholds.marks[column], "why": _why(present, absent)})
     return rows
 
 
 def _why(present: int, absent: int) -> str | None:
-    """Say why a class has no number, or no interval."""
+    """Return why a class has no measure, or no interval."""
     if not present or not absent:
         lacking = "label" if not present and not absent else "present" if not present else "absent"
         return f"no known {lacking}: nothing can be measured"
@@ -134,15 +128,15 @@ def _why(present: int, absent: int) -> str | None:
 def match_classes(
     tables: Sequence[LabelTable], classes: Sequence[str]
 ) -> tuple[LabelTable, tuple[str, ...], tuple[str, ...]]:
-    """Lay labels out in the order of a run's classes, by name, one table below the other.
+    """Concatenate tables, with their columns in the order of a run's classes, matched by name.
 
     Args:
-        tables: of the same classes each, in whatever order.
-        classes: the run's.
+        tables: of the same classes, in any order.
+        classes: of the run.
 
     Returns:
-        The labels, images numbered; the run's classes that the tables do not have, unknown everywhere; and the tables'
-        classes that the run does not know, which are left out.
+        The labels; the classes of the run that the tables lack, which are unknown everywhere; and the classes of the
+        tables that the run lacks, which are left out.
 
     Raises:
         InputError: no class is in both.

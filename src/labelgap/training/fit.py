@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.seeds import derive_seed, seed_everything
@@ -27,7 +28,7 @@ from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
 from labelgap.training.config.schema import read_config, write_config
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.evaluation import evaluate_scores, probabilities
+from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
 from labelgap.training.loop.trace import finish_trace
@@ -199,4 +200,4 @@ def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresh
     """Choose a threshold per class on val; without one, 0.5 for all."""
     if data.val is None:
         return Thresholds.default(len(data.classes))
-    return thresholds(probabilities(logits["val"]), data.val.labels.to_dense())
+    return thresholds(expit(logits["val"]), data.val.labels.to_dense())

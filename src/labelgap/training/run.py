@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
@@ -27,19 +28,13 @@ from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_we
 from labelgap.training.checkpoints.history import read_history
 from labelgap.training.config.schema import RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.evaluation import evaluate_in_full, match_classes, probabilities
+from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.html_repr import run_html
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
-<<<<<<< HEAD
-from labelgap.training.loop.trainer import predict_logits
-=======
 from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.prediction_calibration import PlattCalibration, read_calibration
-from labelgap.training.prediction_inputs import as_image_source
->>>>>>> 06afa97 (training: trainers are classes; schedules by LambdaLR, the moving average by swa_utils.AveragedModel; after_step once per optimizer step)
 
 __all__ = ["Run", "open_run", "write_predictions"]
 
@@ -123,7 +118,7 @@ class Run:
 
         A million images go to a file better, with ``predict_to_file`` or ``labelgap predict``.
         """
-        return probabilities(self.logits(as_image_source(images), device=device, workers=workers))
+        return expit(self.logits(as_image_source(images), device=device, workers=workers))
 
     def evaluate(
         self,
@@ -189,7 +184,7 @@ def write_predictions(
     tables = []
     for split, (images, logits) in scores.items():
         columns = {"image": pa.array(list(images)), "split": pa.array([split] * len(images))}
-        chance = probabilities(logits)
+        chance = expit(logits)
         columns |= {f"score.{name}": pa.array(chance[:, column]) for column, name in enumerate(classes)}
         tables.append(pa.table(columns))
     if tables:

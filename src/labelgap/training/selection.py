@@ -1,9 +1,9 @@
-"""Which epoch is kept, and what may be said of it: only what the known labels support.
+"""The rule that selects the epoch, by what the known labels of val support.
 
-- clean: every label of val is known; the epoch with the highest mAP is kept. This is an accuracy.
-- known: at least half of the classes have both a known present and a known absent; mAP over those. An accuracy too.
-- observed: else unknown counts as absent. This orders epochs and is never shown as an accuracy.
-- last: no val, or one in which no class is present in one image and not in another, or asked for: the last epoch.
+- clean: every label of val is known; the epoch with the highest mAP. This is an accuracy.
+- known: at least half of the classes have a known present and a known absent; mAP over those. Also an accuracy.
+- observed: unknown counts as absent. This orders epochs and is never shown as an accuracy.
+- last: the last epoch. There is no val, or no class of val is present in one image and not in another.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["EpochScore", "RULES", "Selection", "choose_selection"]
 
 RULES = ("clean", "known", "observed", "last")
 FEW_PRESENT = 20
-"""Fewer known presents than this in val, and the choice of an epoch is left to chance."""
+"""With fewer known presents than this in val, the selected epoch is close to random."""
 
 
 @dataclass(frozen=True)
 class EpochScore:
-    """How good an epoch is under the rule, and over how many classes that was averaged."""
+    """The score of an epoch, and over how many classes it was averaged."""
 
     value: float
     counted: int
@@ -35,12 +35,12 @@ class EpochScore:
 
 @dataclass(frozen=True)
 class Selection:
-    """A rule, and the labels it looks at.
+    """A selection rule and its labels.
 
     Attributes:
         rule: "clean", "known", "observed" or "last".
         labels: of val; None for "last".
-        why: the sentence that says what the rule is and why it was taken.
+        why: what the rule is and why it was chosen.
     """
 
     rule: str
@@ -48,31 +48,31 @@ class Selection:
     why: str
 
     def score(self, scores: NDArray[np.float32] | None) -> EpochScore | None:
-        """Return the score of an epoch from val's logits, or None under "last"."""
+        """Return the score of an epoch from the logits of val, or None under "last"."""
         if self.labels is None or scores is None:
             return None
         if not np.isfinite(scores).all():
-            raise RunError("the training has diverged, its scores are not finite: try a lower learning rate, --lr.")
+            raise RunError("training has diverged, its scores are not finite: try a lower learning rate, --lr.")
         unknown: Literal["absent", "ignore"] = "absent" if self.rule == "observed" else "ignore"
         value, counted = average_precision(scores, self.labels.to_dense(), unknown=unknown, return_counted=True)
         return EpochScore(float(value), int(counted))
 
 
-def choose_selection(observed: LabelTable | None, truth: LabelTable | None, asked: str = "auto") -> Selection:
-    """Take the strongest rule that val's labels support, or the one asked for if they do.
+def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule: str = "auto") -> Selection:
+    """Choose the strongest rule that the labels of val support, or the requested one if they support it.
 
     Args:
         observed: labels of val, or None without a val.
-        truth: its full labels where known; looked at only when "clean" is asked for.
-        asked: "auto" or one of ``RULES``.
+        truth: its full labels where known; used only if "clean" is requested.
+        rule: "auto" or one of ``RULES``.
     """
-    if asked not in ("auto", *RULES):
-        raise InputError(f"select={asked!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
+    if rule not in ("auto", *RULES):
+        raise InputError(f"select={rule!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
     if observed is None:
-        if asked not in ("auto", "last"):
-            raise InputError(f"select={asked!r} needs a val split, and there is none; `last` keeps the last epoch.")
+        if rule not in ("auto", "last"):
+            raise InputError(f"select={rule!r} needs a val split, and there is none; `last` keeps the last epoch.")
         return Selection("last", None, "there is no val split: the last epoch is kept")
-    known = [observed] if asked == "auto" or truth is None else [observed, truth]
+    known = [observed] if rule == "auto" or truth is None else [observed, truth]
     clean = next((table for table in known if table.complete), None)
     both, present = _classes_with_both(observed), observed.counts().present
     supported = {
@@ -81,14 +81,15 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, aske
         "observed": bool(((present > 0) & (present < len(observed))).any()),
         "last": True,
     }
-    rule = asked if asked != "auto" else next(rule for rule in RULES if supported[rule])
+    automatic = rule == "auto"
+    if automatic:
+        rule = next(name for name in RULES if supported[name])
     if not supported[rule]:
         raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
-    if rule == "last" and asked == "auto":
+    if rule == "last" and automatic:
         return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
-    return Selection(
-        rule, None if rule == "last" else clean if rule == "clean" else observed, _why(rule, both, observed)
-    )
+    labels = {"last": None, "clean": clean}.get(rule, observed)
+    return Selection(rule, labels, _why(rule, both, observed))
 
 
 def _classes_with_both(table: LabelTable) -> int:

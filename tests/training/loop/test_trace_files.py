@@ -124,7 +124,7 @@ def test_a_part_cut_short_is_found_before_training_goes_on(tmp_path: Path, lengt
 def test_a_part_that_is_gone_is_missed(tmp_path: Path) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     (tmp_path / "traces.parts" / "000002.npz").unlink()
-    with pytest.raises(RunError, match=r"traces\.npz is gone or too short"):
+    with pytest.raises(RunError, match=r"traces\.npz is missing or too short"):
         resumed(tmp_path, 3)
 
 

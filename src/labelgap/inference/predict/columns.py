@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.errors import InputError
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration
-from labelgap.training.evaluation import probabilities
 
 __all__ = ["LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN", "labels_from_scores"]
 
@@ -118,7 +118,7 @@ class PredictionColumns:
             bad: ``(N,)`` which could not be read.
         """
         blank = np.repeat(bad[:, None], len(self.classes), axis=1)
-        scores = probabilities(logits)
+        scores = expit(logits)
         chance = None if self.calibration is None else self.calibration.probabilities(logits)
         labels = labels_from_scores(scores, self.thresholds, self.calibration)
         if self.kind == "long":

@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
@@ -29,7 +30,6 @@ from labelgap.inference.predict.batches import ReadBatch, read_batches
 from labelgap.inference.predict.chunks import MAX_ENTRIES, Chunk, ChunkStore, describe_prediction, plan_chunks
 from labelgap.inference.predict.columns import PredictionColumns, labels_from_scores
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.evaluation import probabilities
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.progress import Reporter
@@ -243,7 +243,7 @@ def _assemble(
         for names, logits in _groups(sources, plan, parts, len(columns.classes)):
             bad = np.isnan(logits[:, 0])
             writer.write_table(columns.table(names, np.nan_to_num(logits), bad))
-            labels = labels_from_scores(probabilities(logits[~bad]), columns.thresholds, columns.calibration)
+            labels = labels_from_scores(expit(logits[~bad]), columns.thresholds, columns.calibration)
             totals += np.bincount(labels.ravel(), minlength=3)
     absent, present, unsure = totals.tolist()
     return PredictionSummary(

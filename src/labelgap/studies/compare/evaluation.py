@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 
 from labelgap.data.dataset import Dataset
@@ -19,7 +20,7 @@ from labelgap.metrics.bootstrap import resampled_average_precision
 from labelgap.studies.compare.comparison import ComparisonMetric
 from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resamples
-from labelgap.training.evaluation import evaluate_scores, probabilities
+from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.selection import Selection
 
 __all__ = ["HeadEvaluation", "MetricEvaluator", "choose_metric", "evaluate_head", "gaps_over_seeds_and_images"]
@@ -115,7 +116,7 @@ def evaluate_head(
     logits = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
     cuts = Thresholds.default(len(data.classes))
     if data.val is not None:
-        cuts = thresholds(probabilities(logits["val"]), data.val.labels.to_dense())
+        cuts = thresholds(expit(logits["val"]), data.val.labels.to_dense())
     test = None if data.test is None else evaluate_scores(logits["test"], data.test.evaluation_labels, cuts)
     truth = data.train.truth
     train_map = None

@@ -1,8 +1,8 @@
-"""``method="auto"``: which method, from the states of the labels and the protocol. The rule and its evidence.
+"""``method="auto"``: the rule that chooses a method from the label states and the protocol, and its evidence.
 
-Test mAP of linear heads on fixed features, by ``labelgap compare``: each method at the learning rate that val chose,
-three seeds (docs/voc2012.md has all methods, the spread and the commands). "VOC" are 2048 features of a ResNet-50,
-"photos" 1,280 VOC photos through efficientnet-lite0.
+Test mAP of linear heads on fixed features, by ``labelgap compare``: each method at the learning rate chosen on val,
+three seeds (docs/voc2012.md has all methods, the spread and the commands). "VOC": 2048 features of a ResNet-50;
+"photos": 1,280 VOC photos through efficientnet-lite0.
 
 ===============================  =====  =====  =====  =====  =====  =====
 data, labels known               gr     em     an-ls  role   iu     ll-r
@@ -18,22 +18,21 @@ VOC, a quarter at random         82.4   79.9   77.1          81.8
 VOC, a tenth at random           71.1   64.1   55.6   54.5   77.5   72.8
 ===============================  =====  =====  =====  =====  =====  =====
 
-With positives alone `gr` and `em` are level in the first three rows; `gr` has no option that was tuned to the data, and
-stays ahead where some absents are known. It fails where few images have a known present (15 % in the last row, 34 % in
-the one above): there `iu`, which looks at known labels only. Val says the same (VOC, 1 present: gr 86.3, em 86.3, role
-85.7; 1 + 1: gr 86.3, an-ls 85.4; a tenth: iu 78.4, gr 72.2; a quarter: level, iu 82.7, gr 82.6), so the rule
-does not rest on test.
+With positives only, `gr` and `em` are equal in the first three rows; `gr` has no option that was tuned to the data, and
+is better where some absents are known. It fails where few images have a known present (15 % in the last row, 34 % in
+the one above): there `iu`, which uses known labels only, is better. The val scores agree (VOC, 1 present: gr 86.3,
+em 86.3, role 85.7; 1 + 1: gr 86.3, an-ls 85.4; a tenth: iu 78.4, gr 72.2; a quarter: equal, iu 82.7, gr 82.6), so the
+rule does not depend on test.
 
-Where the whole network learns it is another: on the digits, end-to-end, one present of each, `ll-r` reaches 91.9, `em`
-88.8, `gr` 85.7 and `an` 83.5 (docs/digits.md; val says the same). With one seed (docs/compare.md): one present and one
-absent of each, `ll-r` 93.3, `iu` 90.8, `gr` 87.4, `an` 84.4; a tenth of all labels at random, `ll-r` 75.0, `iu` 74.0,
-`gr` 66.3, `an` 58.6.
+End-to-end, another method is best: on the digits with one present of each, `ll-r` reaches 91.9, `em` 88.8, `gr` 85.7
+and `an` 83.5 (docs/digits.md; the val scores agree). With one seed (docs/compare.md): one present and one absent of
+each, `ll-r` 93.3, `iu` 90.8, `gr` 87.4, `an` 84.4; a tenth of all labels at random, `ll-r` 75.0, `iu` 74.0, `gr` 66.3,
+`an` 58.6.
 
-After linear-init the whole network learns from a head that the linear phase has made, and there `ll-r` is not ahead: on
-1,280 VOC photos, efficientnet-lite0, one seed, val / test mAP are `role` 79.5 / 80.9, `em` 78.4 / 81.3, `ll-ct` 78.2 /
-79.7, `an` 78.1 / 80.3 and `ll-r` 77.2 / 78.7 (docs/training.md). So it takes what the linear protocol takes; `gr`
-itself was not tried there. (Kim et al., CVPR 2022, Table 2, find `ll-r` ahead of `an` and `role` on the whole of VOC
-and COCO.)
+With linear-init the network starts from the head of the linear phase, and `ll-r` is not ahead: on 1,280 VOC photos,
+efficientnet-lite0, one seed, val / test mAP are `role` 79.5 / 80.9, `em` 78.4 / 81.3, `ll-ct` 78.2 / 79.7, `an` 78.1 /
+80.3 and `ll-r` 77.2 / 78.7 (docs/training.md). So linear-init gets the method of the linear protocol; `gr` itself was
+not tried there. (Kim et al., CVPR 2022, Table 2, find `ll-r` ahead of `an` and `role` on the whole of VOC and COCO.)
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from labelgap.labels.codes import PRESENT
 __all__ = ["MethodChoice", "choose_method"]
 
 FEW_TAGGED: Final = 0.25
-"""Fewer images than this share have a known present: then `gr` would learn that nothing is there."""
+"""Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
 
 
 class MethodChoice(NamedTuple):
-    """A method, and the sentence that says why."""
+    """A method and the reason for it."""
 
     method: str
     why: str
@@ -62,10 +61,10 @@ class MethodChoice(NamedTuple):
 def choose_method(table: LabelTable, protocol: str) -> MethodChoice:
     """Choose a method for a training table.
 
-    - nothing unknown: `bce`, there is no gap to bridge;
-    - training the whole network at once ("end-to-end"): `ll-r`, which relies on a network that memorises late;
-    - on fixed features, or beginning there ("linear", "linear-init"): `iu` where absents are known and fewer than a
-      quarter of the images have a known present; else `gr`.
+    - no label unknown: `bce`;
+    - "end-to-end": `ll-r`, which needs a network that memorizes late;
+    - "linear" and "linear-init": `iu` where absents are known and fewer than a quarter of the images have a known
+      present; else `gr`.
 
     Example:
         >>> choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "linear").method
@@ -86,4 +85,4 @@ def choose_method(table: LabelTable, protocol: str) -> MethodChoice:
         return MethodChoice(
             "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
         )
-    return MethodChoice("gr", f"{share}, and it begins with fixed features")
+    return MethodChoice("gr", f"{share}, and training starts with fixed features")

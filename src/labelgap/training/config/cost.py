@@ -1,4 +1,4 @@
-"""What a run will cost, measured on a few batches before it begins: time, memory and disk."""
+"""The cost of a run, estimated from a few batches before it starts: time, memory and disk."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from labelgap.training.progress import Reporter
 __all__ = ["CostEstimate", "format_duration", "measure_cost", "report_cost"]
 
 MAX_SECONDS = 4.0
-"""Seconds after which measuring stops, whatever was seen by then."""
+"""Seconds after which a measurement stops."""
 BATCHES = 4
 HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a run is going to take.
+    """The estimated cost of a run.
 
     Attributes:
-        seconds: from beginning to end.
-        memory: bytes: on a GPU what a step took at most; else what the program has now, with the network and a few
-            batches in it, and what will be kept for pictures, features and the method.
-        disk: bytes of the run's folder and of the feature cache.
+        seconds: of the whole run.
+        memory: bytes. On a GPU, the peak of a step; else the memory of the process now, plus what the images, the
+            features and the loss will take.
+        disk: bytes of the run folder and of the feature cache.
         device: "cpu", "cuda" or "mps".
         protocol: of the run.
     """
@@ -53,7 +53,7 @@ class CostEstimate:
 
     @property
     def long(self) -> bool:
-        """Whether it takes over an hour on a CPU."""
+        """Whether the run takes more than an hour on a CPU."""
         return self.device == "cpu" and self.seconds > HOUR
 
     def __str__(self) -> str:
@@ -65,15 +65,15 @@ class CostEstimate:
 
 
 def measure_cost(
-    data: Dataset, config: RunConfig, network: Classifier, made: Loss, device: torch.device, workers: int = 0
+    data: Dataset, config: RunConfig, network: Classifier, loss_fn: Loss, device: torch.device, workers: int = 0
 ) -> CostEstimate:
-    """Measure the work of a few batches and reckon what the run will take.
+    """Measure a few batches and estimate the cost of the run.
 
-    A machine that is busy at the moment makes it look longer than it will be; the quickest batch counts.
+    The fastest batch counts; on a busy machine the estimate is too high.
     """
     total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
-    disk, memory, seconds = 6 * (width + 1) * classes * 4, made.state_bytes + total * width * 4, 0.0
+    disk, memory, seconds = 6 * (width + 1) * classes * 4, loss_fn.state_bytes + total * width * 4, 0.0
     phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
     if config.protocol != "end-to-end":
         seconds += _feature_seconds(data, network, device, workers)
@@ -93,22 +93,22 @@ def report_cost(
     data: Dataset,
     config: RunConfig,
     network: Classifier,
-    made: Loss,
+    loss_fn: Loss,
     device: torch.device,
     workers: int,
     reporter: Reporter,
 ) -> None:
-    """Tell a person what the run is going to take, where that is worth the seconds of measuring: for photos."""
+    """Log the estimated cost where the measurement is worth its seconds: for image files."""
     if reporter.quiet or not isinstance(data.train.images, FileImages):
         return
     try:
-        reporter.log(f"{measure_cost(data, config, network, made, device, workers)}")
+        reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers)}")
     except (LabelGapError, RuntimeError, OSError):
-        return  # the training will say why
+        return  # training will raise the same error
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time that does not pretend to be exact.
+    """Return a duration as rounded text.
 
     Example:
         >>> format_duration(20), format_duration(1260), format_duration(8000)
@@ -120,24 +120,24 @@ def format_duration(seconds: float) -> str:
 
 
 def _feature_seconds(data: Dataset, network: Classifier, device: torch.device, workers: int) -> float:
-    """Return how long it takes to look at every image once; those in the cache take no time."""
+    """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
-    photos = [split for split in data.splits if isinstance(split.images, FileImages)]
-    new = [split for split in photos if not features_cached(split.images, backbone)]
-    if not new:
+    files = [split for split in data.splits if isinstance(split.images, FileImages)]
+    uncached = [split for split in files if not features_cached(split.images, backbone)]
+    if not uncached:
         return 0.0
-    images = new[0].images
+    images = uncached[0].images
     was_training = backbone.training
     backbone.eval()
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
-        each = _quickest(lambda values: backbone.features(values), batches, device)
+        each = _fastest(lambda values: backbone.features(values), batches, device)
     backbone.train(was_training)
-    return each * sum(map(len, new)) / max(workers, 1)
+    return each * sum(map(len, uncached)) / max(workers, 1)
 
 
 def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> float:
-    """Return how long an epoch takes: a few steps on a copy of the network, and val."""
+    """Return the time of an epoch: a few steps on a copy of the network, and val."""
     copy = deepcopy(network).train()
     optimizer = build_optimizer([{"params": list(copy.parameters()), "lr": 1e-9}], config)
     inputs = ImageInputs(data.train.images, copy.backbone, device, config.flip, config.seed, 0, config.transform)
@@ -150,13 +150,13 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
         optimizer.zero_grad(set_to_none=True)
 
     batches = inputs.batches(_sample(len(data.train), size * BATCHES), batch_size=size, epoch=1)
-    each = _quickest(step, batches, device)
+    each = _fastest(step, batches, device)
     val = 0 if data.val is None else len(data.val)
     return each * (len(data.train) + val / 3)
 
 
 def _head_step(phase: LinearPhase, width: int, classes: int, device: torch.device) -> float:
-    """Return how long a step of a linear head takes."""
+    """Return the time of a step of a linear head."""
     head = torch.nn.Linear(width, classes, device=device)
     optimizer = torch.optim.Adam(head.parameters(), fused=True)
     targets = torch.zeros(phase.batch_size, classes, device=device)
@@ -168,20 +168,18 @@ def _head_step(phase: LinearPhase, width: int, classes: int, device: torch.devic
 
     features = torch.zeros(phase.batch_size, width, device=device)
     batches = ((torch.zeros(0), features) for _ in range(5 * BATCHES))
-    return 1.3 * phase.batch_size * _quickest(step, batches, device)
+    return 1.3 * phase.batch_size * _fastest(step, batches, device)
 
 
-def _sample(count: int, wanted: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
+def _sample(count: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.unique(np.linspace(0, count - 1, size).astype(np.int64))
 
 
-def _quickest(
-    work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, Tensor]], device: torch.device
-) -> float:
-    """Return the seconds an image took in the quickest batch, with the reading of it; the first batch warms up."""
-    taken: list[float] = []
+def _fastest(work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> float:
+    """Return the seconds per image of the fastest batch, with its loading; the first batch is a warm-up."""
+    measured: list[float] = []
     first = 0.0
-    began = started = time.perf_counter()
+    begin = started = time.perf_counter()
     for number, (_, values) in enumerate(batches):
         work(values)
         if device.type == "cuda":
@@ -189,10 +187,10 @@ def _quickest(
         now = time.perf_counter()
         each = (now - started) / max(len(values), 1)
         if number:
-            taken.append(each)
+            measured.append(each)
         else:
             first = each
-        if now - began > MAX_SECONDS:
+        if now - begin > MAX_SECONDS:
             break
         started = time.perf_counter()
-    return min(taken) if taken else first
+    return min(measured) if measured else first

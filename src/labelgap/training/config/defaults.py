@@ -1,4 +1,4 @@
-"""What a run takes where neither the user nor a preset says anything; and what a user may say."""
+"""The training settings that a user may give, and their defaults per protocol."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from labelgap.core.errors import InputError, UnknownNameError
 __all__ = ["LINEAR_PHASE", "TrainingSettings", "defaults_for", "resolve_settings"]
 
 LINEAR_PHASE = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
-"""The single-positive papers' 25 epochs at batch 16; 1e-3 is the better of their rates for most methods."""
+"""25 epochs at batch 16 as in the single-positive papers; of their rates, 1e-3 is better for most methods."""
 
 
 class TrainingSettings(TypedDict, total=False):
-    """How to train, as ``fit`` and the command take it; ``RunConfig`` says what each of them is.
+    """Training settings of ``fit`` and the commands; ``RunConfig`` documents them.
 
-    ``linear_epochs``, ``linear_lr`` and ``linear_batch_size`` are those of linear-init's first phase. Where ``lr`` is
-    given alone, ``backbone_lr`` keeps its proportion to it.
+    ``linear_epochs``, ``linear_lr`` and ``linear_batch_size`` belong to linear-init's first phase. Where ``lr`` is
+    given alone, ``backbone_lr`` changes in proportion.
     """
 
     epochs: int | None
@@ -43,13 +43,13 @@ class TrainingSettings(TypedDict, total=False):
 
 
 def defaults_for(protocol: str, pretrained: bool) -> dict[str, Any]:
-    """Return what suits a protocol.
+    """Return the default settings of a protocol.
 
-    - linear: the single-positive papers' 25 epochs at batch 16;
-    - end-to-end from pretrained weights: their 10 epochs at batch 16, the head ten times faster (Kim 2022). Of five
+    - linear: 25 epochs at batch 16, as in the single-positive papers;
+    - end-to-end from pretrained weights: 10 epochs at batch 16, the head at ten times the rate (Kim 2022). Of five
       pairs of rates this one had the highest val mAP in five of six trainings (docs/training.md);
-    - linear-init: the one, then the other;
-    - end-to-end from nothing (the digits): a rate that a small network learns at.
+    - linear-init: the first, then the second;
+    - end-to-end from random weights: rates for a small network.
 
     Example:
         >>> defaults_for("end-to-end", pretrained=True)["epochs"]
@@ -64,15 +64,15 @@ def defaults_for(protocol: str, pretrained: bool) -> dict[str, Any]:
 
 
 def resolve_settings(
-    protocol: str, pretrained: bool, asked: Mapping[str, Any], wished: TrainingSettings
+    protocol: str, pretrained: bool, preset: Mapping[str, Any], given: TrainingSettings
 ) -> dict[str, Any]:
-    """Lay what was wished for over what a preset says over what is usual; what means nothing together is refused.
+    """Merge the user's settings over those of a preset over the defaults; refuse what does not fit together.
 
     Args:
         protocol: of the run.
-        pretrained: whether the network starts from weights that know something.
-        asked: what a preset says.
-        wished: what the user says.
+        pretrained: whether the backbone starts from pretrained weights.
+        preset: settings of a preset.
+        given: settings of the user; None counts as not given.
 
     Returns:
         Settings as ``RunConfig`` has them.
@@ -83,54 +83,54 @@ def resolve_settings(
         (3e-05, 0.9)
     """
     known = TrainingSettings.__annotations__
-    for name in wished:
+    for name in given:
         if name not in known:
             raise UnknownNameError("setting", name, known)
-    given: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
-    usual = {**defaults_for(protocol, pretrained), **{name: asked[name] for name in known if name in asked}}
-    settings = {**usual, **given}
+    explicit: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    base = {**defaults_for(protocol, pretrained), **{name: preset[name] for name in known if name in preset}}
+    settings = {**base, **explicit}
     if protocol == "linear":
-        _refuse_in_linear(settings, given)
+        _check_linear(settings, explicit)
         settings["backbone_lr"] = settings["lr"]
-    elif "lr" in given and "backbone_lr" not in given:
-        settings["backbone_lr"] = _rounded(usual["backbone_lr"] / usual["lr"] * float(given["lr"]))
-    _resolve_optimizer(settings, given)
+    elif "lr" in explicit and "backbone_lr" not in explicit:
+        settings["backbone_lr"] = _rounded(base["backbone_lr"] / base["lr"] * float(explicit["lr"]))
+    _resolve_optimizer(settings, explicit)
     phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
     if protocol == "linear-init":
         settings["linear"] = phase
-    elif wasted := [name for name in given if name.startswith("linear_")]:
-        raise InputError(f"{wasted[0]} is a setting of --protocol linear-init, and this is {protocol}.")
+    elif unused := [name for name in explicit if name.startswith("linear_")]:
+        raise InputError(f"{unused[0]} is a setting of --protocol linear-init, and this is {protocol}.")
     return settings
 
 
-def _refuse_in_linear(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Say which settings mean nothing where only a head is trained."""
-    plain = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
-    wasted = [name for name, usual in plain.items() if settings.get(name, usual) != usual]
-    wasted += ["precision"] if settings.get("precision") == "bf16" else []
-    wasted += ["backbone_lr"] if given.get("backbone_lr", settings["lr"]) != settings["lr"] else []
-    if wasted:
+def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+    """Refuse settings that have no meaning where only a head is trained."""
+    neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
+    unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
+    unused += ["precision"] if settings.get("precision") == "bf16" else []
+    unused += ["backbone_lr"] if explicit.get("backbone_lr", settings["lr"]) != settings["lr"] else []
+    if unused:
         raise InputError(
-            f"{wasted[0]}={settings[wasted[0]]} is for training a whole network: the linear protocol has Adam or SGD "
-            "at a constant rate, in float32. Leave it out, or take --protocol end-to-end."
+            f"{unused[0]}={settings[unused[0]]} is for training a whole network: the linear protocol has Adam or SGD "
+            "at a constant rate, in float32. Leave it out, or use --protocol end-to-end."
         )
 
 
-def _resolve_optimizer(settings: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Give SGD its momentum; Adam has none, whatever a preset says of its own optimiser."""
+def _resolve_optimizer(settings: dict[str, Any], explicit: Mapping[str, Any]) -> None:
+    """Set the default momentum of SGD; drop the momentum of a preset where Adam was asked for."""
     if settings.get("optimizer") == "sgd":
         settings.setdefault("momentum", 0.9)
         if settings.get("nesterov") and not settings["momentum"]:
-            raise InputError("nesterov looks ahead along the momentum: leave it out, or give --momentum 0.9.")
+            raise InputError("nesterov needs a momentum: leave it out, or give --momentum 0.9.")
         return
     for name in ("momentum", "nesterov"):
-        if given.get(name):
-            raise InputError(f"{name}={given[name]} is a setting of --optimizer sgd, and this is Adam.")
+        if explicit.get(name):
+            raise InputError(f"{name}={explicit[name]} is a setting of --optimizer sgd, and this is Adam.")
         settings.pop(name, None)
 
 
 def _rounded(rate: float) -> float:
-    """Return a learning rate without the noise of floating point.
+    """Return a learning rate without floating-point noise.
 
     Example:
         >>> _rounded(0.1 * 3e-3)

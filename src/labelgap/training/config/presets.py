@@ -1,7 +1,7 @@
-"""The papers' own settings, per data set where they state them: ``--preset``.
+"""The training settings of the papers, per data set where they state them: ``--preset``.
 
-A preset says what is left open; what the user says stands. The options of the methods themselves come from
-``lg.defaults``, preset or not.
+The user's settings take precedence over those of a preset. The options of the methods come from ``lg.defaults``, with
+or without a preset.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from labelgap.training.config.defaults import LINEAR_PHASE
 __all__ = ["PRESETS", "preset"]
 
 OTHER: Final = "coco2014"
-"""Whose settings a set takes that a paper does not have: the paper's largest set of everyday photos."""
-_OF_A_NETWORK: Final = (
+"""The data set whose settings are used for one that a paper does not have: its largest set of everyday photos."""
+_NETWORK_SETTINGS: Final = (
     *("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "transform"),
     *("backbone_lr", "stop_below"),
 )
-"""What a paper says of training the whole network; a head alone is trained by Adam, as in linear-init's first phase."""
+"""Settings for training the whole network; a head alone is trained by Adam, as in linear-init's first phase."""
 
 
 def preset(name: str, *, method: str, dataset: str | None, protocol: str | None) -> dict[str, Any]:
-    """Return a paper's settings for a method on a data set.
+    """Return the settings of a paper for a method on a data set.
 
     Args:
         name: one of ``PRESETS``.
         method: only Cole 2021 has settings that depend on it.
-        dataset: "voc2012", "coco2014", "nuswide", "cub", "openimages"; any other takes those of COCO.
-        protocol: as asked for; None for the paper's main one. "linear" is the first phase of "linear-init", alone.
+        dataset: "voc2012", "coco2014", "nuswide", "cub", "openimages"; any other gets those of COCO.
+        protocol: as given; None for the main one of the paper. "linear" is the first phase of "linear-init", alone.
 
     Example:
         >>> settings = preset("kim2022", method="ll-r", dataset="voc2012", protocol=None)
@@ -45,48 +45,48 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
     if settings["protocol"] == "linear-init":
         return settings
     if settings["protocol"] == "linear":
-        settings = {name: value for name, value in settings.items() if name not in _OF_A_NETWORK}
+        settings = {name: value for name, value in settings.items() if name not in _NETWORK_SETTINGS}
         settings |= {name: settings[f"linear_{name}"] for name in ("epochs", "lr", "batch_size")}
     return {name: value for name, value in settings.items() if not name.startswith("linear_")}
 
 
 def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
-    """Adam with one rate for all; 25 epochs linear, 10 end-to-end, 25 + 10 linear-init.
+    """Adam with one learning rate; 25 epochs linear, 10 end-to-end, 25 + 10 linear-init.
 
     The paper searches batch {8, 16} × lr {1e-2 … 1e-5}. Of its choices the linear phases of `an-ls` and `role` are
-    known; the others take 16 and 1e-3, and 1e-5 where the whole network is trained.
+    known; the others get 16 and 1e-3, and 1e-5 where the whole network is trained.
     """
     smooth = method in ("an-ls", "ls")
     batches = (8, 8, 16, 8) if smooth else (16, 16, 16, 8)
-    phase = {"epochs": 25, "lr": 1e-4 if smooth else 1e-3, "batch_size": _of(dataset, batches)}
+    phase = {"epochs": 25, "lr": 1e-4 if smooth else 1e-3, "batch_size": _value_for(dataset, batches)}
     later = {"epochs": 10, "lr": 1e-5, "backbone_lr": 1e-5, "batch_size": phase["batch_size"]}
     return {**_common(protocol or "linear"), **later, **{f"linear_{name}": value for name, value in phase.items()}}
 
 
 def _kim2022(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
-    """10 epochs at batch 16, the head ten times as fast as the backbone; it ends 3 points of mAP below the best."""
+    """10 epochs at batch 16, the head at ten times the rate; stops 3 points of mAP below the best."""
     common = {**_common(protocol or "end-to-end"), **LINEAR_PHASE, "stop_below": 0.03}
     if dataset == "openimages":
         rest = {"backbone": "resnet101", "size": 224, "epochs": 20, "batch_size": 288}
         return {**common, **rest, "lr": 2e-4, "backbone_lr": 2e-5}
-    rate = _of(dataset, (5e-3, 1e-5, 1e-5, 7.5e-5))
+    rate = _value_for(dataset, (5e-3, 1e-5, 1e-5, 7.5e-5))
     sgd = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-3} if dataset == "voc2012" else {}
     return {**common, **sgd, "epochs": 10, "batch_size": 16, "lr": 10 * rate, "backbone_lr": rate}
 
 
 def _zhou2022(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
-    """10 epochs of Adam with one rate; no early end, which in the authors' code keeps APL from ever starting."""
-    rate, batch = _of(dataset, (1e-5, 1e-5, 1e-5, 1e-4)), _of(dataset, (8, 16, 16, 8))
+    """10 epochs of Adam with one rate. No early stopping, which in the authors' code keeps APL from ever starting."""
+    rate, batch = _value_for(dataset, (1e-5, 1e-5, 1e-5, 1e-4)), _value_for(dataset, (8, 16, 16, 8))
     common = {**_common(protocol or "end-to-end"), **LINEAR_PHASE}
     return {**common, "epochs": 10, "batch_size": batch, "lr": rate, "backbone_lr": rate}
 
 
 def _kobayashi2023(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
-    """40 epochs of SGD at batch 512 with a cosine, on random crops; the last epoch is kept."""
+    """40 epochs of SGD at batch 512 with a cosine schedule, on random crops; the last epoch is kept."""
     sgd = {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4, "schedule": "cosine"}
-    pictures = {"transform": "crop", "size": 224, "select": "last"}
+    images = {"transform": "crop", "size": 224, "select": "last"}
     rates = {"epochs": 40, "batch_size": 512, "lr": 0.01, "backbone_lr": 0.001}
-    return {**_common(protocol or "end-to-end"), **LINEAR_PHASE, **sgd, **pictures, **rates}
+    return {**_common(protocol or "end-to-end"), **LINEAR_PHASE, **sgd, **images, **rates}
 
 
 PRESETS: Final[dict[str, Callable[[str, str, str | None], dict[str, Any]]]] = {
@@ -98,11 +98,11 @@ PRESETS: Final[dict[str, Callable[[str, str, str | None], dict[str, Any]]]] = {
 
 
 def _common(protocol: str) -> dict[str, Any]:
-    """What the papers share: ResNet-50 with its first ImageNet weights, pictures squashed to 448 × 448."""
+    """Return what the papers share: ResNet-50 with its first ImageNet weights, images resized to 448 × 448."""
     return {"protocol": protocol, "backbone": "resnet50", "size": 448}
 
 
-def _of(dataset: str, values: tuple[Any, Any, Any, Any]) -> Any:
-    """Pick the value of a data set: VOC, COCO, NUS-WIDE, CUB."""
+def _value_for(dataset: str, values: tuple[Any, Any, Any, Any]) -> Any:
+    """Return the value of a data set out of those of VOC, COCO, NUS-WIDE and CUB."""
     order = ("voc2012", "coco2014", "nuswide", "cub")
     return values[order.index(dataset if dataset in order else OTHER)]

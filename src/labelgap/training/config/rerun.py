@@ -1,4 +1,4 @@
-"""How to get the same run once more: as a command, or as Python where the commands have no words for it."""
+"""How to repeat a run: as a command, or as Python where the commands have no option for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from labelgap.core.class_path import is_class_path
 from labelgap.core.files import display_path
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.schema import RunConfig
@@ -24,13 +25,13 @@ __all__ = [
 ]
 
 RERUN_OUT: Final = "runs/rerun"
-"""Where the second run goes: a folder that holds a run is not overwritten."""
+"""The default folder of the repeated run: a folder that holds a run is not overwritten."""
 
 DATA_OPTIONS: Final = frozenset(
     {"aliases", "allow_leaks", "classes", "delimiter", "duplicates", "encoding", "ignore_columns", "images"}
     | {"on_bad_image", "parents", "rename", "separator", "unlisted", "zeros"}
 )
-"""What the commands can say about DATA; a test holds it against them."""
+"""The options of the commands about DATA; a test compares them."""
 
 _ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
 _NUMBER: Final = re.compile(
@@ -39,18 +40,18 @@ _NUMBER: Final = re.compile(
 
 
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
-    """Return the command that gives the same run.
+    """Return the command that repeats a run.
 
-    Everything that was decided is said, so that it stays the same on another machine. Only the reason for the method
-    is lost: it was asked for, now.
+    It states every setting that was resolved, so that it does the same on another machine.
 
     Args:
         config: of the run.
         out: the folder of the new run.
 
     Returns:
-        A line for a shell; None where the commands have no words for it: data made by hand, the sizes of the digits,
-        labels hidden twice, an option that is a list of one. ``train_script`` has.
+        A line for a shell; None where the commands have no option for something: data made by hand, the sizes of the
+        digits, labels hidden twice, an option that is a list of one, classes by their import path. ``train_script``
+        covers all of them.
 
     Example:
         >>> from labelgap.training.config.schema import RunConfig
@@ -75,15 +76,15 @@ def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
         --out runs/rerun
     """
     data = data_arguments(config.data)
-    if data is None:
+    if data is None or any(map(is_class_path, (config.method, config.backbone))):
         return None
     words = ["labelgap", "train", *data]
     for name, value in fit_arguments(config).items():
         if name == "options":
-            said = {option: _text(given) for option, given in value.items()}
-            if None in said.values():
+            texts = {option: _text(given) for option, given in value.items()}
+            if None in texts.values():
                 return None
-            for option, text in said.items():
+            for option, text in texts.items():
                 words += ["--option", f"{option}={text}"]
         else:
             words += _flag(name, value)
@@ -91,7 +92,7 @@ def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
 
 
 def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
-    """Return the lines of Python that give the same run; with data that were made by hand, these are to be filled in.
+    """Return Python code that repeats a run; data that were made by hand are left open in it.
 
     Example:
         >>> from labelgap.training.config.schema import RunConfig
@@ -104,15 +105,17 @@ def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
         <BLANKLINE>
         data = lg.load('digits', train=96)
     """
-    lines = ["import labelgap as lg", "", f"data = {_loading(config.data)}", "lg.fit(", "    data,"]
+    modules = sorted({name.partition(":")[0] for name in (config.method, config.backbone) if is_class_path(name)})
+    lines = [*(f"import {module}" for module in modules), "import labelgap as lg", ""]
+    lines += [f"data = {_loading(config.data)}", "lg.fit(", "    data,"]
     lines += [f"    {name}={value!r}," for name, value in fit_arguments(config).items()]
     return "\n".join([*lines, f"    out={out!r},", ")"])
 
 
 def fit_arguments(config: RunConfig) -> dict[str, Any]:
-    """Return the arguments of ``fit`` that give this configuration; what goes without saying is left out.
+    """Return the arguments of ``fit`` that give this configuration, without those at their default.
 
-    A preset fills in what nobody says, so beside one everything is said.
+    With a preset all are there, since the preset would replace the defaults.
     """
     fields = type(config).model_fields
     given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
@@ -134,14 +137,14 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
 
 
 def without_directories(config: RunConfig) -> RunConfig:
-    """Return a configuration in which whole paths are cut down to their last part, to be passed on."""
+    """Return a configuration to share: of absolute paths only the last part is left."""
     return config.model_copy(
         update={"data": strip_directories(config.data), "weights": strip_directories(config.weights)}
     )
 
 
 def strip_directories(value: Any) -> Any:
-    """Return a value in which whole paths, however deep, are cut down to their last part."""
+    """Return a value, however nested, in which absolute paths are cut to their last part."""
     if isinstance(value, Mapping):
         return {key: strip_directories(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -151,36 +154,36 @@ def strip_directories(value: Any) -> Any:
 
 
 def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
-    """Return DATA and its options as the commands take them, or None."""
+    """Return DATA and its options as arguments of the commands, or None where there is no such option."""
     if not recipe:
         return None
     words = [recipe["name"] if recipe["path"] is None else f"{recipe['name']}={display_path(recipe['path'])}"]
     for name, value in recipe["options"].items():
         if value is None or (name == "allow_leaks" and not value):
             continue
-        said = _data_option(name, display_path(value) if name in ("aliases", "images", "parents") else value)
-        if said is None or name not in DATA_OPTIONS:
+        argument = _data_option(name, display_path(value) if name in ("aliases", "images", "parents") else value)
+        if argument is None or name not in DATA_OPTIONS:
             return None
-        words += said
+        words += argument
     hidden = _observed(recipe["steps"])
     return None if hidden is None else [*words, *hidden]
 
 
 def _data_option(name: str, value: Any) -> list[str] | None:
-    """Return an option as it is typed; None where it cannot be."""
+    """Return an option as arguments; None where the command cannot express its value."""
     if isinstance(value, list):
-        typable = value and all(each and each == each.strip() and "," not in each for each in value)
-        return _flag(name, ",".join(value)) if typable else None
+        expressible = value and all(each and each == each.strip() and "," not in each for each in value)
+        return _flag(name, ",".join(value)) if expressible else None
     if isinstance(value, Mapping):
-        typable = all(
+        expressible = all(
             old == old.strip() != "" and new == new.strip() != "" and "=" not in old for old, new in value.items()
         )
-        return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if typable else None
+        return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if expressible else None
     return _flag(name, value)
 
 
 def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
-    """Return how labels were hidden as the commands take it: once, and in train only."""
+    """Return the arguments that hide labels: once, and in train only; None for anything else."""
     if not steps:
         return []
     drawn = steps[0].get("observe")
@@ -191,7 +194,7 @@ def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """Return an option of a command and its value."""
+    """Return an option of a command with its value."""
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
@@ -199,7 +202,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str | None:
-    """Write a method's option so that the command reads the same value; None where no text does."""
+    """Return the text of a method's option that the command parses to the same value; None where there is none."""
     if isinstance(value, list):
         parts = [_text(part) for part in value]
         return None if len(parts) < 2 or None in parts or list in map(type, value) else ",".join(map(str, parts))
@@ -212,9 +215,9 @@ def _text(value: Any) -> str | None:
 
 
 def _loading(recipe: Mapping[str, Any]) -> str:
-    """Return the expression that loads the data and hides its labels."""
+    """Return the expression that loads the data and repeats its steps."""
     if not recipe:
-        return "...  # your own: they were made by hand, and cannot be opened by a name"
+        return "...  # your own: they were made by hand and cannot be loaded by name"
     path = [] if recipe["path"] is None else [repr(recipe["path"])]
     options = [f"{name}={value!r}" for name, value in recipe["options"].items()]
     loaded = f"lg.load({', '.join([repr(recipe['name']), *path, *options])})"

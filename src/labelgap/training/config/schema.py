@@ -1,4 +1,4 @@
-"""Everything that decides what a run does, in one frozen object that refuses unknown keys."""
+"""``config.json``: the effective settings of a run, in a frozen model that refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG_FILE = "config.json"
 
 
 class LinearPhase(BaseModel):
-    """The first phase of linear-init: a head on fixed features, by Adam at a constant rate."""
+    """The first phase of linear-init: a head on fixed features, trained by Adam at a constant rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,34 +34,34 @@ class RunConfig(BaseModel):
 
     Attributes:
         format: version of the run folder.
-        data: how the data were loaded: name, path, options, observation.
-        classes: names of the classes in order.
-        method: the objective's name; "auto" has been decided by now.
-        why: the reason "auto" gave, or that the user asked for it.
-        options: of the objective.
-        preset: the paper whose settings were asked for, if any.
-        backbone: name of the network.
-        weights: the file its weights come from, where it is not their usual source; "none" where it begins at random.
-        size: the side of its pictures in pixels, where it is not the network's own.
+        data: how the data set was loaded: name, path, options, steps.
+        classes: names of the classes, in order.
+        method: name of the loss, or the import path of its class (``package.module:Class``); "auto" is resolved.
+        why: the reason for the method.
+        options: of the loss.
+        preset: the paper whose settings were asked for.
+        backbone: name of the backbone, or the import path of its class.
+        weights: file of the initial weights of the backbone; "none" for random ones; None for its usual ones.
+        size: side of the images in pixels; None for the backbone's own.
         protocol: "linear", "end-to-end" or "linear-init".
-        linear: the linear phase of linear-init; what follows is then the phase after it.
+        linear: the first phase of linear-init; the other settings are those of the second.
         head: "linear" or "boostlu".
-        epochs: how many.
+        epochs: number of epochs.
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone, where it is trained.
         batch_size: images per batch, over all processes.
-        optimiser: "adam" or "sgd", with ``momentum``, ``nesterov`` and ``weight_decay``.
-        schedule: of the rates, step by step: "constant", or "cosine" down to nothing.
-        warmup: epochs in which the rates rise to their full height.
-        clip: the largest norm of a gradient; None for any.
-        ema: decay of a moving average of the weights, which is then what is kept; None for none.
-        accumulate: batches whose gradients make one step.
-        stop_below: how far the score may fall below the best before training ends, from 0 to 1; None for as it likes.
-        transform: "resize", or "crop" for random parts in random light (Kobayashi 2023).
-        flip: whether training images are flipped left to right at random.
-        precision: in which the network computes: "float32", or "bf16" where that is safe.
-        seed: of initialisation, order and augmentation.
-        select: the rule by which the epoch is chosen.
+        optimizer: "adam" or "sgd", with ``momentum``, ``nesterov`` and ``weight_decay``.
+        schedule: of the learning rates: "constant", or "cosine" to zero, step by step.
+        warmup: epochs of a linear warm-up.
+        clip: largest norm of the gradient; None for no clipping.
+        ema: decay of the moving average of the weights that is scored and saved; None for no average.
+        accumulate: batches per optimizer step.
+        stop_below: training stops when the score is this far below the best one, from 0 to 1; None for never.
+        transform: "resize", or "crop" for random crops and color changes (Kobayashi 2023).
+        flip: whether training images are flipped horizontally at random.
+        precision: "float32", or "bf16" autocast.
+        seed: of initialization, order and augmentation.
+        select: the rule that selects the epoch.
         trace: how many training entries are recorded: "all", "off", or a number.
     """
 
@@ -102,17 +102,17 @@ class RunConfig(BaseModel):
     trace: int | Literal["all", "off"]
 
     def fingerprint(self) -> str:
-        """Return a digest of all that decides the numbers; the reason for a choice does not."""
+        """Return a digest of every setting that affects the numbers; ``why`` does not."""
         text = json.dumps(self.model_dump(mode="json", exclude={"why"}, exclude_defaults=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
     def checked(cls, **settings: Any) -> RunConfig:
-        """Make a configuration; what is wrong in it is told in one ``InputError``."""
+        """Return a configuration; all problems are in one ``InputError``."""
         try:
             return cls(**settings)
         except ValidationError as error:
-            raise InputError("; ".join(_sentence(item, cls) for item in error.errors()) + ".") from None
+            raise InputError("; ".join(_problem(item, cls) for item in error.errors()) + ".") from None
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
@@ -121,7 +121,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read ``config.json`` of a run folder, or say why it cannot be one."""
+    """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
     path = folder / CONFIG_FILE
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +138,7 @@ def read_config(folder: Path) -> RunConfig:
         raise RunError(f"{path}: {error}") from None
 
 
-def _sentence(item: Any, model: type[BaseModel]) -> str:
+def _problem(item: Any, model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         close = nearest(key, model.model_fields)

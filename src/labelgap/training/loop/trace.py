@@ -1,10 +1,10 @@
-"""What happened to single training labels, epoch by epoch: loss, logit, and whether the method changed them.
+"""The trace of single training entries: loss, logit and modified flag per epoch.
 
-The loss recorded is that of the observed label, with unknown taken as absent, for every method alike, so that pictures
-of different methods can be compared (Kim 2022, figure 1).
+The recorded loss is that of the observed label with unknown as absent, for every method, so that methods can be
+compared (Kim 2022, figure 1).
 
-While a run goes on every epoch is a file of its own in ``traces.parts``, so that the hundredth costs no more than the
-first; at the end they are put together in ``traces.npz``.
+During training every epoch is a file in ``traces.parts``, so that the hundredth costs no more than the first; the end
+of a run merges them into ``traces.npz``.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _ENTRIES = "entries.npz"
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def parse_trace(asked: str | int, entries: int) -> int | Literal["all", "off"]:
-    """Turn "auto", "all", "off" or a number into what is recorded of so many entries."""
-    if asked == "auto":
+def parse_trace(amount: str | int, entries: int) -> int | Literal["all", "off"]:
+    """Resolve "auto", "all", "off" or a number for a table of so many entries."""
+    if amount == "auto":
         return "all" if entries <= AUTO_LIMIT else AUTO_LIMIT // 10
-    if asked in ("all", "off"):
-        return asked  # type: ignore[return-value]
+    if amount in ("all", "off"):
+        return amount  # type: ignore[return-value]
     try:
-        number = int(asked)
+        number = int(amount)
     except ValueError:
         number = 0
     if number < 1:
-        raise InputError(f"trace={asked!r}: it is all, off, or how many training labels to record.")
+        raise InputError(f"trace={amount!r}: it is all, off, or how many training labels to record.")
     return number if number < entries else "all"
 
 
 class Trace:
-    """Records chosen entries of the training table.
+    """Records entries of the training table.
 
     Args:
         table: the observed labels.
-        truth: the full labels where known; they are kept in the file for the pictures.
-        amount: "all", "off" or how many entries. A sample takes equal shares of all kinds of labels, as far as there
-            are so many among twenty times as many random entries (a false negative is rare, and what one wants to see).
+        truth: the full labels where known; they are saved for the figures.
+        amount: "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state, as
+            far as twenty times as many random entries contain them: false negatives are rare, and of interest.
         seed: of the sample.
     """
 
@@ -86,27 +86,27 @@ class Trace:
         return self._by_row is not None
 
     def start_epoch(self) -> None:
-        """Make room for an epoch; entries that it never visits stay NaN."""
+        """Start an epoch; entries that it never visits stay NaN."""
         blank = np.full(len(self.entries), np.nan, dtype=np.float32)
         self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
 
     @torch.no_grad()
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
-        """Keep what a batch showed, before the step it led to."""
+        """Record a batch as it was before its optimizer step."""
         if self._by_row is None:
             return
         rows = index.cpu().numpy()
         first, last = self._by_row[rows], self._by_row[rows + 1]
         lengths = last - first
-        place = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        within = np.repeat(np.arange(len(rows)), lengths), self.columns[place]
+        positions = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        within = np.repeat(np.arange(len(rows)), lengths), self.columns[positions]
         epoch = self._epoch
-        epoch["loss"][place] = assume_negative(logits, labels).float().cpu().numpy()[within]
-        epoch["logit"][place] = logits.float().cpu().numpy()[within]
-        epoch["modified"][place] = modified.cpu().numpy()[within]
+        epoch["loss"][positions] = assume_negative(logits, labels).float().cpu().numpy()[within]
+        epoch["logit"][positions] = logits.float().cpu().numpy()[within]
+        epoch["modified"][positions] = modified.cpu().numpy()[within]
 
     def write(self, folder: Path) -> None:
-        """Write down the epoch that was recorded last."""
+        """Write the file of the last recorded epoch."""
         if not self.active or not self._epoch:
             return
         make_folder(folder / TRACE_PARTS)
@@ -117,7 +117,7 @@ class Trace:
         self._written += 1
 
     def restore(self, folder: Path, epochs: int) -> None:
-        """Go on after the first epochs that a run had written before it was stopped; later ones are thrown away."""
+        """Continue after the first epochs of a stopped run; delete the files of later ones."""
         if not self.active:
             return
         self._written = epochs
@@ -133,14 +133,16 @@ class Trace:
                 f"{folder} cannot be resumed: its trace is damaged ({error}). Train into a new folder."
             ) from None
         if found < epochs:
-            raise RunError(f"{folder} cannot be resumed: {TRACE_FILE} is gone or too short. Train into a new folder.")
+            raise RunError(
+                f"{folder} cannot be resumed: {TRACE_FILE} is missing or too short. Train into a new folder."
+            )
 
 
 def finish_trace(folder: Path, epochs: int) -> None:
-    """Put the epochs of a run together in ``traces.npz``.
+    """Merge the epochs of a run into ``traces.npz``.
 
-    It holds row, column, observed, truth of R entries, and loss, logit, modified of E × R. No more than one epoch, or
-    one array of an earlier ``traces.npz``, is in memory at a time.
+    It holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``. One epoch, or one array of an
+    earlier ``traces.npz``, is in memory at a time.
     """
     parts = folder / TRACE_PARTS
     if not parts.is_dir():
@@ -163,7 +165,7 @@ def finish_trace(folder: Path, epochs: int) -> None:
 
 
 def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Read the trace of a run, finished or not; empty when the run recorded none."""
+    """Read the trace of a run, finished or not; empty if none was recorded."""
     epochs = _stored(folder)
     if not epochs:
         return {}
@@ -171,7 +173,7 @@ def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def _fixed(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Return which entries were recorded: from beside the parts or, where those are being put away, from the whole."""
+    """Return the recorded entries, from the parts or from the merged file."""
     path = folder / TRACE_PARTS / _ENTRIES
     with np.load(path if path.exists() else folder / TRACE_FILE) as stored:
         return {name: stored[name] for name in FIXED}
@@ -182,40 +184,40 @@ def _part(folder: Path, epoch: int) -> Path:
 
 
 def _parts(folder: Path) -> dict[int, Path]:
-    """Return the files of single epochs, in order."""
+    """Return epoch → file, in order."""
     found = sorted((folder / TRACE_PARTS).glob("[0-9]*.npz"))
     return {int(path.stem): path for path in found}
 
 
 def _stored(folder: Path, check: bool = False) -> int:
-    """Return how many epochs there are, from the first on without a gap; ``check`` reads every byte of them."""
+    """Return the number of epochs without a gap from the first; ``check`` verifies the checksums of the parts."""
     parts = _parts(folder)
     for path in parts.values() if check else ():
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
-                raise zipfile.BadZipFile(f"{path.name} is not what was written")
-    together = 0
+                raise zipfile.BadZipFile(f"a checksum of {path.name} is wrong")
+    merged = 0
     if (folder / TRACE_FILE).exists():
         with np.load(folder / TRACE_FILE) as stored:
-            together = len(stored["modified"])
-    while together + 1 in parts:
-        together += 1
-    return together
+            merged = len(stored["modified"])
+    while merged + 1 in parts:
+        merged += 1
+    return merged
 
 
 def _epochs(folder: Path, name: str, epochs: int) -> Iterator[NDArray[np.generic]]:
-    """Yield an array of every epoch: from its own file, which is the newer, or from ``traces.npz``."""
+    """Yield an array of every epoch, from its own file if there is one, else from ``traces.npz``."""
     parts = _parts(folder)
-    before: NDArray[np.generic] | None = None
+    merged: NDArray[np.generic] | None = None
     if any(number not in parts for number in range(1, epochs + 1)):
         with np.load(folder / TRACE_FILE) as stored:
-            before = stored[name]
+            merged = stored[name]
     for number in range(1, epochs + 1):
         if number in parts:
             with np.load(parts[number]) as stored:
                 yield stored[name]
-        elif before is not None:
-            yield before[number - 1]
+        elif merged is not None:
+            yield merged[number - 1]
 
 
 def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
@@ -226,7 +228,7 @@ def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
 def _choose(
     table: LabelTable, truth: LabelTable | None, amount: int | Literal["all", "off"], seed: int
 ) -> NDArray[np.int64]:
-    """Return the sorted flat numbers (row · K + column) of the entries to record."""
+    """Return the sorted flat indices (row · K + column) of the entries to record."""
     total = len(table) * len(table.classes)
     if amount == "off":
         return np.zeros(0, dtype=np.int64)
