@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import call as call_any
 
-from labelgap.core.cache_entries import write_entry_metadata
+from labelgap.core.cache import write_metadata
 
 
 def call(*arguments: str) -> int:
@@ -23,7 +23,7 @@ def put(folder: Path, name: str, days: float, *, suffix: str = ".npy", rows: int
     path.write_bytes(bytes(2_000))
     used = (datetime.now(UTC) - timedelta(days=days)).isoformat()
     about = {"data": f"photos/{name}", "images": 20_132, "rows": rows, "backbone": "EfficientNetLite", "size": 224}
-    write_entry_metadata(path, {**about, "used": used, "precision": "float32"})
+    write_metadata(path, {**about, "used": used, "precision": "float32"})
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_list_says_what_how_many_how_large_and_when(cache: Path, capsys: pyt
     for word in ("20,132", "EfficientNetLite", "224 px", "2.2 kB", "just now"):
         assert word in lines[1]
     assert "(unfinished: 50 %)" in lines[2] and "3 days ago" in lines[2] and "40 days ago" in lines[3]
-    assert "what was seen of images" in lines[4] and "500 bytes" in lines[4]
+    assert "scans of images" in lines[4] and "500 bytes" in lines[4]
     assert lines[5].startswith("features  6.6 kB of at most") and lines[5].endswith("(default)")
     assert lines[6] == f"total     7.1 kB in {cache}"
 
@@ -61,7 +61,7 @@ def test_the_list_is_there_for_machines_too(cache: Path, capsys: pytest.CaptureF
     found = json.loads(capsys.readouterr().out)
     assert found["folder"] == str(cache) and found["others"] == {"scans": {"files": 1, "bytes": 500}}
     assert [entry["data"] for entry in found["features"]] == ["photos/recent", "photos/half", "photos/old"]
-    assert [entry["whole"] for entry in found["features"]] == [True, False, True]
+    assert [entry["complete"] for entry in found["features"]] == [True, False, True]
     assert found["bytes"] == found["features_bytes"] + 500 < found["limit"] and found["limit_from"] == "default"
 
 
@@ -96,7 +96,7 @@ def test_scans_are_cleared_by_age_too(cache: Path, capsys: pytest.CaptureFixture
     assert "a.npz" in names(cache)
     time.sleep(0.01)
     assert call("clear", "--all", "--older-than", "0m") == 0
-    assert "what was seen of images (1 file)" in capsys.readouterr().out and names(cache) == set()
+    assert "scans of images (1 file)" in capsys.readouterr().out and names(cache) == set()
 
 
 def test_an_age_that_is_none_is_refused(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from labelgap.core import cache as caches
-from labelgap.core.cache import cache_folder, cache_limit, folder_size, set_cache_limit
-from labelgap.core.cache_entries import (
+from labelgap.core import cache as cache_module
+from labelgap.core.cache import (
+    cache_folder,
+    cache_limit,
     clear_cache,
+    entry_lock,
     evict,
+    folder_size,
     list_entries,
     mark_used,
     pin,
-    read_entry_metadata,
+    read_metadata,
     remove_orphans,
-    try_lock,
-    write_entry_metadata,
+    set_cache_limit,
+    write_metadata,
 )
 from labelgap.core.errors import InputError
 from labelgap.core.system import free_disk_space, parse_bytes
@@ -29,7 +32,7 @@ from labelgap.core.system import free_disk_space, parse_bytes
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LABELGAP_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr("labelgap.core.cache_entries._HELD", set())
+    monkeypatch.setattr("labelgap.core.cache._PINNED", set())
     return tmp_path / "cache"
 
 
@@ -37,7 +40,7 @@ def put(folder: Path, name: str, size: int = 1000, used: str = "2024-01-01T00:00
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.npy"
     path.write_bytes(bytes(size))
-    write_entry_metadata(path, {"data": name, "used": used})
+    write_metadata(path, {"data": name, "used": used})
     return path
 
 
@@ -48,18 +51,18 @@ def stems(folder: Path) -> list[str]:
 def test_the_folder_is_the_one_given_or_the_users(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     assert cache_folder() == cache
     monkeypatch.delenv("LABELGAP_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "somewhere")
-    assert cache_folder() == Path("somewhere", "labelgap")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert cache_folder() == cache / "labelgap"
 
 
 def test_the_limit_is_a_tenth_of_the_free_disk_and_20_gb_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "free_disk_space", lambda path: 50_000_000_000)
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 50_000_000_000)
     assert cache_limit() == (5_000_000_000, "default")
     put(cache, "a", size=1_000_000)
     assert cache_limit().bytes == 5_000_000_000 + round(0.1 * folder_size(cache)), "what it takes is free without it"
-    monkeypatch.setattr(caches, "free_disk_space", lambda path: 10**15)
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 10**15)
     assert cache_limit().bytes == 20_000_000_000
-    monkeypatch.setattr(caches, "free_disk_space", lambda path: None)
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: None)
     assert cache_limit().bytes == 20_000_000_000
 
 
@@ -111,8 +114,8 @@ def test_entries_are_listed_by_when_they_were_last_used(cache: Path) -> None:
     (cache / "made.json").write_text(json.dumps({"used": "2024-06-01T00:00:00+00:00"}))
     os.utime(cache / "lost.npy", (1e9, 1e9))
     assert stems(cache) == ["lost", "old", "made", "new"]
-    assert [entry.whole for entry in list_entries(cache)] == [True, True, False, True]
-    mark_used(old, read_entry_metadata(old) or {})
+    assert [entry.complete for entry in list_entries(cache)] == [True, True, False, True]
+    mark_used(old, read_metadata(old) or {})
     assert stems(cache)[-1] == "old" and list_entries(cache / "nowhere") == []
 
 
@@ -134,15 +137,12 @@ def test_what_is_being_made_stays(cache: Path) -> None:
     making = cache / "made.partial"
     making.write_bytes(b"half")
     (cache / "other.partial").write_bytes(b"half, and nobody has described it")
-    write_entry_metadata(making, {})
-    with making.open("r+b") as file:
-        assert try_lock(file)
-        with making.open("r+b") as again:
-            assert try_lock(again) is False
+    write_metadata(making, {})
+    with entry_lock(making):
         removed, in_use = clear_cache(cache)
         assert [entry.path.name for entry in removed] == ["whole.npy"]
         assert [entry.path.name for entry in in_use] == ["made.partial"]
-    assert [path.name for path in sorted(cache.iterdir())] == ["made.json", "made.partial"]
+    assert [path.name for path in sorted(cache.iterdir())] == ["made.json", "made.lock", "made.partial"]
     clear_cache(cache)
     assert not list(cache.iterdir())
 
@@ -150,7 +150,7 @@ def test_what_is_being_made_stays(cache: Path) -> None:
 def test_only_old_entries_are_cleared_where_an_age_is_given(cache: Path) -> None:
     put(cache, "old")
     new = put(cache, "new")
-    mark_used(new, read_entry_metadata(new) or {})
+    mark_used(new, read_metadata(new) or {})
     removed, _ = clear_cache(cache, older_than=3600)
     assert [entry.path.stem for entry in removed] == ["old"] and stems(cache) == ["new"]
 

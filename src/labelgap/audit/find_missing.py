@@ -199,7 +199,7 @@ def _features(
                 device=device,
                 workers=choose_workers(work.workers, device),
                 advance=work.reporter.advance,
-                say=work.reporter.log,
+                log=work.reporter.log,
             )
             for name, images in sources.items()
         }

@@ -1,4 +1,4 @@
-"""``labelgap cache``: what is kept so that it need not be computed again, how large it is, and how it is cleared."""
+"""``labelgap cache``: list what the cache holds, limit its size, clear it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from labelgap.core.errors import InputError
+from labelgap.core.system import format_bytes
+from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
-    from labelgap.core.cache_entries import CacheEntry
+    from labelgap.core.cache import CacheEntry
 
 __all__ = ["cache"]
 
-cache = typer.Typer(help="List what is kept so that it need not be computed again; `clear` removes it.")
+cache = typer.Typer(help="List what is cached so that it need not be computed again; `clear` removes it.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
-_OTHERS: Final = {"scans": "what was seen of images", "pictures": "pictures of the review page"}
+_SUBFOLDERS: Final = {"scans": "scans of images", "thumbnails": "thumbnails of the review page"}
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -32,88 +34,90 @@ _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def list_cache(
     context: typer.Context,
     as_json: AsJson = False,
-    limit: Annotated[
-        str | None, typer.Option(help="Let features take so much from now on: 5GB, none, or default.")
-    ] = None,
+    limit: Annotated[str | None, typer.Option(help="Limit the size of all features: 5GB, none, or default.")] = None,
 ) -> None:
-    """List what is kept: features of images and, a line each, the smaller things."""
-    from labelgap.core.cache import FEATURE_FOLDER, cache_folder, cache_limit, folder_size, set_cache_limit
-    from labelgap.core.cache_entries import evict, list_entries, remove_orphans
-    from labelgap.core.system import format_bytes
+    """List the cached features and, a line each, the other subfolders of the cache."""
+    from labelgap.core.cache import (
+        FEATURE_FOLDER,
+        cache_folder,
+        cache_limit,
+        evict,
+        folder_size,
+        list_entries,
+        remove_orphans,
+        set_cache_limit,
+    )
 
     if context.invoked_subcommand is not None:
         return
     folder = cache_folder()
+    features = folder / FEATURE_FOLDER
     if limit is not None:
-        _told_removed(evict(folder / FEATURE_FOLDER, 0, set_cache_limit(limit).bytes), quiet=as_json)
-    remove_orphans(folder / FEATURE_FOLDER)
-    kept, most, others = list_entries(folder / FEATURE_FOLDER)[::-1], cache_limit(), _others(folder)
-    size, total = folder_size(folder / FEATURE_FOLDER), folder_size(folder)
+        removed = evict(features, 0, set_cache_limit(limit).bytes)
+        _print_removed(() if as_json else removed)
+    remove_orphans(features)
+    entries, maximum, others = list_entries(features)[::-1], cache_limit(), _other_files(folder)
+    size, total = folder_size(features), folder_size(folder)
     if as_json:
-        found = {
+        content = {
             "folder": str(folder),
             "bytes": total,
             "features_bytes": size,
-            "limit": most.bytes,
-            "limit_from": most.source,
-            "features": [_plain(entry) for entry in kept],
-            "others": {name: {"files": len(paths), "bytes": _size(paths)} for name, paths in others.items()},
+            "limit": maximum.bytes,
+            "limit_from": maximum.source,
+            "features": [_entry_json(entry) for entry in entries],
+            "others": {name: {"files": len(paths), "bytes": _total_size(paths)} for name, paths in others.items()},
         }
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(content, ensure_ascii=False))
         return
-    _print_table(kept, others)
-    allowed = "without a limit" if most.bytes is None else f"of at most {format_bytes(most.bytes)}"
-    print(f"{'features':<10}{format_bytes(size)} {allowed} ({most.source})")
+    _print_table(entries, others)
+    allowed = "without a limit" if maximum.bytes is None else f"of at most {format_bytes(maximum.bytes)}"
+    print(f"{'features':<10}{format_bytes(size)} {allowed} ({maximum.source})")
     print(f"{'total':<10}{format_bytes(total)} in {folder}")
 
 
 @cache.command()
 def clear(
-    older_than: Annotated[
-        str | None, typer.Option(help="Only what was not used for so long, e.g. 30d, 12h or 2w.")
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also all else: what was seen of images, pictures of the review page.")
-    ] = False,
+    older_than: Annotated[str | None, typer.Option(help="Only what was last used longer ago: 30d, 12h, 2w.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also scans of images and thumbnails.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
-    from labelgap.core.cache import FEATURE_FOLDER, cache_folder
-    from labelgap.core.cache_entries import clear_cache as clear_entries
+    from labelgap.core.cache import FEATURE_FOLDER, cache_folder, clear_cache
 
     folder, age = cache_folder(), 0.0 if older_than is None else parse_age(older_than)
-    removed, in_use = clear_entries(folder / FEATURE_FOLDER, age)
-    others = {name: _remove_old(paths, age) for name, paths in _others(folder).items()} if everything else {}
+    removed, in_use = clear_cache(folder / FEATURE_FOLDER, age)
+    others = {name: _remove_old(paths, age) for name, paths in _other_files(folder).items()} if everything else {}
     if as_json:
-        gone = {name: len(paths) for name, paths in others.items()}
-        features = [_plain(entry) for entry in removed]
-        print(json.dumps({"removed": features, "others_removed": gone, "in_use": len(in_use)}, ensure_ascii=False))
+        counts = {name: len(paths) for name, paths in others.items()}
+        entries = [_entry_json(entry) for entry in removed]
+        print(json.dumps({"removed": entries, "others_removed": counts, "in_use": len(in_use)}, ensure_ascii=False))
         return
-    _told_removed(removed)
+    _print_removed(removed)
     for name, paths in others.items():
         if paths:
-            print(f"removed   {_OTHERS.get(name, name)} ({_count(len(paths), 'file')})")
+            print(f"removed   {_SUBFOLDERS.get(name, name)} ({pluralize(len(paths), 'file')})")
     if in_use:
-        print(f"left      {_count(len(in_use), 'entry', 'entries')} that a process is making now")
+        print(f"left      {len(in_use)} that a process writes now")
     if not removed and not any(others.values()):
         print("nothing to remove" + ("" if older_than is None else f" that was not used for {older_than}"))
 
 
 def parse_age(text: str) -> float:
-    """Read how long ago: minutes, hours, days or weeks.
+    """Return the seconds of minutes, hours, days or weeks.
 
     Example:
         >>> parse_age("30d") == 30 * 24 * 3600, parse_age("12h")
         (True, 43200.0)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([mhdw])", text.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([mhdw])", text.strip().lower())
+    if match is None:
         raise InputError(f"--older-than {text}: write it like 30d, 12h, 2w or 90m.")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def format_age(seconds: float) -> str:
-    """Say how long ago something was.
+    """Return how long ago something was.
 
     Example:
         >>> format_age(20), format_age(90 * 60), format_age(3 * 86400)
@@ -121,88 +125,77 @@ def format_age(seconds: float) -> str:
     """
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:
-            return f"{_count(int(seconds // size), unit)} ago"
+            return f"{pluralize(int(seconds // size), unit)} ago"
     return "just now"
 
 
-def _print_table(kept: Sequence[CacheEntry], others: Mapping[str, Sequence[Path]]) -> None:
+def _print_table(entries: Sequence[CacheEntry], others: Mapping[str, Sequence[Path]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelgap.core.system import format_bytes
-
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what", overflow="fold")
+    table.add_column("data", overflow="fold")
     table.add_column("images", justify="right")
     table.add_column("backbone")
     for name in ("input", "on disk"):
         table.add_column(name, justify="right")
     table.add_column("last used")
-    for entry in kept:
-        size = f"{entry.about['size']} px" if "size" in entry.about else "–"
-        backbone = str(entry.about.get("backbone", "–"))
-        table.add_row(
-            _what(entry), _images(entry), backbone, size, format_bytes(entry.size), format_age(time.time() - entry.used)
-        )
+    for entry in entries:
+        side = f"{entry.metadata['size']} px" if "size" in entry.metadata else "–"
+        backbone, used = str(entry.metadata.get("backbone", "–")), format_age(time.time() - entry.used)
+        table.add_row(_entry_title(entry), _image_count(entry), backbone, side, format_bytes(entry.size), used)
     for name, paths in others.items():
         used = format_age(time.time() - max(path.stat().st_mtime for path in paths))
-        table.add_row(_OTHERS.get(name, name), "–", "–", "–", format_bytes(_size(paths)), used)
+        table.add_row(_SUBFOLDERS.get(name, name), "–", "–", "–", format_bytes(_total_size(paths)), used)
     if table.row_count:
         Console(highlight=False, markup=False, emoji=False).print(table)
 
 
-def _what(entry: CacheEntry) -> str:
-    """Say what an entry is about, and how far it is where it is not whole."""
-    about = entry.about
-    what = str(about.get("data", f"not described ({entry.path.stem[:8]}…)"))
-    if entry.whole:
-        return what
-    rows, images = about.get("rows", 0), about.get("images", 0)
-    return f"{what} (unfinished: {100 * rows // images if images else 0} %)"
-
-
-def _images(entry: CacheEntry) -> str:
-    images = entry.about.get("images")
-    return f"{images:,}" if isinstance(images, int) else "–"
-
-
-def _plain(entry: CacheEntry) -> dict[str, Any]:
-    about = {name: value for name, value in entry.about.items() if name not in ("used", "crc32")}
-    used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
-    return {**about, "path": str(entry.path), "bytes": entry.size, "used": used, "whole": entry.whole}
-
-
-def _told_removed(removed: Sequence[CacheEntry], quiet: bool = False) -> None:
-    from labelgap.core.system import format_bytes
-
-    for entry in () if quiet else removed:
-        print(f"removed   {_what(entry)}, {_images(entry)} images, {format_bytes(entry.size)}")
-    if len(removed) > 1 and not quiet:
+def _print_removed(removed: Sequence[CacheEntry]) -> None:
+    for entry in removed:
+        print(f"removed   {_entry_title(entry)}, {_image_count(entry)} images, {format_bytes(entry.size)}")
+    if len(removed) > 1:
         print(f"          {format_bytes(sum(entry.size for entry in removed))} in all")
 
 
-def _others(folder: Path) -> dict[str, list[Path]]:
-    """Return what the cache holds besides features, folder by folder."""
+def _entry_title(entry: CacheEntry) -> str:
+    """Return the data of an entry, and how much of it is computed where it is not complete."""
+    title = str(entry.metadata.get("data", f"no metadata ({entry.path.stem[:8]}…)"))
+    if entry.complete:
+        return title
+    rows, images = entry.metadata.get("rows", 0), entry.metadata.get("images", 0)
+    return f"{title} (unfinished: {100 * rows // images if images else 0} %)"
+
+
+def _image_count(entry: CacheEntry) -> str:
+    images = entry.metadata.get("images")
+    return f"{images:,}" if isinstance(images, int) else "–"
+
+
+def _entry_json(entry: CacheEntry) -> dict[str, Any]:
+    metadata = {name: value for name, value in entry.metadata.items() if name not in ("used", "crc32")}
+    used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
+    return {**metadata, "path": str(entry.path), "bytes": entry.size, "used": used, "complete": entry.complete}
+
+
+def _other_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of every subfolder but that of features."""
     from labelgap.core.cache import FEATURE_FOLDER
 
-    found = {path.name: path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER}
-    files = {name: [path for path in sorted(below.rglob("*")) if path.is_file()] for name, below in found.items()}
+    subfolders = [path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER]
+    files = {below.name: [path for path in sorted(below.rglob("*")) if path.is_file()] for below in subfolders}
     return {name: paths for name, paths in files.items() if paths}
 
 
-def _size(paths: Sequence[Path]) -> int:
+def _total_size(paths: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
 def _remove_old(paths: Sequence[Path], age: float) -> list[Path]:
-    gone = []
+    removed = []
     for path in paths:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime >= age:
                 path.unlink()
-                gone.append(path)
-    return gone
-
-
-def _count(number: int, one: str, several: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+                removed.append(path)
+    return removed

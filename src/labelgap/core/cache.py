@@ -1,76 +1,125 @@
-"""Where results that can be computed again are kept, and how much of the disk they may take."""
+"""The cache on disk: its folder, its size limit, its entries, and which of them are evicted.
+
+An entry is a data file ``KEY.npy`` and its metadata ``KEY.json``, which say what the data are and when they were last
+used. While it is written it is called ``KEY.partial``, and the process that writes it holds the lock ``KEY.lock``.
+Several processes may share the folder: a complete entry is never written to again.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import platformdirs
+from filelock import BaseFileLock, FileLock, Timeout
 
 from labelgap.core.errors import InputError
-from labelgap.core.files import make_folder, write_json
+from labelgap.core.files import make_folder, remove_partials, write_json
 from labelgap.core.system import free_disk_space, parse_bytes
 
 __all__ = [
+    "CacheEntry",
     "CacheLimit",
+    "DATA_SUFFIX",
     "FEATURE_FOLDER",
     "LIMIT_VARIABLE",
+    "PARTIAL_SUFFIX",
     "cache_folder",
     "cache_limit",
+    "clear_cache",
+    "entry_lock",
+    "evict",
     "folder_size",
+    "list_entries",
+    "mark_used",
+    "pin",
+    "read_metadata",
+    "remove_orphans",
     "set_cache_limit",
+    "utc_now",
+    "write_metadata",
 ]
 
 FEATURE_FOLDER: Final = "features"
-"""The folder of what networks made of images, below the cache's."""
+"""The subfolder of features, the only one with a size limit."""
 LIMIT_VARIABLE: Final = "LABELGAP_CACHE_LIMIT"
-_MOST: Final = 20_000_000_000
-_SHARE: Final = 0.1
+DATA_SUFFIX: Final = ".npy"
+PARTIAL_SUFFIX: Final = ".partial"
+_METADATA: Final = ".json"
+_LOCK: Final = ".lock"
+_MAX_LIMIT: Final = 20_000_000_000
+_DISK_SHARE: Final = 0.1
 _SETTINGS: Final = "settings.json"
-_NONE: Final = "none"
-_DEFAULT: Final = "default"
+_STALE: Final = 600.0
+"""Seconds after which a temporary file has no writer any more."""
+_PINNED: set[Path] = set()
 
 
 class CacheLimit(NamedTuple):
-    """How many bytes the features in the cache may take, None for as many as they like, and who says so."""
+    """How many bytes the features in the cache may take, None for no limit, and where the limit comes from."""
 
     bytes: int | None
     source: str
 
 
+@dataclass(frozen=True)
+class CacheEntry:
+    """One entry of the cache.
+
+    Attributes:
+        path: its data.
+        size: bytes on the disk.
+        used: when it was last used, in seconds since 1970.
+        metadata: what its writer stored about it; empty where that is lost.
+    """
+
+    path: Path
+    size: int
+    used: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is written."""
+        return self.path.suffix == DATA_SUFFIX
+
+
 def cache_folder() -> Path:
-    """Return the folder: ``$LABELGAP_CACHE``, or ``labelgap`` in the user's cache folder. It may not exist yet."""
-    given = os.environ.get("LABELGAP_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else (Path(base) if base else Path.home() / ".cache") / "labelgap"
+    """Return ``$LABELGAP_CACHE``, or ``labelgap`` in the user's cache folder. It may not exist yet."""
+    return Path(os.environ.get("LABELGAP_CACHE") or platformdirs.user_cache_path("labelgap", appauthor=False))
 
 
 def cache_limit() -> CacheLimit:
-    """Return the limit: ``$LABELGAP_CACHE_LIMIT``, what ``labelgap cache --limit`` has set, or what suits the disk.
+    """Return the limit: ``$LABELGAP_CACHE_LIMIT``, what ``labelgap cache --limit`` has set, or the default.
 
-    By default it is 20 GB, or a tenth of what the disk would have free without the cache, whichever is less.
+    The default is 20 GB, or a tenth of what the disk would have free without the cache, whichever is less.
     """
     folder = cache_folder()
-    if given := os.environ.get(LIMIT_VARIABLE):
-        return CacheLimit(_parsed(given, LIMIT_VARIABLE), LIMIT_VARIABLE)
+    if value := os.environ.get(LIMIT_VARIABLE):
+        return CacheLimit(_parse_limit(value, LIMIT_VARIABLE), LIMIT_VARIABLE)
     try:
         stored = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))["limit"]
         return CacheLimit(None if stored is None else int(stored), "labelgap cache --limit")
     except (OSError, ValueError, KeyError, TypeError):
         pass
     free = free_disk_space(folder)
-    if free is None:
-        return CacheLimit(_MOST, _DEFAULT)
-    return CacheLimit(min(_MOST, round(_SHARE * (free + folder_size(folder)))), _DEFAULT)
+    share = _MAX_LIMIT if free is None else round(_DISK_SHARE * (free + folder_size(folder)))
+    return CacheLimit(min(_MAX_LIMIT, share), "default")
 
 
 def set_cache_limit(text: str) -> CacheLimit:
-    """Keep a limit from now on: an amount such as "5GB", "none" for no limit, or "default"."""
+    """Store a limit: an amount such as "5GB", "none" for no limit, or "default"."""
     folder = cache_folder()
-    if text.strip().lower() == _DEFAULT:
+    if text.strip().lower() == "default":
         (folder / _SETTINGS).unlink(missing_ok=True)
     else:
-        limit = _parsed(text, "--limit")
+        limit = _parse_limit(text, "--limit")
         make_folder(folder)
         write_json(folder / _SETTINGS, {"limit": limit})
     return cache_limit()
@@ -81,17 +130,137 @@ def folder_size(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):  # another process has just removed it
                 total += (Path(parent) / name).lstat().st_size
-            except OSError:
-                continue  # somebody else has just removed it
     return total
 
 
-def _parsed(text: str, source: str) -> int | None:
-    if text.strip().lower() == _NONE:
+def list_entries(folder: Path) -> list[CacheEntry]:
+    """Return all entries of a folder, least recently used first."""
+    found = []
+    for path in _files(folder):
+        if path.suffix not in (DATA_SUFFIX, PARTIAL_SUFFIX) or path.name.startswith("."):
+            continue
+        with suppress(OSError):
+            status, metadata = path.stat(), read_metadata(path) or {}
+            beside = path.with_suffix(_METADATA)
+            size = status.st_size + (beside.stat().st_size if beside.exists() else 0)
+            found.append(CacheEntry(path, size, _last_used(metadata, status.st_mtime), metadata))
+    return sorted(found, key=lambda entry: (entry.used, entry.path.name))
+
+
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """Return the metadata of the data at ``path``; None where there are none that can be read."""
+    try:
+        metadata = json.loads(path.with_suffix(_METADATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return metadata if isinstance(metadata, dict) else None
+
+
+def write_metadata(path: Path, metadata: dict[str, Any]) -> None:
+    """Write the metadata of the data at ``path``, marked as used now unless they say otherwise."""
+    write_json(path.with_suffix(_METADATA), {"used": utc_now(), **metadata})
+
+
+def mark_used(path: Path, metadata: dict[str, Any]) -> None:
+    """Pin the data at ``path`` and store that they are used now; a read-only cache is used as it is."""
+    pin(path)
+    with suppress(OSError):
+        write_metadata(path, {**metadata, "used": utc_now()})
+
+
+def pin(path: Path) -> None:
+    """Keep this process from evicting the data at ``path``."""
+    _PINNED.add(path.absolute())
+
+
+def entry_lock(path: Path) -> BaseFileLock:
+    """Return the lock of the process that writes the data at ``path``; the system releases it when a process dies."""
+    return FileLock(path.with_suffix(_LOCK))
+
+
+def utc_now() -> str:
+    """Return the time as metadata store it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def evict(folder: Path, needed: int, limit: int | None) -> list[CacheEntry]:
+    """Remove the least recently used entries until ``needed`` more bytes fit the limit; return what was removed."""
+    remove_orphans(folder)
+    removed: list[CacheEntry] = []
+    size = folder_size(folder)
+    for entry in list_entries(folder) if limit is not None else ():
+        if size + needed <= (limit or 0):
+            break
+        if _remove_entry(entry):
+            size -= entry.size
+            removed.append(entry)
+    return removed
+
+
+def clear_cache(folder: Path, older_than: float = 0.0) -> tuple[list[CacheEntry], list[CacheEntry]]:
+    """Remove the entries that were not used for so many seconds; return those removed, and those still in use."""
+    remove_orphans(folder)
+    old = [entry for entry in list_entries(folder) if time.time() - entry.used >= older_than]
+    removed = [entry for entry in old if _remove_entry(entry)]
+    return removed, [entry for entry in old if entry not in removed]
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove what killed processes left: temporary files, metadata and locks without data, data without metadata."""
+    remove_partials(folder, _STALE)
+    for path in _files(folder):
+        data, partial = path.with_suffix(DATA_SUFFIX), path.with_suffix(PARTIAL_SUFFIX)
+        metadata = path.with_suffix(_METADATA)
+        if (path in (metadata, path.with_suffix(_LOCK)) and not (data.exists() or partial.exists())) or (
+            path == partial and not metadata.exists()
+        ):
+            _remove_unlocked(partial)
+
+
+def _remove_entry(entry: CacheEntry) -> bool:
+    """Remove an entry, unless this process uses it or any process writes it; return whether it is gone."""
+    if entry.path.absolute() in _PINNED:
+        return False
+    if not entry.complete:
+        return _remove_unlocked(entry.path)
+    with suppress(OSError):
+        entry.path.unlink(missing_ok=True)
+        entry.path.with_suffix(_METADATA).unlink(missing_ok=True)
+    return not entry.path.exists()
+
+
+def _remove_unlocked(partial: Path) -> bool:
+    """Remove the files of a partial entry that no process writes; return whether they are gone."""
+    lock = entry_lock(partial)
+    try:
+        with lock.acquire(blocking=False):
+            for suffix in (PARTIAL_SUFFIX, _METADATA, _LOCK):  # the lock last: whoever waits for it starts afresh
+                partial.with_suffix(suffix).unlink(missing_ok=True)
+    except (OSError, Timeout):
+        return False
+    return True
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _last_used(metadata: dict[str, Any], default: float) -> float:
+    try:
+        return datetime.fromisoformat(metadata["used"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return default
+
+
+def _parse_limit(text: str, source: str) -> int | None:
+    if text.strip().lower() == "none":
         return None
     try:
         return parse_bytes(text)
     except InputError as error:
-        raise InputError(f"{source}={text}: {error} Or '{_NONE}' for no limit.") from None
+        raise InputError(f"{source}={text}: {error} Or 'none' for no limit.") from None

@@ -50,7 +50,7 @@ class ReviewThumbnails:
 
     def __init__(self, review: Review, folder: Path | None = None) -> None:
         self.review = review
-        self.folder = folder or cache_folder() / "pictures"
+        self.folder = folder or cache_folder() / "thumbnails"
         self._gate = threading.BoundedSemaphore(_AT_ONCE)
 
     def get(self, image: int, side: int) -> bytes:

@@ -200,7 +200,7 @@ def _features(context: TrainingContext) -> dict[str, Tensor]:
                 device=context.device,
                 workers=context.workers,
                 advance=context.reporter.advance,
-                say=context.reporter.log,
+                log=context.reporter.log,
             )
             features[split.name] = torch.from_numpy(np.array(extracted)).to(context.device)
     if is_main_process():

@@ -1,10 +1,10 @@
-"""Processes that start at once: they are forked from one that has imported everything already. They can be killed."""
+"""Processes that start quickly, forked from one that has imported everything."""
 
 from __future__ import annotations
 
 import multiprocessing
 
-__all__ = ["FORKS"]
+__all__ = ["FORKSERVER"]
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.training.features.tiny_backbone"])
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["tests.training.features.tiny_backbone"])

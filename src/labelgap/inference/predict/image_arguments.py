@@ -27,8 +27,8 @@ def is_dataset_argument(text: str) -> bool:
     folders are called; ``folder=photos`` reads it as a folder per tag.
 
     Example:
-        >>> is_dataset_argument("tags.csv"), is_dataset_argument("folder=photos"), is_dataset_argument("photos/*.jpg"), is_dataset_argument("digits")
-        (True, True, False, True)
+        >>> [is_dataset_argument(text) for text in ("tags.csv", "folder=photos", "photos/*.jpg", "digits")]
+        [True, True, False, True]
     """
     path = Path(text).expanduser()
     if path.is_dir():

@@ -93,7 +93,7 @@ def _computed(
     with reporter.bar("features", sum(len(split) for split in data.splits)):
         for split in data.splits:
             computed = extract_features(
-                split.images, network, device=device, workers=workers, advance=reporter.advance, say=reporter.log
+                split.images, network, device=device, workers=workers, advance=reporter.advance, log=reporter.log
             )
             found[split.name] = torch.from_numpy(np.array(computed))
     return found
