@@ -24,7 +24,7 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import fit_calibration, platt_line
-from labelgap.audit.estimate import estimate_missing_from_scores
+from labelgap.audit.estimate import estimate_from_scores
 from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, train_folds
 from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
@@ -50,8 +50,8 @@ METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "gr": ({}, 1e-4),
 }
 """Options are the papers' for VOC; of the rates 1e-3 and 1e-4 the one with the better val mAP (docs/voc2012.md)."""
-TOGETHER = ("em", "role", "ll-r")
-OURS = "em"
+ENSEMBLE = ("em", "role", "ll-r")
+BEST_METHOD = "em"
 AGGREGATIONS: dict[str, dict[str, Any]] = {
     "images by exponential moving average (alpha 0.8)": {"method": "exponential_moving_average", "alpha": 0.8},
     "images by softmin (temperature 0.1)": {"method": "softmin", "temperature": 0.1},
@@ -88,7 +88,7 @@ def vectors(split: lg.Split | None) -> NDArray[Any]:
     return found
 
 
-def learning_of(data: lg.Dataset, labels: lg.LabelTable) -> FoldTrainingSetup:
+def training_setup(data: lg.Dataset, labels: lg.LabelTable) -> FoldTrainingSetup:
     assert data.val is not None
     features = {"train": vectors(data.train), "val": vectors(data.val)}
     fold = assign_folds(labels, 5, groups=equal_row_groups(features["train"]))
@@ -97,7 +97,7 @@ def learning_of(data: lg.Dataset, labels: lg.LabelTable) -> FoldTrainingSetup:
     )
 
 
-def settings_of(method: str) -> HeadConfig:
+def head_config(method: str) -> HeadConfig:
     options, rate = METHODS[method]
     return HeadConfig(method, options, rate, epochs=25, batch_size=16)
 
@@ -110,8 +110,8 @@ def audited(data: lg.Dataset, scorers: list[HeadScorer]) -> tuple[Matrix, str]:
     """Return the log-odds of all labels of train, and how many are estimated to be missing: at random, at most."""
     calibration, estimate = fit_calibration(sample_scores({"train": data.train.labels}, scorers))
     assert estimate is not None
-    told = f"{estimate.missing:,.0f} to {estimate.most:,.0f}"
-    return calibration.log_odds(np.stack([whole(scorer, data.train) for scorer in scorers])), told
+    text = f"{estimate.missing:,.0f} to {estimate.upper:,.0f}"
+    return calibration.log_odds(np.stack([whole(scorer, data.train) for scorer in scorers])), text
 
 
 def cleanlab_orders(scores: Matrix, labels: lg.LabelTable) -> dict[str, Matrix]:
@@ -122,19 +122,19 @@ def cleanlab_orders(scores: Matrix, labels: lg.LabelTable) -> dict[str, Matrix]:
     from cleanlab.multilabel_classification import get_label_quality_scores
     from cleanlab.multilabel_classification.rank import get_label_quality_scores_per_class
 
-    chance = np.clip(scores.astype(np.float64), 1e-12, 1 - 1e-12)
-    given = [np.flatnonzero(row == PRESENT).tolist() for row in labels.to_dense()]
-    by_label = get_label_quality_scores_per_class(given, chance)
+    probabilities = np.clip(scores.astype(np.float64), 1e-12, 1 - 1e-12)
+    present = [np.flatnonzero(row == PRESENT).tolist() for row in labels.to_dense()]
+    by_label = get_label_quality_scores_per_class(present, probabilities)
     found = {
         "labels, no aggregation (self-confidence)": -by_label,
         "labels, no aggregation, adjusted for classes": -get_label_quality_scores_per_class(
-            given, chance, adjust_pred_probs=True
+            present, probabilities, adjust_pred_probs=True
         ),
     }
     unknown = np.where(labels.to_dense() == UNKNOWN, by_label, np.inf)
     level = np.argsort(np.argsort(unknown, axis=1, kind="stable"), axis=1, kind="stable")
     for name, aggregation in AGGREGATIONS.items():
-        images = get_label_quality_scores(given, chance, aggregator_kwargs=aggregation)
+        images = get_label_quality_scores(present, probabilities, aggregator_kwargs=aggregation)
         place = np.argsort(np.argsort(images, kind="stable"), kind="stable")
         found[name] = -(level * len(place) + place[:, None])
     return found
@@ -176,9 +176,9 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
     unknown, table = Unknown(data.val), data.train.labels
     rows: dict[str, list[float]] = {}
     for scorer in scorers.values():
-        evidence = sample_scores({"train": table}, [scorer]).mapped(lambda logits: logits[0])
+        sample = sample_scores({"train": table}, [scorer]).map(lambda logits: logits[0])
         logits = whole(scorer, data.val)
-        for name, scores in ways(evidence, logits).items():
+        for name, scores in score_variants(sample, logits).items():
             rows.setdefault(name, []).append(100 * unknown.precision(scores))
     head = ["| AP on val | mean | " + " | ".join(scorers) + " |", "|---" * (len(scorers) + 2) + "|"]
     cells = {name: " | ".join(f"{value:.1f}" for value in (np.mean(values), *values)) for name, values in rows.items()}
@@ -186,21 +186,21 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
     return [*head, *(f"| {name} | {text} |" for name, text in cells.items()), "", *(f"| {line} |" for line in pooled)]
 
 
-def ways(evidence: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
+def score_variants(sample: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     """Return scores by name: one line for all classes or one for each, and offsets of several kinds."""
-    classes = evidence.classes
-    one = np.array(platt_line(evidence))
+    classes = sample.classes
+    one = np.array(platt_line(sample))
     odds = one[0] * logits + one[1]
-    each = np.array([platt_line(of_class(evidence, k)) for k in range(classes)])
+    each = np.array([platt_line(of_class(sample, k)) for k in range(classes)])
     own = each[:, 0] * logits + each[:, 1]
-    estimate = estimate_missing_from_scores(evidence)
+    estimate = estimate_from_scores(sample)
     assert estimate is not None
-    known = np.bincount(evidence.present_class, minlength=classes)
-    missing = np.log(np.maximum(estimate.obvious_first, 0.5) / known)
-    held_out = expit(each[evidence.present_class, 0] * evidence.present + each[evidence.present_class, 1])
-    labelled = np.bincount(evidence.present_class, weights=held_out, minlength=classes) / known
+    known = np.bincount(sample.present_class, minlength=classes)
+    missing = np.log(np.maximum(estimate.upper_by_class, 0.5) / known)
+    held_out = expit(each[sample.present_class, 0] * sample.present + each[sample.present_class, 1])
+    labelled = np.bincount(sample.present_class, weights=held_out, minlength=classes) / known
     elkan = np.log((1 - labelled) / labelled)
-    by_class = [np.sort(evidence.present[evidence.present_class == k]) for k in range(classes)]
+    by_class = [np.sort(sample.present[sample.present_class == k]) for k in range(classes)]
     ranks = np.stack([np.searchsorted(each, logits[:, k]) / len(each) for k, each in enumerate(by_class)], axis=1)
     return {
         "logits as they are": logits,
@@ -214,25 +214,23 @@ def ways(evidence: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     }
 
 
-def of_class(evidence: ScoreSample, number: int) -> ScoreSample:
-    mine = evidence.present_class == number
-    nothing = np.empty(0), np.empty(0, dtype=np.int64)
-    column = evidence.unknown[:, number : number + 1]
-    return ScoreSample(evidence.present[mine], np.zeros(int(mine.sum()), dtype=np.int64), *nothing, column)
+def of_class(sample: ScoreSample, number: int) -> ScoreSample:
+    mine = sample.present_class == number
+    empty = np.empty(0), np.empty(0, dtype=np.int64)
+    column = sample.unknown[:, number : number + 1]
+    return ScoreSample(sample.present[mine], np.zeros(int(mine.sum()), dtype=np.int64), *empty, column)
 
 
 def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matrix]:
     """Return the scores of three runs on val, put together in several ways."""
     assert data.val is not None
     odds = []
-    for scorer in (scorers[name] for name in TOGETHER):
-        slope, shift = platt_line(
-            sample_scores({"train": data.train.labels}, [scorer]).mapped(lambda logits: logits[0])
-        )
+    for scorer in (scorers[name] for name in ENSEMBLE):
+        slope, shift = platt_line(sample_scores({"train": data.train.labels}, [scorer]).map(lambda logits: logits[0]))
         odds.append(slope * whole(scorer, data.val) + shift)
     ranks = [np.argsort(np.argsort(each, axis=None), kind="stable").reshape(each.shape) for each in odds]
     return {
-        f"{' + '.join(TOGETHER)}, mean log-odds": np.mean(odds, axis=0),
+        f"{' + '.join(ENSEMBLE)}, mean log-odds": np.mean(odds, axis=0),
         "mean probability": np.mean([expit(each) for each in odds], axis=0),
         "mean rank": np.mean(ranks, axis=0),
     }
@@ -248,7 +246,7 @@ def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
         codes[place] = UNKNOWN
         codes[place, random.choice(np.flatnonzero(truth[place] != PRESENT))] = PRESENT
     labels = lg.LabelTable.from_dense(codes, data.classes)
-    scorers = train_folds(learning_of(data, labels), [settings_of(OURS)])
+    scorers = train_folds(training_setup(data, labels), [head_config(BEST_METHOD)])
     found = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).wrong
     wrong = np.isin(found.rows, rows)
     first, listed, swapped = int(wrong[: len(rows)].sum()), int(wrong.sum()), len(rows)
@@ -259,18 +257,18 @@ def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
 
 
 def estimates_at_random(data: lg.Dataset) -> list[str]:
-    """Return the table of estimates where each present label is known with the same chance, and no absent one."""
+    """Return the table of estimates where each present label is known with the same probability, and no absent one."""
     assert data.train.truth is not None
     truth = data.train.truth.to_dense()
     lines = ["| known | truly missing | if at random | up to |", "|---|---|---|---|"]
     for share in (0.8, 0.5, 0.2):
         shown = (truth == PRESENT) & (np.random.default_rng(0).random(truth.shape) < share)
         labels = lg.LabelTable.from_dense(np.where(shown, PRESENT, UNKNOWN), data.classes)
-        scorers = train_folds(learning_of(data, labels), [settings_of(OURS)])
+        scorers = train_folds(training_setup(data, labels), [head_config(BEST_METHOD)])
         estimate = fit_calibration(sample_scores({"train": labels}, scorers))[1]
         assert estimate is not None
         missing = int(((truth == PRESENT) & ~shown).sum())
-        lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} | {estimate.most:,.0f} |")
+        lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} | {estimate.upper:,.0f} |")
     return lines
 
 
@@ -281,17 +279,17 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--estimate", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     started = time.perf_counter()
-    data = open_data(given.features)
-    if given.estimate:
+    data = open_data(arguments.features)
+    if arguments.estimate:
         print("\n".join(estimates_at_random(data)))
         return
     unknown = Unknown(data.train)
-    trained = train_folds(learning_of(data, data.train.labels), [settings_of(name) for name in METHODS])
+    trained = train_folds(training_setup(data, data.train.labels), [head_config(name) for name in METHODS])
     scorers = dict(zip(METHODS, trained, strict=True))
     print(f"{len(METHODS)} methods, 5 folds: {time.perf_counter() - started:.0f} s", flush=True)
-    if given.variants:
+    if arguments.variants:
         print("\n".join(variants(data, scorers)))
         return
     print(f"{unknown.missing:,} labels are missing among {len(unknown.hits):,} unknown ones\n")
@@ -300,14 +298,14 @@ def main() -> None:
     estimates: dict[str, str] = {}
     for name in METHODS:
         scores[name], estimates[name] = audited(data, [scorers[name]])
-    both = " + ".join(TOGETHER)
-    scores[both], estimates[both] = audited(data, [scorers[name] for name in TOGETHER])
+    both = " + ".join(ENSEMBLE)
+    scores[both], estimates[both] = audited(data, [scorers[name] for name in ENSEMBLE])
     scores["plain AN scores"] = whole(scorers["an"], data.train)
-    scores[f"plain {OURS} scores"] = whole(scorers[OURS], data.train)
-    sources = {"plain AN": expit(scores["plain AN scores"]), f"our {OURS}": expit(scores[OURS])}
+    scores[f"plain {BEST_METHOD} scores"] = whole(scorers[BEST_METHOD], data.train)
+    sources = {"plain AN": expit(scores["plain AN scores"]), f"our {BEST_METHOD}": expit(scores[BEST_METHOD])}
     theirs: dict[str, list[str]] = {}
-    for source, chance in sources.items():
-        for name, values in cleanlab_orders(chance, data.train.labels).items():
+    for source, probabilities in sources.items():
+        for name, values in cleanlab_orders(probabilities, data.train.labels).items():
             scores[f"cleanlab on {source}: {name}"] = values
             theirs.setdefault(source, []).append(f"cleanlab on {source}: {name}")
     orders = {name: unknown.order(values) for name, values in scores.items()}
@@ -316,14 +314,14 @@ def main() -> None:
     best = {source: max(names, key=lambda name: unknown.precision(scores[name])) for source, names in theirs.items()}
     mine = [*METHODS, both]
     pairs = [(name, other) for name in mine for other in ("random", "plain AN scores")]
-    pairs += [(OURS, f"plain {OURS} scores"), (both, OURS)]
-    pairs += [(OURS, name) for names in theirs.values() for name in names]
-    print("\n" + "\n".join(compared(unknown, orders, pairs, given.draws)))
+    pairs += [(BEST_METHOD, f"plain {BEST_METHOD} scores"), (both, BEST_METHOD)]
+    pairs += [(BEST_METHOD, name) for names in theirs.values() for name in names]
+    print("\n" + "\n".join(compared(unknown, orders, pairs, arguments.draws)))
     print("\n" + wrong_labels(data))
     print(f"\n{time.perf_counter() - started:.0f} s")
     found = {name: recall_at_k(unknown.hits[orders[name]], unknown.missing) for name in orders}
     for label, other in (("random", "random"), ("plain_an", "plain AN scores"), ("cleanlab_on_an", best["plain AN"])):
-        print(f"ratio audit_{OURS}_found_1x_vs_{label} {found[OURS] / found[other]:.2f}")
+        print(f"ratio audit_{BEST_METHOD}_found_1x_vs_{label} {found[BEST_METHOD] / found[other]:.2f}")
 
 
 if __name__ == "__main__":

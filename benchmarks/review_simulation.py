@@ -1,6 +1,6 @@
 """How many reviewed labels make up for all that are missing? Train, audit, review, train again, on VOC 2012.
 
-    python benchmarks/review_simulation.py [FEATURES.npz] [--methods an-ls,gr,em] [--figure docs/images/review_simulation.png]
+    python benchmarks/review_simulation.py [FEATURES.npz] [--methods an-ls,gr,em] [--figure FIGURE.png]
 
 One positive of each training image is known. A simulated reviewer answers from the truth, in the order of an audit or
 at random; after each round a linear head on ResNet-50 features is trained anew. Of the learning rates 1e-3 and 1e-4 the
@@ -24,7 +24,7 @@ FIRST = 500
 RATES = (1e-3, 1e-4)
 
 
-def settings_of(method: str) -> list[HeadConfig]:
+def head_configs(method: str) -> list[HeadConfig]:
     options = {"alpha": 0.2} if method == "em" else {}
     return [HeadConfig(method, options, rate, epochs=25, batch_size=16) for rate in RATES]
 
@@ -63,33 +63,33 @@ def main() -> None:
     parser.add_argument("features", type=Path, nargs="?", default=FEATURES)
     parser.add_argument("--methods", default="an-ls,gr,em")
     parser.add_argument("--figure", type=Path, default=None)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     started = time.perf_counter()
-    data, methods = lg.load("features", given.features), given.methods.split(",")
+    data, methods = lg.load("features", arguments.features), arguments.methods.split(",")
     truth = data.train.truth
     assert truth is not None
     print("| method | order | reviewed | found | val mAP | test mAP |\n|---|---|---|---|---|---|", flush=True)
     curves: dict[str, dict[str, list[SimulationPoint]]] = {}
     ceilings: dict[str, float] = {}
     for method in methods:
-        whole = train_and_measure(data, settings_of(method), truth)
+        whole = train_and_measure(data, head_configs(method), truth)
         ceilings[method] = whole.test
         print(f"| {method} | all labels known | | | {100 * whole.val:.2f} | {100 * whole.test:.2f} |", flush=True)
         for order in ("audit", "random"):
 
-            def told(point: SimulationPoint, method: str = method, order: str = order) -> None:
+            def callback(point: SimulationPoint, method: str = method, order: str = order) -> None:
                 cells = [f"{point.reviewed:,}", f"{point.found:,}", f"{100 * point.val:.2f}", f"{100 * point.test:.2f}"]
                 print(f"| {method} | {order} | {' | '.join(cells)} |", flush=True)
 
-            points = simulate_review(data, settings_of(method), REVIEWS, order, told=told)
+            points = simulate_review(data, head_configs(method), REVIEWS, order, callback=callback)
             curves.setdefault(method, {})[order] = points
     for method, curve in curves.items():
         needed = {order: reviews_needed(points, ceilings[method]) for order, points in curve.items()}
         words = {order: "not reached" if count is None else f"{count:,.0f}" for order, count in needed.items()}
         print(f"\n{method}: reviewed labels to the mAP of all labels: {words['audit']}; at random: {words['random']}")
     print(f"\n{time.perf_counter() - started:.0f} s")
-    if given.figure is not None:
-        draw(given.figure, curves, ceilings)
+    if arguments.figure is not None:
+        draw(arguments.figure, curves, ceilings)
     for method, curve in curves.items():
         start, gap = curve["audit"][0].test, ceilings[method] - curve["audit"][0].test
         closed = {order: (points[2].test - start) / gap for order, points in curve.items()}

@@ -1,4 +1,4 @@
-"""Folds: every image once, copies together, classes shared out."""
+"""Folds: stratified by class, duplicates in one fold."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_an_image_without_a_known_positive_has_a_fold_too() -> None:
     assert np.bincount(fold).tolist() == [2, 2]
 
 
-@pytest.mark.parametrize(("folds", "message"), [(1, "two at least"), (9, "cannot be dealt to 9 folds")])
+@pytest.mark.parametrize(("folds", "message"), [(1, "two at least"), (9, "cannot be split into 9 folds")])
 def test_too_few_or_too_many_folds_are_refused(folds: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         assign_folds(single([0, 1] * 4, 2), folds)
 
 
 def test_copies_that_leave_fewer_groups_than_folds_are_refused() -> None:
-    with pytest.raises(InputError, match="2 images that are no copies"):
+    with pytest.raises(InputError, match="2 images that are not duplicates"):
         assign_folds(single([0] * 10, 1), folds=3, groups=np.array([0] * 5 + [1] * 5))
 
 

@@ -14,7 +14,7 @@ def table(seed: int, rows: int, classes: int) -> LabelTable:
     return LabelTable.from_dense(np.random.default_rng(seed).integers(-1, 2, size=(rows, classes)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 7))
 def test_the_jth_unknown_label_of_a_row_is_found(seed: int, rows: int, classes: int) -> None:
     made = table(seed, rows, classes)
@@ -23,7 +23,7 @@ def test_the_jth_unknown_label_of_a_row_is_found(seed: int, rows: int, classes: 
     assert nth_unknown(made, row, place).tolist() == column.tolist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(0, 60))
 def test_what_is_drawn_is_unknown_and_nothing_is_drawn_twice(seed: int, count: int) -> None:
     tables = [table(seed, 7, 5), table(seed + 1, 3, 5)]

@@ -133,7 +133,7 @@ def test_a_hundred_thousand_candidates_open_within_a_few_seconds_and_megabytes(t
 
 @pytest.mark.parametrize(
     ("about", "message"),
-    [({**ABOUT, "format": 2}, "format 2"), ([], "does not say"), ("x", "does not say"), (None, "does not say")],
+    [({**ABOUT, "format": 2}, "format 2"), ([], "no metadata"), ("x", "no metadata"), (None, "no metadata")],
 )
 def test_a_file_that_is_not_of_this_format_is_refused(tmp_path: Path, about: object, message: str) -> None:
     write(tmp_path / "a.parquet", ranked(1), about)

@@ -14,7 +14,7 @@ from labelgap.audit.fold_heads import HeadConfig
 from labelgap.core.errors import InputError
 from labelgap.studies.review_simulation import simulate_review, train_and_measure
 
-SETTINGS = [HeadConfig("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
+CONFIGS = [HeadConfig("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +27,23 @@ def test_an_audit_finds_more_than_chance_and_everything_reviewed_is_the_ceiling(
     assert truth is not None
     unknown = data.train.labels.counts().total[2]
     missing = truth.counts().total[0] - data.train.labels.counts().total[0]
-    told: list[int] = []
+    called: list[int] = []
     audited = simulate_review(
-        data, SETTINGS, (60, 150, unknown), folds=3, told=lambda point: told.append(point.reviewed)
+        data, CONFIGS, (60, 150, unknown), folds=3, callback=lambda point: called.append(point.reviewed)
     )
-    random = simulate_review(data, SETTINGS, (60, 150), "random")
-    assert [point.reviewed for point in audited] == told == [0, 60, 150, unknown]
+    random = simulate_review(data, CONFIGS, (60, 150), "random")
+    assert [point.reviewed for point in audited] == called == [0, 60, 150, unknown]
     assert audited[0] == random[0] and audited[0].found == 0
     assert audited[1].found > 1.5 * random[1].found and audited[2].found > 1.3 * random[2].found
     assert audited[3].found == missing
-    whole = train_and_measure(data, SETTINGS, truth)
+    whole = train_and_measure(data, CONFIGS, truth)
     assert audited[3].test == pytest.approx(whole.test, abs=1e-6)
-    assert all(point.settings in SETTINGS and 0 < point.test <= 1 for point in audited)
+    assert all(point.config in CONFIGS and 0 < point.test <= 1 for point in audited)
 
 
 def test_the_same_seed_gives_the_same_loop(data: lg.Dataset) -> None:
-    assert simulate_review(data, SETTINGS, (40,), folds=2, seed=3) == simulate_review(
-        data, SETTINGS, (40,), folds=2, seed=3
+    assert simulate_review(data, CONFIGS, (40,), folds=2, seed=3) == simulate_review(
+        data, CONFIGS, (40,), folds=2, seed=3
     )
 
 
@@ -61,11 +61,11 @@ def test_what_cannot_be_simulated_is_refused(
     data: lg.Dataset, changed: dict[str, Any], reviews: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        simulate_review(replace(data, **changed), SETTINGS, reviews)
+        simulate_review(replace(data, **changed), CONFIGS, reviews)
 
 
 def test_without_the_truth_or_features_nobody_can_answer(data: lg.Dataset, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="full labels of train"):
-        simulate_review(replace(data, train=replace(data.train, truth=None)), SETTINGS, (5,))
+        simulate_review(replace(data, train=replace(data.train, truth=None)), CONFIGS, (5,))
     with pytest.raises(InputError, match="heads on features"):
-        simulate_review(lg.load("digits", train=10, val=5, test=5), SETTINGS, (5,))
+        simulate_review(lg.load("digits", train=10, val=5, test=5), CONFIGS, (5,))

@@ -1,21 +1,21 @@
-r"""How many labels are missing, before anybody has looked: an estimate, and the assumption that it stands on.
+r"""How many labels are missing, estimated from scores before a review, and the assumption behind the estimate.
 
-**If tags are missing at random**, a label that nobody gave is as easy to find as one that somebody gave. Then, among
-the labels that score as high as the surest quarter of a class's known ones, nearly all are there, and so is that
-quarter of the missing ones. With :math:`u` unknown labels at or above a cut that a share :math:`r` of the known present
-ones reach, all scored by models that have not seen them,
+**If tags are missing at random**, missing labels score as high as known present ones. Then nearly all labels that score
+as high as the top quarter of a class's known present labels are present, and a quarter of the missing labels score that
+high. Let :math:`u` be the number of unknown labels at or above a cut, and :math:`r` the share of the known present
+labels at or above it, all with out-of-fold scores. Then
 
 .. math:: m = \frac{u\,p}{r}, \qquad
           p = \frac{\text{known present at or above}}{\text{known present and known absent at or above}}
 
-are missing; where no absent label is known, :math:`p = 1`.
+labels are missing; where no absent label is known, :math:`p = 1`.
 
-**If the obvious tags were given first**, missing ones score lower than known ones, and high up there are few of them.
-Cut lower, where recall² / share taken is highest (Lee and Liu, as ``metrics.thresholds`` does where only positives are
-known), the same formula gives more: there are more missing ones above that cut, and false alarms too. It is what class
-offsets are made of (``calibration``), and told beside the estimate as what the number may come up to.
+**If annotators tagged the obvious labels first**, missing labels score lower than known ones, and few of them score
+high. At a lower cut, where recall² / share taken is largest (Lee and Liu, as in ``metrics.thresholds`` where only
+positives are known), the same formula gives a larger number: more missing labels are above that cut, and false
+positives too. The class offsets of ``calibration`` use it, and the command shows it as an upper value.
 
-No interval is given, since none could be right: after a review of random candidates there is one.
+There is no interval: only a review of random candidates supports one.
 
 Reference: Lee & Liu, "Learning with positive and unlabeled examples using weighted logistic regression", ICML 2003.
 """
@@ -32,12 +32,11 @@ from numpy.typing import NDArray
 from labelgap.audit.score_sample import ScoreSample
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ASSUMPTION", "FEWEST", "MissingEstimate", "cut_points", "estimate_missing_from_scores"]
+__all__ = ["ASSUMPTION", "MissingEstimate", "cut_points", "estimate_from_scores"]
 
-FEWEST: Final = MIN_PRESENT
-CUTS: Final = 256
-QUARTER: Final = 0.25
-ASSUMPTION: Final = "tags are missing at random: one that nobody gave is as easy to find as one that somebody gave"
+MAX_CUTS: Final = 256
+TOP_SHARE: Final = 0.25
+ASSUMPTION: Final = "tags are missing at random"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,60 +45,60 @@ class MissingEstimate:
 
     Attributes:
         by_class: ``(K,)`` if tags are missing at random; 0 where a class is not counted.
-        obvious_first: ``(K,)`` what it may come up to if the obvious tags were given first.
-        counted: ``(K,)`` whether a class has enough known labels to tell, five present ones.
+        upper_by_class: ``(K,)`` if the obvious labels were tagged first.
+        counted: ``(K,)`` whether a class has enough known present labels, five.
         known: known present labels of those classes.
-        found: the surest quarter of them.
-        taken: unknown labels that score as high.
+        known_above_cut: the top quarter of them.
+        unknown_above_cut: unknown labels that score as high.
     """
 
     by_class: NDArray[np.float64]
-    obvious_first: NDArray[np.float64]
+    upper_by_class: NDArray[np.float64]
     counted: NDArray[np.bool_]
     known: int
-    found: int
-    taken: float
+    known_above_cut: int
+    unknown_above_cut: float
 
     @property
     def missing(self) -> float:
-        """Missing labels of all classes that are counted, if tags are missing at random."""
+        """Missing labels of all counted classes, if tags are missing at random."""
         return float(self.by_class.sum())
 
     @property
-    def most(self) -> float:
-        """What it may come up to if the obvious tags were given first; not less than ``missing``."""
-        return max(float(self.obvious_first.sum()), self.missing)
+    def upper(self) -> float:
+        """Missing labels if the obvious ones were tagged first; at least ``missing``."""
+        return max(float(self.upper_by_class.sum()), self.missing)
 
-    def as_json(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Return what is written with the candidates."""
-        each = {name: round(float(self.by_class[k]), 1) for k, name in enumerate(classes) if self.counted[k]}
+    def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the metadata for ``candidates.parquet``."""
+        by_class = {name: round(float(self.by_class[k]), 1) for k, name in enumerate(classes) if self.counted[k]}
         return {
             "missing": round(self.missing),
             "assumption": ASSUMPTION,
-            "if_obvious_first": round(self.most),
+            "upper": round(self.upper),
             "interval": None,
             "known": self.known,
-            "surest_known": self.found,
-            "unknown_as_sure": round(self.taken),
+            "known_above_cut": self.known_above_cut,
+            "unknown_above_cut": round(self.unknown_above_cut),
             "classes": int(self.counted.sum()),
-            "missing_per_class": each,
+            "missing_per_class": by_class,
         }
 
 
-def cut_points(scores: ScoreSample, most: int = CUTS) -> NDArray[np.float64]:
-    """Return where each class may be cut: at its known present labels, or at evenly spaced ones of many.
+def cut_points(scores: ScoreSample, max_cuts: int = MAX_CUTS) -> NDArray[np.float64]:
+    """Return possible cuts of each class: the scores of its known present labels, or evenly spaced ones of them.
 
     Args:
-        scores: of one model, or of several put together.
-        most: cuts of a class.
+        scores: of one model, or the mean of several.
+        max_cuts: of a class.
 
     Returns:
         ``(K, G)``, ascending, inf where a class has fewer.
     """
     by_class = _by_class(scores.present, scores.present_class, scores.classes)
-    points = [np.unique(values) if len(values) >= FEWEST else values[:0] for values in by_class]
+    points = [np.unique(values) if len(values) >= MIN_PRESENT else values[:0] for values in by_class]
     points = [
-        values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).round().astype(np.int64)]
+        values if len(values) <= max_cuts else values[np.linspace(0, len(values) - 1, max_cuts).round().astype(int)]
         for values in points
     ]
     cuts = np.full((scores.classes, max(map(len, points), default=0)), np.inf)
@@ -108,15 +107,17 @@ def cut_points(scores: ScoreSample, most: int = CUTS) -> NDArray[np.float64]:
     return cuts
 
 
-def estimate_missing_from_scores(
-    scores: ScoreSample, cuts: NDArray[np.float64] | None = None, taken: NDArray[np.integer[Any]] | None = None
+def estimate_from_scores(
+    scores: ScoreSample,
+    cuts: NDArray[np.float64] | None = None,
+    unknown_above: NDArray[np.integer[Any]] | None = None,
 ) -> MissingEstimate | None:
-    """Estimate how many labels are missing; see the head of this file.
+    """Estimate how many labels are missing; the formula is in the module's docstring.
 
     Args:
         scores: any that rank the images of a class.
-        cuts: ``(K, G)`` where classes may be cut; ``cut_points`` when not given.
-        taken: ``(K, G)`` unknown labels at or above the cuts; counted in the sample when not given.
+        cuts: ``(K, G)`` possible cuts; ``cut_points`` when None.
+        unknown_above: ``(K, G)`` unknown labels at or above the cuts; counted in the sample when None.
 
     Returns:
         None where no class has five known present labels.
@@ -124,55 +125,61 @@ def estimate_missing_from_scores(
     Example:
         >>> unknown = np.array([[0.9], [0.7], [0.2], [0.1], [0.1], [0.0]])
         >>> present = np.array([0.9, 0.8, 0.8, 0.7, 0.1])
-        >>> nothing = np.empty(0), np.empty(0, np.int64)
-        >>> made = estimate_missing_from_scores(ScoreSample(present, np.zeros(5, np.int64), *nothing, unknown))
-        >>> round(made.missing, 2), made.most
+        >>> empty = np.empty(0), np.empty(0, np.int64)
+        >>> estimate = estimate_from_scores(ScoreSample(present, np.zeros(5, np.int64), *empty, unknown))
+        >>> round(estimate.missing, 2), estimate.upper
         (1.67, 2.5)
     """
     cuts = cut_points(scores) if cuts is None else cuts
     classes = scores.classes
     present = _by_class(scores.present, scores.present_class, classes)
     absent = _by_class(scores.absent, scores.absent_class, classes)
-    sure, lower, counted = np.zeros(classes), np.zeros(classes), np.zeros(classes, dtype=np.bool_)
-    known, found, reached = 0, 0, 0.0
+    missing, upper, counted = np.zeros(classes), np.zeros(classes), np.zeros(classes, dtype=np.bool_)
+    known, known_above_cut, unknown_above_cut = 0, 0, 0.0
     for number in range(classes):
         points = cuts[number][np.isfinite(cuts[number])]
         if not len(points):
             continue
-        unknown = _sampled(scores, number, points) if taken is None else taken[number, : len(points)].astype(float)
-        made = _Cuts(points, present[number], absent[number], unknown)
-        at, best = made.surest(), made.best()
-        counted[number], sure[number], lower[number] = True, made.missing(at), made.missing(best)
-        known, found, reached = known + made.known, found + int(made.found[at]), reached + float(unknown[at])
-    return MissingEstimate(sure, lower, counted, known, found, reached) if counted.any() else None
+        if unknown_above is None:
+            unknown = _unknown_above(scores, number, points)
+        else:
+            unknown = unknown_above[number, : len(points)].astype(float)
+        at = _ClassCuts(points, present[number], absent[number], unknown)
+        top = at.top_share()
+        counted[number], missing[number], upper[number] = True, at.missing(top), at.missing(at.best())
+        known, known_above_cut = known + at.known, known_above_cut + int(at.present[top])
+        unknown_above_cut += float(unknown[top])
+    if not counted.any():
+        return None
+    return MissingEstimate(missing, upper, counted, known, known_above_cut, unknown_above_cut)
 
 
-class _Cuts:
-    """What lies at or above the cuts of a class, which are ascending; as are the scores of its known labels."""
+class _ClassCuts:
+    """Counts of labels at or above the cuts of a class; cuts and scores are ascending."""
 
     def __init__(
         self, points: NDArray[Any], present: NDArray[Any], absent: NDArray[Any], unknown: NDArray[np.float64]
     ) -> None:
         self.known, self.unknown = len(present), unknown
-        self.found, self.false = (len(values) - np.searchsorted(values, points) for values in (present, absent))
+        self.present, self.absent = (len(values) - np.searchsorted(values, points) for values in (present, absent))
 
-    def surest(self) -> int:
-        """Return the highest cut that a quarter of the known labels reach."""
-        return int(np.flatnonzero(self.found >= QUARTER * self.known)[-1])
+    def top_share(self) -> int:
+        """Return the highest cut that a quarter of the known present labels reach."""
+        return int(np.flatnonzero(self.present >= TOP_SHARE * self.known)[-1])
 
     def best(self) -> int:
-        """Return the cut with the highest recall² / share taken; of equals the highest."""
-        merit = self.found.astype(np.float64) ** 2 / (self.found + self.false + self.unknown)
+        """Return the cut with the largest recall² / share taken; the highest of equals."""
+        merit = self.present.astype(np.float64) ** 2 / (self.present + self.absent + self.unknown)
         return len(merit) - 1 - int(np.argmax(merit[::-1]))
 
-    def missing(self, place: int) -> float:
-        """Return how many labels are missing, from what lies above a cut."""
-        hits = float(self.found[place])
-        return float(self.unknown[place]) * hits / (hits + float(self.false[place])) * self.known / hits
+    def missing(self, cut: int) -> float:
+        """Return how many labels are missing, by the counts above a cut."""
+        present = float(self.present[cut])
+        return float(self.unknown[cut]) * present / (present + float(self.absent[cut])) * self.known / present
 
 
-def _sampled(scores: ScoreSample, number: int, points: NDArray[Any]) -> NDArray[np.float64]:
-    """Return how many unknown labels of a class are at or above points, from the sample."""
+def _unknown_above(scores: ScoreSample, number: int, points: NDArray[Any]) -> NDArray[np.float64]:
+    """Return how many unknown labels of a class are at or above points, extrapolated from the sample."""
     column = np.sort(scores.unknown[:, number])
     unknown = column[: len(column) - int(np.isnan(column).sum())]
     return scores.scale * (len(unknown) - np.searchsorted(unknown, points)).astype(np.float64)

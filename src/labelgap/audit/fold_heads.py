@@ -1,7 +1,7 @@
-"""Out-of-fold heads: for each fold, linear heads on fixed features that have not seen the labels of its images.
+"""Out-of-fold heads: for each fold, linear heads on fixed features, trained on the images of the other folds.
 
-The features are those of the backbone as it came, *not* as the run left it: a network that was trained on the labels
-has them in its features, so that folds of heads on top would hide nothing.
+The features are those of the backbone before training. A network that was trained on the labels carries them in its
+features, so heads on top of it would not be out-of-fold.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from labelgap.core.system import available_memory
 from labelgap.labels import LabelTable
 from labelgap.training.config.defaults import defaults_for
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["FoldTrainingSetup", "HeadConfig", "train_folds"]
+__all__ = ["FoldTrainingSetup", "HeadConfig", "group_configs", "train_folds", "train_group"]
 
-SHARE: Final = 0.25
-"""How much of the free memory the features that a fold learns from may take."""
+MEMORY_SHARE: Final = 0.25
+"""The share of the free memory that the training features of a fold may take."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class HeadConfig:
     """How the heads of one run are trained.
 
     Attributes:
-        method: the objective's name.
-        options: of the objective.
+        method: name of the loss.
+        options: of the loss.
         lr: learning rate.
         epochs: how many.
         batch_size: images per step.
-        seed: of the first weights.
+        seed: of the initial weights.
         stop_below: see ``RunConfig``.
-        optimiser: "adam" or "sgd", with its momentum and so on.
+        optimizer: "adam" or "sgd", with its momentum and so on.
     """
 
     method: str
@@ -55,26 +55,26 @@ class HeadConfig:
     optimizer: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig) -> HeadConfig:
-        """Take the settings of a run's linear head; those that suit one where the run has trained its network alone."""
-        plain: dict[str, Any] = {"method": config.method, "options": dict(config.options), "seed": config.seed}
+    def from_run(cls, config: RunConfig) -> HeadConfig:
+        """Return the configuration of a run's linear head; the defaults of one if the run has no linear phase."""
+        common: dict[str, Any] = {"method": config.method, "options": dict(config.options), "seed": config.seed}
         if config.protocol == "linear":
             names = ("optimizer", "momentum", "nesterov", "weight_decay")
             optimizer = tuple((name, getattr(config, name)) for name in names)
             own = {name: getattr(config, name) for name in ("lr", "epochs", "batch_size", "stop_below")}
-            return cls(**plain, **own, optimizer=optimizer)
+            return cls(**common, **own, optimizer=optimizer)
         linear = None if config.linear is None else config.linear.model_dump()
-        usual = linear or {name: defaults_for("linear", True)[name] for name in ("lr", "epochs", "batch_size")}
-        return cls(**plain, **usual)
+        defaults = defaults_for("linear", True)
+        return cls(**common, **(linear or {name: defaults[name] for name in ("lr", "epochs", "batch_size")}))
 
-    def alike(self) -> tuple[Any, ...]:
-        """Return what two heads must have in common to be trained together."""
+    def group_key(self) -> tuple[Any, ...]:
+        """Return the settings that heads trained together must share."""
         return self.epochs, self.batch_size, self.stop_below, self.optimizer
 
 
 @dataclass(frozen=True, eq=False)
 class FoldTrainingSetup:
-    """What heads learn from.
+    """Features, labels and folds that heads are trained on.
 
     Attributes:
         features: split → ``(N, D)``; train, and val where epochs are chosen on it.
@@ -82,8 +82,8 @@ class FoldTrainingSetup:
         fold: ``(N,)`` of every row of train.
         selection: how the epoch is chosen.
         device: where to train.
-        seed: of the order of the images, and of the rows where not all are learned from.
-        rows: of train that a fold learns from at most; as many as a quarter of the memory holds when None.
+        seed: of the order of the images, and of the rows where a fold does not use all of them.
+        max_rows: training rows of a fold; as many as a quarter of the free memory holds when None.
     """
 
     features: Mapping[str, NDArray[Any]]
@@ -92,77 +92,93 @@ class FoldTrainingSetup:
     selection: Selection
     device: torch.device
     seed: int = 0
-    rows: int | None = None
+    max_rows: int | None = None
 
     @property
     def folds(self) -> int:
         """How many there are."""
         return int(self.fold.max()) + 1
 
-    def learned(self, fold: int) -> NDArray[np.int64]:
-        """Return the rows that a fold's heads learn from: those of the other folds, or a random part of them."""
+    def training_rows(self, fold: int) -> NDArray[np.int64]:
+        """Return the rows that a fold's heads are trained on: those of the other folds, or a random part of them."""
         others = np.flatnonzero(self.fold != fold)
-        most = self.rows
-        if most is None:
+        limit = self.max_rows
+        if limit is None:
             free = available_memory()
-            most = len(others) if free is None else int(SHARE * free / (4 * self.features["train"].shape[1]))
-        if len(others) <= most:
+            limit = len(others) if free is None else int(MEMORY_SHARE * free / (4 * self.features["train"].shape[1]))
+        if len(others) <= limit:
             return others
-        return np.sort(numpy_generator(self.seed, "learned", fold).permutation(others)[: max(most, 1)])
+        return np.sort(numpy_generator(self.seed, "learned", fold).permutation(others)[: max(limit, 1)])
 
 
 def train_folds(
-    learning: FoldTrainingSetup, settings: Sequence[HeadConfig], advance: Callable[[int], None] = lambda count: None
+    setup: FoldTrainingSetup, configs: Sequence[HeadConfig], advance: Callable[[int], None] = lambda count: None
 ) -> list[HeadScorer]:
-    """Train the heads of several runs for each fold, those together that can be, and return a scorer for each run.
+    """Train the heads of several runs for each fold, and return a scorer for each run.
 
     Args:
-        learning: what to learn from.
-        settings: of each run.
-        advance: told about each fold that is done, once for each group of runs that are trained together.
+        setup: what to train on.
+        configs: one for each run; those with the same group key are trained together.
+        advance: called with 1 after each fold of each group.
     """
-    classes, width = len(learning.labels.classes), learning.features["train"].shape[1]
-    weight = np.empty((len(settings), learning.folds, classes, width), dtype=np.float32)
-    bias = np.empty((len(settings), learning.folds, classes), dtype=np.float32)
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for number, each in enumerate(settings):
-        groups.setdefault(each.alike(), []).append(number)
-    for fold in range(learning.folds):
-        rows = learning.learned(fold)
-        features, labels = _tensor(learning.features["train"][rows]), learning.labels.select(rows)
-        for members in groups.values():
-            together = [settings[number] for number in members]
-            for number, result in zip(members, _train(learning, features, labels, together, fold), strict=True):
+    classes, width = len(setup.labels.classes), setup.features["train"].shape[1]
+    weight = np.empty((len(configs), setup.folds, classes, width), dtype=np.float32)
+    bias = np.empty((len(configs), setup.folds, classes), dtype=np.float32)
+    for fold in range(setup.folds):
+        rows = setup.training_rows(fold)
+        train = {"train": setup.features["train"][rows]}
+        for group in group_configs(configs):
+            results = train_group(
+                {**setup.features, **train},
+                setup.labels.select(rows),
+                [configs[number] for number in group],
+                setup.selection,
+                order_seed=derive_seed(setup.seed, "audit", fold),
+                device=setup.device,
+            )
+            for number, result in zip(group, results, strict=True):
+                if result.failed is not None:
+                    raise RunError(f"{result.plan} on fold {fold + 1}: {result.failed}.")
                 weight[number, fold], bias[number, fold] = result.weight, result.bias
             advance(1)
     return [
-        HeadScorer(learning.features, learning.fold, weight[number], bias[number], learning.device)
-        for number in range(len(settings))
+        HeadScorer(setup.features, setup.fold, weight[number], bias[number], setup.device)
+        for number in range(len(configs))
     ]
 
 
-def _train(
-    learning: FoldTrainingSetup, features: torch.Tensor, labels: LabelTable, together: Sequence[HeadConfig], fold: int
-) -> list[Any]:
-    first, chosen = together[0], learning.selection
-    plans = [HeadPlan(each.method, each.options, each.lr, labels, seed=each.seed) for each in together]
-    results = train_heads(
-        features,
-        plans,
+def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:
+    """Return the numbers of the configurations that can be trained together."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, config in enumerate(configs):
+        groups.setdefault(config.group_key(), []).append(number)
+    return list(groups.values())
+
+
+def train_group(
+    features: Mapping[str, NDArray[Any]],
+    labels: LabelTable,
+    configs: Sequence[HeadConfig],
+    selection: Selection,
+    *,
+    order_seed: int,
+    device: torch.device,
+) -> list[HeadResult]:
+    """Train heads of one group on the features of train, each to the epoch that ``selection`` chooses on val."""
+    first = configs[0]
+    return train_heads(
+        _tensor(features["train"]),
+        [HeadPlan(config.method, config.options, config.lr, labels, seed=config.seed) for config in configs],
         epochs=first.epochs,
         batch_size=first.batch_size,
-        order_seed=derive_seed(learning.seed, "audit", fold),
-        val_features=None if chosen.labels is None else _tensor(learning.features["val"]),
-        val_labels=chosen.labels,
-        select=chosen.rule,
+        order_seed=order_seed,
+        val_features=None if selection.labels is None else _tensor(features["val"]),
+        val_labels=selection.labels,
+        select=selection.rule,
         stop_below=first.stop_below,
-        device=learning.device,
+        device=device,
         **dict(first.optimizer),
     )
-    for result in results:
-        if result.failed is not None:
-            raise RunError(f"{result.plan} on fold {fold + 1}: {result.failed}.")
-    return results
 
 
 def _tensor(features: NDArray[Any]) -> torch.Tensor:

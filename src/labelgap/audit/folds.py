@@ -1,7 +1,6 @@
-"""Which images are scored by a model that has not seen their labels: folds, with copies of an image in one of them.
+"""Folds for out-of-fold scores: stratified by class, with duplicates of an image in one fold.
 
-A model that has seen the twin of a picture has seen the label of both, so twins stay together. Classes are shared out:
-in the order of each image's rarest known class, images are dealt to the folds like cards.
+A model that has seen a duplicate of an image has seen its label, so duplicates share a fold.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ def assign_folds(
 ) -> NDArray[np.int64]:
     """Return the fold of every row.
 
-    Groups are put in the order of the rarest class that is known to be present in them, at random within it, and dealt
-    out in turn. So every class is shared out as evenly as the others allow, in no more time than it takes to sort.
+    Groups are sorted by the rarest class that is known to be present in them, in random order within a class, and
+    assigned to the folds in turn. So every class is spread as evenly as the others allow, at the cost of one sort.
 
     Args:
         labels: N rows.
-        folds: how many, two at least; each gets a row at least where there are as many groups.
-        seed: of the order among equals.
-        groups: ``(N,)`` whole numbers, the same for rows that stay together; each alone when not given.
+        folds: how many, two at least.
+        seed: of the random order.
+        groups: ``(N,)`` integers, equal for rows that share a fold; each row is its own group when None.
 
     Returns:
         ``(N,)`` from 0 to ``folds`` - 1.
@@ -45,45 +44,44 @@ def assign_folds(
         >>> sorted(fold[:4].tolist()), sorted(fold[4:].tolist())
         ([0, 0, 1, 1], [0, 1])
     """
-    unit = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    units = int(unit.max(initial=-1)) + 1
+    group = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    count = int(group.max(initial=-1)) + 1
     if folds < 2:
         raise InputError(f"{folds} folds: two at least, so that every image is scored by a model that has not seen it.")
-    if units < folds:
-        raise InputError(f"{units} images that are no copies of one another cannot be dealt to {folds} folds.")
+    if count < folds:
+        raise InputError(f"{count} images that are not duplicates of one another cannot be split into {folds} folds.")
     present = labels.values == PRESENT
-    count = np.bincount(labels.columns[present], minlength=len(labels.classes))
-    place = np.empty(len(labels.classes) + 1, dtype=np.int64)
-    place[np.argsort(count, kind="stable")] = np.arange(len(labels.classes))
-    place[-1] = len(labels.classes)
-    rarest = np.full(units, place[-1])
-    np.minimum.at(rarest, unit[labels.rows[present]], place[labels.columns[present]])
-    order = np.lexsort((numpy_generator(seed, "folds").random(units), rarest))
-    fold = np.empty(units, dtype=np.int64)
-    fold[order] = np.arange(units) % folds
-    return fold[unit]
+    frequency = np.bincount(labels.columns[present], minlength=len(labels.classes))
+    rarity = np.empty(len(labels.classes), dtype=np.int64)
+    rarity[np.argsort(frequency, kind="stable")] = np.arange(len(labels.classes))
+    rarest = np.full(count, len(labels.classes))
+    np.minimum.at(rarest, group[labels.rows[present]], rarity[labels.columns[present]])
+    order = np.lexsort((numpy_generator(seed, "folds").random(count), rarest))
+    fold = np.empty(count, dtype=np.int64)
+    fold[order] = np.arange(count) % folds
+    return fold[group]
 
 
 def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """Return a number per image of a split, the same for copies of one another.
+    """Return a number per image of a split, equal for duplicates.
 
-    Photos are compared as they were when the data were read: by their bytes and by their looks, unless that was
-    switched off there. Of other data, images with exactly the same features are copies.
+    Image files are compared as the reader of the data compares them: by content and by appearance, or as its option
+    ``duplicates`` says. Other images are duplicates if their features are equal.
 
     Args:
         data: the data set.
         split: by name.
-        features: ``(N, D)``, where there are any.
+        features: ``(N, D)``, if any.
     """
     images = data.split(split).images
     if isinstance(images, FileImages):
-        which = str(data.recipe.get("options", {}).get("duplicates") or "near")
-        return cluster_ids(find_duplicates(images, scan_images(images), which), len(images))
+        mode = str(data.recipe.get("options", {}).get("duplicates") or "near")
+        return cluster_ids(find_duplicates(images, scan_images(images), mode), len(images))
     return np.arange(len(images)) if features is None else equal_row_groups(features)
 
 
 def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
-    """Return a number per row, the same for rows that are equal to the last bit.
+    """Return a number per row, equal for rows that are equal bit for bit.
 
     Example:
         >>> equal_row_groups(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))

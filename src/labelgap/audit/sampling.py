@@ -1,4 +1,4 @@
-"""Unknown labels drawn at random, each as likely as any other: what a review learns the number of missing ones from."""
+"""A uniform random sample of unknown labels, from which a review estimates how many labels are missing."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["draw_unknown", "nth_unknown"]
 def draw_unknown(
     tables: Sequence[LabelTable], count: int, seed: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw unknown labels of several tables, all equally likely, none twice, in random order.
+    """Draw unknown labels of several tables uniformly, without replacement, in random order.
 
     Args:
-        tables: of the same classes; their rows are counted on from one to the next.
+        tables: of the same classes; row numbers continue from one table to the next.
         count: how many; all of them where there are fewer.
         seed: of the draw.
 
     Returns:
-        ``(count,)`` rows and ``(count,)`` class numbers. Nothing of the size of the tables is laid out.
+        ``(count,)`` rows and ``(count,)`` class numbers. No array of the size rows × classes is made.
 
     Example:
         >>> rows, columns = draw_unknown([LabelTable.from_dense([[1, -1], [0, 1], [-1, 0]])], 5)
         >>> sorted(zip(rows.tolist(), columns.tolist()))
         [(0, 1), (2, 0)]
     """
-    table = tables[0] if len(tables) == 1 else _one_below_the_other(tables)
+    table = tables[0] if len(tables) == 1 else _concatenate(tables)
     ends = np.cumsum(len(table.classes) - np.diff(table.starts))
     total = int(ends[-1]) if len(ends) else 0
     random = numpy_generator(seed, "random candidates")
@@ -48,10 +48,10 @@ def draw_unknown(
     return rows, nth_unknown(table, rows, numbers - before)
 
 
-def nth_unknown(table: LabelTable, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class number of the unknown label number ``places`` (from 0) of each row.
+def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class number of the n-th unknown label (from 0) of each row.
 
-    The known classes c₀ < c₁ < … of a row leave its j-th unknown label at j + #{i : cᵢ − i ≤ j}.
+    The known classes c₀ < c₁ < … of a row leave its n-th unknown label at n + #{i : cᵢ − i ≤ n}.
 
     Example:
         >>> table = LabelTable.from_dense([[-1, 1, 0, -1, 1, -1]])
@@ -61,12 +61,12 @@ def nth_unknown(table: LabelTable, rows: NDArray[np.int64], places: NDArray[np.i
     width = len(table.classes) + 1
     order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))
     gaps = table.rows * width + table.columns - order
-    skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + places, side="right") - table.starts[rows]
-    return places + skipped
+    skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + n, side="right") - table.starts[rows]
+    return n + skipped
 
 
-def _one_below_the_other(tables: Sequence[LabelTable]) -> LabelTable:
-    """Put tables together without looking at their images' names, which may be the same in two of them."""
+def _concatenate(tables: Sequence[LabelTable]) -> LabelTable:
+    """Concatenate tables without their image names, which may repeat between splits."""
     starts = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(table.starts) for table in tables]))])
     columns = np.concatenate([table.columns for table in tables])
     values = np.concatenate([table.values for table in tables])

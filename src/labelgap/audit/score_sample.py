@@ -1,7 +1,7 @@
-"""What the scores of known and of unknown labels look like: all that is needed to make scores comparable.
+"""The scores of known labels, and of a sample of unknown ones: what the calibration is fitted on.
 
-The scores of all known labels are kept, as many numbers as the table has; of the unknown ones those of a random sample
-of images, so that memory does not grow with images × classes.
+All known labels are kept. Of the unknown ones, those of a random sample of images are kept, so that memory does not
+grow with images × classes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from labelgap.audit.scorers import Scorer, score_blocks
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["ScoreSample", "count_unknown_above", "sample_scores"]
+__all__ = ["MAX_SAMPLED_SCORES", "ScoreSample", "count_unknown_above", "sample_scores"]
 
 MAX_SAMPLED_SCORES: Final = 4_000_000
-"""So many scores of unknown labels are kept at most, over all scorers."""
+"""Largest number of scores of unknown labels that are kept, over all scorers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class ScoreSample:
         absent: ``(…, A)`` of known absent labels.
         absent_class: ``(A,)``
         unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
-        scale: images for each one in the sample.
+        scale: number of images per sampled image.
     """
 
     present: NDArray[np.floating[Any]]
@@ -48,51 +48,51 @@ class ScoreSample:
         """K."""
         return int(self.unknown.shape[-1])
 
-    def mapped(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
-        """Return the evidence with every score changed; ``change`` may take the leading axes away."""
-        scores = (change(self.present), change(self.absent), change(self.unknown))
-        return ScoreSample(scores[0], self.present_class, scores[1], self.absent_class, scores[2], self.scale)
+    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
+        """Return the sample with a function applied to all scores; it may remove the leading axes."""
+        present, absent, unknown = function(self.present), function(self.absent), function(self.unknown)
+        return ScoreSample(present, self.present_class, absent, self.absent_class, unknown, self.scale)
 
-    def moved(self, by_class: NDArray[np.float64]) -> ScoreSample:
-        """Return the evidence with a number added to all scores of a class."""
-        narrow = by_class.astype(self.unknown.dtype)
-        present = self.present + narrow[self.present_class]
-        absent = self.absent + narrow[self.absent_class]
-        return ScoreSample(present, self.present_class, absent, self.absent_class, self.unknown + narrow, self.scale)
+    def shift(self, by_class: NDArray[np.float64]) -> ScoreSample:
+        """Return the sample with a number added to all scores of a class."""
+        offset = by_class.astype(self.unknown.dtype)
+        present = self.present + offset[self.present_class]
+        absent = self.absent + offset[self.absent_class]
+        return ScoreSample(present, self.present_class, absent, self.absent_class, self.unknown + offset, self.scale)
 
 
 def sample_scores(
     tables: Mapping[str, LabelTable],
     scorers: Sequence[Scorer],
     seed: int = 0,
-    sampled: int = MAX_SAMPLED_SCORES,
+    max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> ScoreSample:
-    """Go through all images once and keep the scores of what is known, and of a sample of what is not.
+    """Score all images once; keep the scores of known labels, and of a sample of unknown ones.
 
     Args:
-        tables: labels of each split that is looked at.
-        scorers: R of them; the evidence has one leading axis of that length.
+        tables: labels of each split.
+        scorers: R of them; the sample has one leading axis of that length.
         seed: of the sample.
-        sampled: scores of unknown labels to keep at most.
-        advance: told how many images were done.
+        max_sampled: largest number of scores of unknown labels.
+        advance: called with the number of images that were scored.
     """
     images = sum(map(len, tables.values()))
     classes = len(next(iter(tables.values())).classes)
-    count = min(images, max(1, sampled // max(classes * len(scorers), 1)))
-    chosen = np.sort(numpy_generator(seed, "evidence").permutation(images)[:count])
+    count = min(images, max(1, max_sampled // max(classes * len(scorers), 1)))
+    sampled = np.sort(numpy_generator(seed, "evidence").permutation(images)[:count])
     unknown = np.empty((len(scorers), count, classes), dtype=np.float32)
     known: list[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int8]]] = []
     for block in score_blocks(tables, scorers):
         flat = block.logits.reshape(len(scorers), -1)
-        known.append((flat[:, block.places], block.places % classes, block.values))
-        flat[:, block.places] = np.nan
+        known.append((flat[:, block.known], block.known % classes, block.values))
+        flat[:, block.known] = np.nan
         length = block.logits.shape[1]
-        first, last = np.searchsorted(chosen, [block.first, block.first + length])
-        unknown[:, first:last] = block.logits[:, chosen[first:last] - block.first]
+        first, last = np.searchsorted(sampled, [block.first, block.first + length])
+        unknown[:, first:last] = block.logits[:, sampled[first:last] - block.first]
         advance(length)
     logits = np.concatenate([part[0] for part in known], axis=1)
-    columns, values = (np.concatenate([part[place] for part in known]) for place in (1, 2))
+    columns, values = (np.concatenate([part[item] for part in known]) for item in (1, 2))
     present, absent = values == PRESENT, values == ABSENT
     return ScoreSample(
         logits[:, present], columns[present], logits[:, absent], columns[absent], unknown, images / max(count, 1)
@@ -108,13 +108,14 @@ def count_unknown_above(
 ) -> NDArray[np.int64]:
     """Count the unknown labels of each class at or above some cuts, over all images.
 
-    A sample would do for frequent classes; of a class that one image in a million shows it holds nothing.
+    A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows.
 
     Args:
         tables: labels of each split.
         scorers: R of them.
         log_odds: from logits ``(R, B, K)`` to ``(B, K)`` in single precision, as the cuts are.
         cuts: ``(K, G)``, ascending; inf where a class has fewer.
+        advance: called with the number of images that were scored.
 
     Returns:
         ``(K, G)``
@@ -122,7 +123,7 @@ def count_unknown_above(
     counts, cuts = np.zeros(cuts.shape, dtype=np.int64), cuts.astype(np.float32)
     for block in score_blocks(tables, scorers):
         odds = log_odds(block.logits)
-        odds.reshape(-1)[block.places] = -np.inf
+        odds.reshape(-1)[block.known] = -np.inf
         by_class = np.ascontiguousarray(odds.T, dtype=np.float32)
         by_class.sort(axis=1)
         for number, values in enumerate(by_class):

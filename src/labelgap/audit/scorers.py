@@ -1,4 +1,4 @@
-"""What gives every image the logits of models that have not seen its labels."""
+"""Out-of-fold logits: every image is scored by models that have not seen its labels."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from labelgap.labels import LabelTable
 
-__all__ = ["HeadScorer", "ScoreBlock", "Scorer", "StoredScorer", "score_blocks"]
+__all__ = ["BLOCK_SIZE", "HeadScorer", "ScoreBlock", "Scorer", "StoredScorer", "score_blocks"]
 
 BLOCK_SIZE: Final = 1 << 20
-"""So many logits, or numbers of features, are looked at at a time."""
+"""Largest number of logits, or of feature values, in a block."""
 
 
 class Scorer(Protocol):
-    """Gives logits of rows, a piece at a time."""
+    """Gives the logits of a slice of images."""
 
     @property
     def width(self) -> int:
-        """How many numbers it looks at for an image; pieces are cut accordingly."""
+        """How many numbers it reads per image; block sizes depend on it."""
 
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
         """Return the ``(B, K)`` logits of some rows of a split, from models that have not seen their labels."""
@@ -35,13 +35,13 @@ class HeadScorer:
     """Linear heads, one for each fold.
 
     Attributes:
-        features: split → ``(N, D)`` floats of any precision; a file that is mapped into memory will do.
-        fold: ``(N,)`` the fold of every row of train, whose head has not seen it.
+        features: split → ``(N, D)`` floats of any precision; memory-mapped files work.
+        fold: ``(N,)`` the fold of every training row; the head of that fold has not seen the row.
         weight: ``(F, K, D)``
         bias: ``(F, K)``
         device: where to multiply.
 
-    Other splits than train were seen by no head: they get the mean of all heads' logits.
+    No head has seen the other splits: they get the mean of all heads' logits.
     """
 
     features: Mapping[str, NDArray[Any]]
@@ -60,38 +60,29 @@ class HeadScorer:
         vectors = torch.from_numpy(np.array(self.features[split][rows], dtype=np.float32)).to(self.device)
         weight, bias = self._heads
         if split != "train":
-            return self._mean(vectors)
+            mean: NDArray[np.float32] = torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu().numpy()
+            return mean
         fold = self.fold[rows]
         result = np.empty((len(fold), weight.shape[1]), dtype=np.float32)
         for number in np.unique(fold).tolist():
-            here = np.flatnonzero(fold == number)
-            some = vectors.index_select(0, torch.from_numpy(here).to(self.device))
-            result[here] = torch.addmm(bias[number], some, weight[number].t()).cpu().numpy()
+            members = np.flatnonzero(fold == number)
+            selected = vectors.index_select(0, torch.from_numpy(members).to(self.device))
+            result[members] = torch.addmm(bias[number], selected, weight[number].t()).cpu().numpy()
         return result
 
     @cached_property
     def _heads(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The heads of all folds, where they are multiplied."""
+        """Weight and bias on the device."""
         weight, bias = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in (self.weight, self.bias))
         return weight.to(self.device), bias.to(self.device)
-
-    def _mean(self, vectors: torch.Tensor) -> NDArray[np.float32]:
-        """Return the mean of all heads' logits, which is what the mean head gives."""
-        weight, bias = (part.mean(dim=0) for part in self._heads)
-        logits: NDArray[np.float32] = torch.addmm(bias, vectors, weight.t()).cpu().numpy()
-        return logits
 
 
 @dataclass(frozen=True, eq=False)
 class StoredScorer:
-    """Logits that were computed before; ``(N, K)`` for each split, mapped from a file where they are large."""
+    """Precomputed logits, ``(N, K)`` for each split; memory-mapped where they are large."""
 
     stored: Mapping[str, NDArray[np.float32]]
-
-    @property
-    def width(self) -> int:
-        """Nothing else is looked at."""
-        return 1
+    width: int = 1
 
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
         """Return the ``(B, K)`` logits of some rows of a split."""
@@ -100,35 +91,32 @@ class StoredScorer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Some images that follow one another, with what all scorers say.
+    """Consecutive images with the logits of all scorers.
 
     Attributes:
         first: number of the first row, counted over all splits.
         logits: ``(R, B, K)`` of R scorers.
-        places: ``(C,)`` of the known labels, ``row · K + class`` within the block.
+        known: ``(C,)`` positions of the known labels, ``row · K + class`` within the block.
         values: ``(C,)`` their codes.
     """
 
     first: int
     logits: NDArray[np.float32]
-    places: NDArray[np.int64]
+    known: NDArray[np.int64]
     values: NDArray[np.int8]
 
 
-def score_blocks(
-    tables: Mapping[str, LabelTable], scorers: Sequence[Scorer], entries: int = BLOCK_SIZE
-) -> Iterator[ScoreBlock]:
-    """Go through all images once, so many at a time that memory stays bounded.
+def score_blocks(tables: Mapping[str, LabelTable], scorers: Sequence[Scorer]) -> Iterator[ScoreBlock]:
+    """Iterate once over all images, in blocks of bounded memory.
 
     Args:
-        tables: labels of each split that is looked at, in this order.
+        tables: labels of each split, in this order.
         scorers: R of them.
-        entries: logits, or features, of a block at most; one image at least.
     """
     before = 0
     for split, table in tables.items():
         classes = len(table.classes)
-        step = max(1, entries // max(classes * len(scorers), *(scorer.width for scorer in scorers)))
+        step = max(1, BLOCK_SIZE // max(classes * len(scorers), *(scorer.width for scorer in scorers)))
         for start in range(0, len(table), step):
             rows = slice(start, min(start + step, len(table)))
             known = slice(table.starts[rows.start], table.starts[rows.stop])

@@ -1,4 +1,4 @@
-"""The best candidates of each class and of all, kept while images pass by: memory grows with what is kept alone."""
+"""The highest-scoring candidates of a stream of image blocks, in memory that grows with what is kept alone."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ __all__ = ["RankedCandidates", "TopCandidates", "class_ranks"]
 
 
 class RankedCandidates(NamedTuple):
-    """Entries, the best first; each ``(C,)``."""
+    """Candidates, the highest key first; each array is ``(C,)``."""
 
     keys: NDArray[np.float32]
     rows: NDArray[np.int64]
     columns: NDArray[np.int32]
 
+    def select(self, index: NDArray[np.int64]) -> RankedCandidates:
+        """Return the candidates at some positions."""
+        return RankedCandidates(self.keys[index], self.rows[index], self.columns[index])
+
 
 class TopCandidates:
-    """Keeps the first ``per_class`` entries of every class, and of all those the first ``limit``.
+    """Keeps the first ``per_class`` candidates of every class and, of those, the first ``limit``.
 
-    Half of the limit is shared out evenly: the first ``limit // (2 K)`` of every class are kept however low they are,
-    so that a rare class can be reviewed too. Equal keys are in the order of rows, then classes, so what is kept does
-    not depend on how the images were cut into pieces, as long as their rows come in ascending order.
+    Half of the limit is divided evenly: the first ``limit // (2 K)`` of every class are kept however low they score, so
+    that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
+    block size, as long as rows arrive in ascending order.
 
     Args:
         classes: K.
-        per_class: how many of a class at most.
-        limit: how many at most.
+        per_class: largest number of candidates of a class.
+        limit: largest number of candidates.
 
     Example:
-        >>> best = TopCandidates(classes=2, per_class=2, limit=4)
-        >>> best.take(np.array([[0.9, 0.1], [0.8, -np.inf], [0.7, 0.2]], np.float32))
-        >>> ranked = best.ranked()
+        >>> top = TopCandidates(classes=2, per_class=2, limit=4)
+        >>> top.update(np.array([[0.9, 0.1], [0.8, -np.inf], [0.7, 0.2]], np.float32))
+        >>> ranked = top.ranked()
         >>> ranked.rows.tolist(), ranked.columns.tolist()
         ([0, 1, 2, 0], [0, 0, 1, 1])
     """
@@ -44,69 +48,71 @@ class TopCandidates:
         if per_class < 1 or limit < 1:
             raise InputError(f"{per_class} candidates per class, {limit} in all: at least one of each.")
         self.classes, self.per_class, self.limit = classes, per_class, limit
-        self.floor = min(limit // (2 * max(classes, 1)), per_class)
-        self._pieces: list[RankedCandidates] = []
-        self._held = 0
-        self._last_of_class = np.full(classes, -np.inf, dtype=np.float32)
-        self._last_of_floor = np.full(classes, -np.inf if self.floor else np.inf, dtype=np.float32)
-        self._last = np.float32(-np.inf)
+        self.guaranteed = min(limit // (2 * max(classes, 1)), per_class)
+        self._chunks: list[RankedCandidates] = []
+        self._size = 0
+        self._class_threshold = np.full(classes, -np.inf, dtype=np.float32)
+        self._guaranteed_threshold = np.full(classes, -np.inf if self.guaranteed else np.inf, dtype=np.float32)
+        self._limit_threshold = np.float32(-np.inf)
 
-    def take(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
-        """Look at all classes of some images.
+    def update(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
+        """Add all entries of a block of images.
 
         Args:
-            keys: ``(B, K)``; −inf for what is no candidate.
-            first_row: number of the first of these images.
+            keys: ``(B, K)``; −inf for an entry that is no candidate.
+            first_row: row number of the first image.
         """
         step = max(1, 2 * self.limit // max(self.classes, 1))
         for start in range(0, len(keys), step):
-            some = keys[start : start + step]
-            rows, columns = np.nonzero(some > self._needed())
-            self._add(RankedCandidates(some[rows, columns], rows + first_row + start, columns.astype(np.int32)))
+            part = keys[start : start + step]
+            rows, columns = np.nonzero(part > self._thresholds())
+            self._append(RankedCandidates(part[rows, columns], rows + first_row + start, columns.astype(np.int32)))
 
-    def add(self, keys: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int32]) -> None:
-        """Look at single entries; each array is ``(C,)``."""
-        chosen = keys > self._needed()[columns]
-        self._add(RankedCandidates(keys[chosen], rows[chosen], columns[chosen]))
+    def update_entries(self, keys: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int32]) -> None:
+        """Add single entries; each array is ``(C,)``."""
+        above = np.flatnonzero(keys > self._thresholds()[columns])
+        self._append(RankedCandidates(keys, rows, columns).select(above))
 
     def ranked(self) -> RankedCandidates:
-        """Return what is kept, the best first."""
+        """Return the candidates that are kept, the highest key first."""
         self._compact()
-        (kept,) = self._pieces
-        order = np.lexsort((kept.columns, kept.rows, -kept.keys))
-        return _chosen(kept, order)
+        (kept,) = self._chunks
+        return kept.select(np.lexsort((kept.columns, kept.rows, -kept.keys)))
 
-    def _needed(self) -> NDArray[np.float32]:
-        """Return what an entry of each class must exceed to be kept."""
-        return np.maximum(self._last_of_class, np.minimum(self._last_of_floor, self._last))
+    def _thresholds(self) -> NDArray[np.float32]:
+        """Return the key that an entry of each class must exceed."""
+        return np.maximum(self._class_threshold, np.minimum(self._guaranteed_threshold, self._limit_threshold))
 
-    def _add(self, piece: RankedCandidates) -> None:
-        self._pieces.append(piece)
-        self._held += len(piece.keys)
-        if self._held > 2 * self.limit:
+    def _append(self, chunk: RankedCandidates) -> None:
+        self._chunks.append(chunk)
+        self._size += len(chunk.keys)
+        if self._size > 2 * self.limit:
             self._compact()
 
     def _compact(self) -> None:
-        """Let go of what can no longer be among the best, and remember what a newcomer must exceed."""
+        """Drop the entries that can no longer be kept, and raise the thresholds."""
         empty = RankedCandidates(np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int32))
-        held = RankedCandidates(*(np.concatenate(parts) for parts in zip(*(self._pieces or [empty]), strict=True)))
-        held = _chosen(held, np.lexsort((held.rows, -held.keys, held.columns)))
+        held = RankedCandidates(*(np.concatenate(parts) for parts in zip(*(self._chunks or [empty]), strict=True)))
+        held = held.select(np.lexsort((held.rows, -held.keys, held.columns)))
         rank = class_ranks(held.columns)
-        for last, place in ((self._last_of_class, self.per_class), (self._last_of_floor, self.floor)):
-            at = np.flatnonzero(rank == place)
-            last[held.columns[at]] = held.keys[at]
-        others = np.flatnonzero((rank > self.floor) & (rank <= self.per_class))
-        room = self.limit - int((rank <= self.floor).sum())
-        if len(others) > room:
+        for threshold, last in (
+            (self._class_threshold, self.per_class),
+            (self._guaranteed_threshold, self.guaranteed),
+        ):
+            at = np.flatnonzero(rank == last)
+            threshold[held.columns[at]] = held.keys[at]
+        others = np.flatnonzero((rank > self.guaranteed) & (rank <= self.per_class))
+        free = self.limit - int((rank <= self.guaranteed).sum())
+        if len(others) > free:
             order = np.lexsort((held.columns[others], held.rows[others], -held.keys[others]))
-            others = others[order[:room]]
-            self._last = held.keys[others[-1]] if room > 0 else np.float32(np.inf)
-        kept = _chosen(held, np.concatenate([np.flatnonzero(rank <= self.floor), others]))
-        self._pieces, self._held = [kept], len(kept.keys)
+            others = others[order[:free]]
+            self._limit_threshold = held.keys[others[-1]] if free > 0 else np.float32(np.inf)
+        kept = held.select(np.concatenate([np.flatnonzero(rank <= self.guaranteed), others]))
+        self._chunks, self._size = [kept], len(kept.keys)
 
 
 def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the place of every entry within its class, from 1, where classes lie behind one another.
+    """Return the rank of every entry within its class, from 1, where entries are sorted by class.
 
     Example:
         >>> class_ranks(np.array([0, 0, 2, 2, 2], np.int32))
@@ -115,7 +121,3 @@ def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:
     starts = np.flatnonzero(np.diff(columns, prepend=np.int32(-2)))
     lengths = np.diff(starts, append=len(columns))
     return np.arange(len(columns)) - np.repeat(starts, lengths) + 1
-
-
-def _chosen(ranked: RankedCandidates, order: NDArray[np.int64]) -> RankedCandidates:
-    return RankedCandidates(ranked.keys[order], ranked.rows[order], ranked.columns[order])

@@ -82,9 +82,9 @@ def _missing(about: dict[str, Any]) -> list[str]:
     if estimate is None:
         return [_line("missing", "no class has five known tags: too few to estimate how many are missing")]
     lines = [
-        _line("missing", f"about {estimate['missing']:,} labels, if {estimate['assumption'].partition(':')[0]}:"),
-        _line("", f"{estimate['unknown_as_sure']:,} score as high as the surest quarter of the known ones."),
-        _line("", f"Up to about {estimate['if_obvious_first']:,}, if the obvious tags were given first. A review"),
+        _line("missing", f"about {estimate['missing']:,} labels, if {estimate['assumption']}:"),
+        _line("", f"{estimate['unknown_above_cut']:,} score as high as the surest quarter of the known ones."),
+        _line("", f"Up to about {estimate['upper']:,}, if the obvious tags were given first. A review"),
         _line("", "of random candidates will tell; before that there is no interval."),
     ]
     most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]

@@ -7,7 +7,6 @@ it still means the same label, so a decision that waited in somebody's browser c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.audit.candidates import FILE, FORMAT, KINDS
+from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_metadata
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import as_codes
 from labelgap.review.label_key import LabelKey, candidate_id, combine_hashes, find_id, hash_names
@@ -81,7 +80,7 @@ class Candidates:
         self.path = path
         self.classes = tuple(classes)
         self.split = split
-        self.about = _header(path)
+        self.about = read_metadata(path)
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -189,28 +188,6 @@ class Candidates:
     @cached_property
     def _images_by_id(self) -> NDArray[np.int64]:
         return np.argsort(self.columns.image_ids)
-
-
-def _header(path: Path) -> dict[str, Any]:
-    try:
-        schema = pq.read_schema(path)
-    except FileNotFoundError:
-        raise RunError(
-            f"{path.parent} has no {path.name} yet: `labelgap audit {path.parent}` looks for missing labels."
-        ) from None
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path} is damaged ({error}). Audit the run again.") from None
-    missing = [name for name in (*_NAMES, *_NUMBERS) if name not in schema.names]
-    if missing:
-        raise RunError(f"{path} has no column {missing[0]!r}: these are no candidates. Audit the run again.")
-    try:
-        about = json.loads((schema.metadata or {})[b"labelgap"])
-        version = about["format"]
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{path} does not say what it is. Audit the run again.") from None
-    if version != FORMAT:
-        raise RunError(f"{path} is of format {version}; this version of labelgap reads format {FORMAT}.")
-    return dict(about)
 
 
 def _read(path: Path) -> tuple[dict[str, tuple[list[str], NDArray[np.int32]]], dict[str, NDArray[Any]]]:
