@@ -77,8 +77,8 @@ def test_revisions_know_their_places_in_a_table() -> None:
     made = Revisions(
         [Revision("b", "cat", PRESENT, "m"), Revision("a", "dog", PRESENT, "m"), Revision("b", "cat", ABSENT, "m")]
     )
-    rows, columns = made.places(table)
+    rows, columns = made.indices(table)
     assert rows.tolist() == [1, 0, 1] and columns.tolist() == [0, 1, 0]
-    assert [places.tolist() for places in Revisions().places(table)] == [[], []]
+    assert [places.tolist() for places in Revisions().indices(table)] == [[], []]
     with pytest.raises(InputError, match="the class 'cow', which is not in the table"):
-        Revisions([Revision("a", "cow", PRESENT, "m")]).places(table)
+        Revisions([Revision("a", "cow", PRESENT, "m")]).indices(table)

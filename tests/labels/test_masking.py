@@ -54,7 +54,7 @@ def official(voc: dict[str, Any]) -> LabelTable:
 
 def test_the_split_of_the_papers_is_repeated_on_voc_row_by_row(voc: dict[str, Any]) -> None:
     table = official(voc)
-    train, val = table.split()
+    train, val = paper_split(len(table))
     assert (len(table), len(train), len(val)) == (5717, 4574, 1143)
     assert table.select(train).images == tuple(voc["train_ids"].tolist())
     assert table.select(val).images == tuple(voc["val_ids"].tolist())
@@ -62,7 +62,7 @@ def test_the_split_of_the_papers_is_repeated_on_voc_row_by_row(voc: dict[str, An
 
 def test_the_draw_of_the_papers_is_repeated_on_voc_bit_for_bit(voc: dict[str, Any]) -> None:
     table = official(voc)
-    observed = table.observe(positives=1, negatives=0, seed=1200).select(table.split()[0])
+    observed = table.observe(positives=1, negatives=0, seed=1200).select(paper_split(len(table))[0])
     assert (observed.to_dense() == voc["train_observed"]).all()
     assert observed.counts().total == (4574, 0, 4574 * 19)
 

@@ -96,9 +96,9 @@ def test_the_observed_table_is_left_alone_and_names_stay() -> None:
 
 
 def test_a_revision_of_what_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(InputError, match="a revision speaks of the class 'cow', which is not in the table"):
+    with pytest.raises(InputError, match="a revision names the class 'cow', which is not in the table"):
         revised(model("a", "cow", PRESENT))
-    with pytest.raises(InputError, match=r"a revision speaks of the image 'z', which is not in the table"):
+    with pytest.raises(InputError, match=r"a revision names the image 'z', which is not in the table"):
         revised(model("z", "cat", PRESENT))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 Codes = NDArray[np.int8]
@@ -248,7 +248,6 @@ def test_an_empty_table_can_be_used_like_any_other() -> None:
     assert empty.batch([]).shape == (0, 3)
     assert empty.select([]) == empty.observe() == empty.drop(0.5) == empty.drop(0.5, per_class=True) == empty
     assert LabelTable.concatenate([empty, empty]) == empty
-    assert [len(part) for part in empty.split()] == [0, 0]
     assert repr(empty) == "LabelTable(0 images, 3 classes: 0 present, 0 absent, 0 unknown)"
 
 
@@ -290,12 +289,6 @@ def test_tables_are_equal_when_labels_and_names_are() -> None:
     assert small() != dense.tolist()
     with pytest.raises(TypeError, match="unhashable"):
         hash(small())
-
-
-def test_a_class_is_found_by_name_or_the_nearest_is_named() -> None:
-    assert small().class_number("owl") == 2
-    with pytest.raises(UnknownNameError, match=r"there is no class 'dgo'\. Did you mean 'dog'\?"):
-        small().class_number("dgo")
 
 
 def test_a_table_says_in_a_line_what_it_holds() -> None:

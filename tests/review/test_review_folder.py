@@ -42,7 +42,7 @@ def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: P
     made = []
     for number in range(len(review.candidates)):
         entry = review.candidates.entry(number)
-        value = int(truth[rows[entry.image], data.val.labels.class_number(entry.class_name)])
+        value = int(truth[rows[entry.image], data.val.labels.classes.index(entry.class_name)])
         made.append(Decision(entry, value, f"request-{number:05d}", kind="random"))
     review.store.append(made, reviewer="anna", client="window-1")
     estimate = review.estimate()

@@ -97,7 +97,7 @@ def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
     made = []
     for number in numbers:
         entry = review.candidates.entry(number)
-        value = int(table[rows[entry.image], truth.class_number(entry.class_name)])
+        value = int(table[rows[entry.image], truth.classes.index(entry.class_name)])
         made.append(Decision(entry, value, f"request-{number:06d}"))
     review.store.append(made, reviewer="anna", client="window-1")
 

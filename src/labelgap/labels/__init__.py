@@ -1,4 +1,8 @@
-"""The label table in three states, its revisions, and how a partial table is drawn from a full one."""
+"""Labels in three states: present, absent, unknown.
+
+``LabelTable`` holds the observed labels of all images; ``Revisions`` hold what models and people say beyond them.
+``masking`` draws a partial table from a full one, and ``io`` reads and writes files.
+"""
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.io import SPLITS, TableFile, TableOptions

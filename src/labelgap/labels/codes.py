@@ -1,7 +1,7 @@
-"""The three states of a label, and how they are written.
+"""The three states of a label and their codes.
 
-A label is present, absent or *unknown*. The third state is kept all the way, from the import to the metric:
-"nobody said" is not the same as "it is not there".
+A label is present, absent or *unknown*. The third state is kept from the import to the metric: "nobody labeled it" is
+not the same as "it is absent".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN: Final = -1
 
 
 def as_codes(values: ArrayLike, *, what: str = "labels") -> NDArray[np.int8]:
-    """Turn 1 / 0 / −1, booleans, or 1 / 0 / NaN into int8 codes, refusing anything else.
+    """Convert 1 / 0 / −1, booleans, or 1 / 0 / NaN to int8 codes; raise ``InputError`` for anything else.
 
     Args:
         values: an array of any shape; NaN means unknown in float input.
@@ -38,11 +38,11 @@ def as_codes(values: ArrayLike, *, what: str = "labels") -> NDArray[np.int8]:
     if array.dtype.kind not in "iubf":
         raise InputError(f"{what} must be numbers (1 present, 0 absent, -1 or NaN unknown), not {array.dtype}.")
     states = np.where(np.isnan(array), UNKNOWN, array) if array.dtype.kind == "f" else array
-    wrong = (states != PRESENT) & (states != ABSENT) & (states != UNKNOWN)
-    if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+    invalid = (states != PRESENT) & (states != ABSENT) & (states != UNKNOWN)
+    if invalid.any():
+        where = tuple(int(i) for i in np.argwhere(invalid)[0])
         raise InputError(
-            f"{what} holds {array[where]!s} at {where}, and {int(wrong.sum())} such values in all: "
+            f"{what} holds {array[where]!s} at {where}, and {int(invalid.sum())} such values in all: "
             "a label is 1 (present), 0 (absent) or -1 / NaN (unknown)."
         )
     codes: NDArray[np.int8] = states.astype(np.int8, copy=False)

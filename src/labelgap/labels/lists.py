@@ -1,7 +1,7 @@
-"""From the names of present and absent classes to the known labels of a table.
+"""Known labels from lists of class names.
 
-Names are taken as they are: in Python a ``;`` is a character like any other. Only in a CSV of lists it separates names,
-and there nothing escapes it; a class whose name has a ``;`` needs the wide form or Parquet.
+Names are taken as they are, a ``;`` included. In a CSV of lists ``;`` separates names and cannot be escaped: a class
+whose name contains it needs the wide form or Parquet.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ def labels_from_lists(
     if images is not None and len(images) != count:
         raise InputError(f"{len(images)} image names were given for {count} rows of labels.")
     classes = sorted({*names, *absent_names}) if classes is None else unique_names(classes, "class")
-    yes = _places(lengths, names, classes)
-    no = _places(absent_lengths, absent_names, classes)
-    both = np.intersect1d(yes, no, assume_unique=True)
+    present_places = _places(lengths, names, classes)
+    absent_places = _places(absent_lengths, absent_names, classes)
+    both = np.intersect1d(present_places, absent_places, assume_unique=True)
     if len(both):
         row, column = divmod(int(both[0]), len(classes))
         image = images[row] if images is not None else row
         raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
     if unlisted == "absent":
         values = np.full(count * len(classes), ABSENT, dtype=np.int8)
-        values[yes] = PRESENT
+        values[present_places] = PRESENT
         columns = np.tile(np.arange(len(classes), dtype=np.int32), count)
         return ListedLabels(np.arange(count + 1) * len(classes), columns, values, classes)
-    places = np.concatenate([yes, no])
+    places = np.concatenate([present_places, absent_places])
     order = np.argsort(places, kind="stable")
-    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(yes), len(no)])[order]
+    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])[order]
     rows, numbers = np.divmod(places[order], max(len(classes), 1))
     starts = starts_from_lengths(np.bincount(rows, minlength=count))
     return ListedLabels(starts, numbers.astype(np.int32), values, classes)
 
 
 def _flat(lists: Iterable[Iterable[str]]) -> tuple[list[int], list[str]]:
-    """Return how many names each image lists, and all names one after the other."""
+    """Return the number of names of each image, and all names in one list."""
     lengths: list[int] = []
     names: list[str] = []
     for row in lists:
@@ -81,7 +81,7 @@ def _flat(lists: Iterable[Iterable[str]]) -> tuple[list[int], list[str]]:
 
 
 def _places(lengths: list[int], names: list[str], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Return the different places ``row · K + column`` that are listed, ascending."""
+    """Return the unique ``row · K + class number`` of all listed names, ascending."""
     number = {name: column for column, name in enumerate(classes)}
     try:
         columns = np.fromiter(map(number.__getitem__, names), dtype=np.int64, count=len(names))

@@ -1,7 +1,7 @@
-"""How a partial table is drawn from a full one: which known labels stay, and which are hidden.
+"""Hiding labels of a full table: which known labels stay.
 
-The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split; both are repeated here bit
-for bit, since a number can be compared with theirs only on the same labels.
+The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split. Both are reproduced here bit
+for bit: results can be compared with theirs only on the same labels.
 """
 
 from __future__ import annotations

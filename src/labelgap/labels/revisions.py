@@ -1,7 +1,7 @@
-"""Revisions: what a model or a person says a label should be, laid over what was observed.
+"""Revisions: values that a model or a person gives to labels, kept apart from what was observed.
 
-What was observed is never overwritten. A permanent correction (LL-Cp), a pseudo-label (APL, curriculum) and a
-person's decision are all the same thing: an image, a class, a new value or a soft target, who said so, and when.
+Observed labels are never overwritten. A permanent correction (LL-Cp), a pseudo-label (APL, curriculum) and a person's
+decision have one form: an image, a class, a new value or a soft target, its source, and when it was made.
 
 Precedence: a person's decision, then the observation, then a model's revision. A model never overrules either.
 """
@@ -45,17 +45,17 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Revision:
-    """One label, revised.
+    """One revised label.
 
     Attributes:
         image: name of the image.
         class_name: name of the class.
-        value: PRESENT, ABSENT or UNKNOWN (a person who cannot tell); for a soft target the nearer of the two states.
-        target: a soft target from 0 to 1, kept in single precision, or None for a hard value.
+        value: PRESENT, ABSENT or UNKNOWN (a person is unsure); for a soft target the nearer of the two states.
+        target: a soft target from 0 to 1, stored in single precision, or None for a hard value.
         source: the method, or "review" for a person.
-        epoch: when a model said so, counted from 1.
-        time: when a person said so, with its time zone.
-        author: which person.
+        epoch: when a model made it, counted from 1.
+        time: when a person made it, with its time zone.
+        author: name of the person.
     """
 
     image: str
@@ -83,11 +83,11 @@ class ResolvedRevisions(NamedTuple):
 
 
 class Revisions(Sequence[Revision]):
-    """A list of revisions in the order they were made, kept in columns.
+    """A sequence of revisions in the order they were made, stored in columns.
 
     Example:
-        >>> made = Revisions([Revision("a.jpg", "dog", PRESENT, "ll-cp", epoch=2)])
-        >>> len(made), made[0].class_name
+        >>> revisions = Revisions([Revision("a.jpg", "dog", PRESENT, "ll-cp", epoch=2)])
+        >>> len(revisions), revisions[0].class_name
         (1, 'dog')
     """
 
@@ -108,9 +108,9 @@ class Revisions(Sequence[Revision]):
 
     @classmethod
     def _of(cls, table: pa.Table) -> Revisions:
-        made = cls.__new__(cls)
-        made._table = table
-        return made
+        revisions = cls.__new__(cls)
+        revisions._table = table
+        return revisions
 
     @classmethod
     def from_arrays(
@@ -122,18 +122,18 @@ class Revisions(Sequence[Revision]):
         values: NDArray[np.int8] | int | None = None,
         targets: NDArray[np.float32] | None = None,
         source: str,
-        epoch: int | NDArray[np.int32],
+        epoch: int | NDArray[np.int32] | None,
     ) -> Revisions:
-        """Make the revisions of a model from row and class numbers of a table, without a Python loop over them.
+        """Create revisions from row and class numbers of a table, without a Python loop.
 
         Args:
-            table: whose images and classes the numbers mean.
+            table: whose images and classes are numbered.
             rows: ``(R,)``
             columns: ``(R,)``
-            values: one code, or ``(R,)`` of them; when not given PRESENT, or the state nearer to a soft target.
-            targets: ``(R,)`` soft targets; hard when not given.
+            values: one code, or ``(R,)`` of them; None for PRESENT, or for the state nearer to a soft target.
+            targets: ``(R,)`` soft targets; None for hard values.
             source: the method.
-            epoch: one epoch, or ``(R,)`` of them.
+            epoch: one epoch, or ``(R,)`` of them; None where it is not a model's.
         """
         rows = as_indices(rows, "row", len(table.images))
         columns = as_indices(columns, "class number", len(table.classes))
@@ -149,7 +149,7 @@ class Revisions(Sequence[Revision]):
             "value": pa.array(np.broadcast_to(as_codes(values, what="values"), count)),
             "target": pa.nulls(count) if targets is None else pa.array(np.asarray(targets, dtype=np.float32)),
             "source": pa.repeat(source, count),
-            "epoch": pa.array(np.broadcast_to(np.asarray(epoch, dtype=np.int32), count)),
+            "epoch": pa.nulls(count) if epoch is None else pa.array(np.broadcast_to(np.int32(epoch), count)),
             "time": pa.nulls(count),
             "author": pa.nulls(count),
         }
@@ -194,35 +194,35 @@ class Revisions(Sequence[Revision]):
         """Return the columns: image, class, value, target, source, epoch, time, author."""
         return self._table
 
-    def places(self, table: NamedTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the class number of every revision in a table; one of a stranger is refused."""
+    def indices(self, table: NamedTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the class number of every revision in a table; an unknown name is an error."""
         rows = _numbers(self._table["image"], "image", table.images)
         return rows, _numbers(self._table["class"], "class", table.classes)
 
     def resolve(self, table: NamedTable, sources: Iterable[str] | None = None) -> ResolvedRevisions:
-        """Return the one value that counts for every revised label: a person's last decision, else a model's last.
+        """Return the final value of every revised label: a person's last decision, else a model's last revision.
 
         Soft targets are not labels and are skipped.
 
         Args:
             table: whose images and classes the revisions name.
-            sources: whose revisions count; everybody's when None.
+            sources: sources that count; all when None.
         """
-        said = self._table.filter(self._table["target"].is_null())
+        hard = self._table.filter(self._table["target"].is_null())
         if sources is not None:
-            said = said.filter(pc.is_in(said["source"], _texts(sources)))
-        by_person = pc.is_in(said["source"], _texts(HUMAN_SOURCES)).to_numpy()
-        row, column = self._of(said).places(table)
+            hard = hard.filter(pc.is_in(hard["source"], _source_array(sources)))
+        by_person = pc.is_in(hard["source"], _source_array(HUMAN_SOURCES)).to_numpy()
+        row, column = self._of(hard).indices(table)
         order = np.argsort(by_person, kind="stable")[::-1]
         places, chosen = np.unique((row * len(table.classes) + column)[order], return_index=True)
-        return ResolvedRevisions(places, said["value"].to_numpy()[order][chosen], by_person[order][chosen])
+        return ResolvedRevisions(places, hard["value"].to_numpy()[order][chosen], by_person[order][chosen])
 
     def until(self, epoch: int) -> Revisions:
-        """Return the revisions that models made in the first epochs, up to and with ``epoch``."""
+        """Return the revisions that models made up to and including ``epoch``."""
         return self._of(self._table.filter(pc.less_equal(self._table["epoch"], epoch)))
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write them, whole or not at all."""
+        """Write them atomically."""
         with atomic_path(path) as temporary:
             pq.write_table(self._table, temporary)
 
@@ -239,25 +239,25 @@ class Revisions(Sequence[Revision]):
 
 def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of every name of a column in the names of a table."""
-    different = pc.unique(column)
-    wanted = set(different.to_pylist())
-    number = {name: at for at, name in enumerate(names) if name in wanted}
-    for name in different.to_pylist():
+    unique = pc.unique(column)
+    used = set(unique.to_pylist())
+    number = {name: index for index, name in enumerate(names) if name in used}
+    for name in unique.to_pylist():
         if name not in number:
-            raise InputError(f"a revision speaks of the {kind} {name!r}, which is not in the table.")
-    numbers = np.array([number[name] for name in different.to_pylist()], dtype=np.int64)
-    place: NDArray[np.int64] = pc.index_in(column, different).to_numpy()
+            raise InputError(f"a revision names the {kind} {name!r}, which is not in the table.")
+    numbers = np.array([number[name] for name in unique.to_pylist()], dtype=np.int64)
+    place: NDArray[np.int64] = pc.index_in(column, unique).to_numpy()
     return numbers[place]
 
 
-def _texts(sources: Iterable[str]) -> pa.Array:
+def _source_array(sources: Iterable[str]) -> pa.Array:
     if isinstance(sources, str):
         raise InputError(f"the sources come as a list of names; {sources!r} is a single text.")
     return pa.array(list(sources), pa.string())
 
 
 def _checked(table: pa.Table) -> pa.Table:
-    """Refuse columns that no revision could have written."""
+    """Return the table, or raise ``InputError`` where a column has an impossible value."""
     for name in ("image", "class", "value", "source"):
         if table[name].null_count:
             raise InputError(f"these are not revisions: the column {name!r} has an empty cell.")

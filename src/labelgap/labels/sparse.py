@@ -1,7 +1,7 @@
-"""Known labels in compressed rows: the arithmetic under the label table, without names or states.
+"""Known labels in compressed rows (CSR): the index arithmetic of the label table.
 
-The known labels of all images lie behind one another, row by row, their class numbers ascending within a row; those
-of row i are the entries ``starts[i]:starts[i + 1]``.
+The known labels of all images are stored row by row, with ascending class numbers within a row; those of row i are the
+entries ``starts[i]:starts[i + 1]``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LabelCounts:
 
 
 def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
-    """Return where rows of these lengths start, and at last where they end.
+    """Return where rows of these lengths start, and where the last one ends.
 
     Example:
         >>> starts_from_lengths([2, 0, 1])
@@ -82,7 +82,7 @@ def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
 def entries_of_rows(
     starts: NDArray[np.int64], index: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the entries of some rows one after the other, and how many each row has and where its own start.
+    """Return the entries of some rows, the number of entries of each row, and where those of each row start.
 
     Example:
         >>> entries, lengths, first = entries_of_rows(starts_from_lengths([2, 0, 1]), np.array([2, 0]))
@@ -98,22 +98,22 @@ def entries_at(
     starts: NDArray[np.int64],
     columns: NDArray[np.int32],
     rows: NDArray[np.int64],
-    wanted: NDArray[np.int64],
+    classes: NDArray[np.int64],
     width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find single places: the entry of every (row, class number), and whether there is one.
+    """Find single labels: the entry of every (row, class number), and whether there is one.
 
-    Only the rows that are asked for are looked at, so a few places of a table of millions cost little.
+    Only the rows in ``rows`` are searched, so a few labels of a table of millions cost little.
 
     Args:
         starts: ``(N + 1,)``, where rows start.
         columns: class number of every entry.
         rows: ``(P,)``
-        wanted: ``(P,)`` class numbers.
-        width: how many classes there are.
+        classes: ``(P,)`` class numbers.
+        width: number of classes.
 
     Returns:
-        ``(P,)`` entries, of no meaning where there is none, and ``(P,)`` whether there is one.
+        ``(P,)`` entries, undefined where there is none, and ``(P,)`` whether there is one.
 
     Example:
         >>> starts, columns = starts_from_lengths([2, 0, 1]), np.array([0, 3, 1], np.int32)
@@ -125,7 +125,7 @@ def entries_at(
     if not len(entries):
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
     known = np.repeat(np.arange(len(touched)), lengths) * width + columns[entries]
-    places = which * width + wanted
+    places = which * width + classes
     at = np.searchsorted(known, places).clip(max=len(known) - 1)
     return entries[at], known[at] == places
 
@@ -139,16 +139,16 @@ def overlay_entries(
     replace: NDArray[np.bool_],
     width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
-    """Add entries to compressed rows, and replace those that are there already where ``replace`` says so.
+    """Add entries to compressed rows; where an entry exists, ``replace`` decides whether it gets the new value.
 
     Args:
         starts: ``(N + 1,)``, where rows start.
         columns: class number of every entry.
         values: value of every entry.
-        places: ``(P,)`` different ``row · width + class number``, ascending.
+        places: ``(P,)`` unique ``row · width + class number``, ascending.
         new_values: ``(P,)``
-        replace: ``(P,)`` whether a place that has an entry gets the new value; it keeps its own otherwise.
-        width: how many classes there are.
+        replace: ``(P,)`` whether an existing entry gets the new value.
+        width: number of classes.
 
     Returns:
         starts, columns and values.
@@ -158,22 +158,22 @@ def overlay_entries(
     entries, lengths, first = entries_of_rows(starts, touched)
     known = np.repeat(touched, lengths) * width + columns[entries]
     at = np.searchsorted(known, places)
-    there = np.isin(places, known, assume_unique=True)
+    exists = np.isin(places, known, assume_unique=True)
     result = values.copy()
-    result[entries[at[there & replace]]] = new_values[there & replace]
-    before = (starts[row] + at - first[which])[~there]
-    added = starts_from_lengths(np.bincount(row[~there], minlength=len(starts) - 1))
+    result[entries[at[exists & replace]]] = new_values[exists & replace]
+    before = (starts[row] + at - first[which])[~exists]
+    added = starts_from_lengths(np.bincount(row[~exists], minlength=len(starts) - 1))
     return (
         starts + added,
-        np.insert(columns, before, column[~there]),
-        np.insert(result, before, new_values[~there]),
+        np.insert(columns, before, column[~exists]),
+        np.insert(result, before, new_values[~exists]),
     )
 
 
 def sort_entries(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.int8], classes: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
-    """Put entries in order of row and class number, refusing two for one place."""
+    """Sort entries by row and class number; refuse two entries for one label."""
     places = rows * max(len(classes), 1) + columns
     order = np.argsort(places, kind="stable")
     places, rows, columns = places[order], rows[order], columns[order]
@@ -185,7 +185,7 @@ def sort_entries(
 
 
 def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Turn row numbers, or a mask over all rows, into row numbers within a table of ``count`` rows."""
+    """Convert row numbers, or a mask over all rows, to row numbers of a table of ``count`` rows."""
     index = np.asarray(rows.detach().cpu() if isinstance(rows, torch.Tensor) else rows)
     if index.dtype == bool:
         if index.shape != (count,):
@@ -195,7 +195,7 @@ def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
 
 
 def as_indices(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
-    """Turn whole numbers from 0 below ``count`` into a flat int64 array, refusing all others."""
+    """Convert whole numbers from 0 below ``count`` to a flat int64 array; refuse all others."""
     array = np.asarray(numbers).ravel()
     if array.dtype.kind not in "iu" and array.size:
         raise InputError(f"a {kind} is a whole number, not {array.dtype} such as {array[0]!s}.")
@@ -212,7 +212,7 @@ class UniqueNames(tuple[str, ...]):
 
 
 def unique_names(names: Iterable[Any], kind: str) -> UniqueNames:
-    """Return the names as texts, refusing one that is there twice."""
+    """Return the names as strings; refuse duplicates."""
     if isinstance(names, UniqueNames):
         return names
     if isinstance(names, str):

@@ -1,6 +1,6 @@
 """The label table: for every image and class, present, absent or unknown.
 
-Only known labels are stored (compressed rows), so memory grows with what somebody said, not with images × classes:
+Only known labels are stored (compressed rows), so memory grows with the known labels, not with images × classes:
 nine million images of five thousand classes with a hundred million known labels fit in a gigabyte.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.lists import labels_from_lists
-from labelgap.labels.masking import Amount, drop_mask, observe_mask, paper_split
+from labelgap.labels.masking import Amount, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
     LabelCounts,
@@ -47,16 +47,16 @@ FILE_FORMATS: Final[dict[str, FileFormat]] = {}
 
 
 class LabelTable:
-    """Labels of N images and K classes in three states, sparse inside, never changed once made.
+    """Labels of N images and K classes in three states: sparse, immutable.
 
-    Make one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``.
+    Create one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``.
 
     Args:
         starts: ``(N + 1,)``; the known labels of row i lie at ``starts[i]:starts[i + 1]``.
         columns: class number of every known label, ascending within a row.
         values: PRESENT or ABSENT of every known label.
-        classes: K different names.
-        images: N different names; numbers from 0 when not given.
+        classes: K unique names.
+        images: N unique names; numbers from 0 when None.
     """
 
     classes: tuple[str, ...]
@@ -92,7 +92,7 @@ class LabelTable:
         classes: Sequence[str],
         images: Sequence[str] | int,
     ) -> LabelTable:
-        """Make a table from its known labels, one (row, class number, value) each, in any order.
+        """Create a table from its known labels, one (row, class number, value) each, in any order.
 
         Args:
             rows: row number of every entry.
@@ -117,7 +117,7 @@ class LabelTable:
     def from_dense(
         cls, labels: ArrayLike, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
     ) -> LabelTable:
-        """Make a table from an (N, K) array of 1 / 0 / −1, booleans, or 1 / 0 / NaN.
+        """Create a table from an (N, K) array of 1 / 0 / −1, booleans, or 1 / 0 / NaN.
 
         Example:
             >>> table = LabelTable.from_dense([[1, 0, -1], [-1, -1, 1]], classes=["cat", "dog", "owl"])
@@ -148,12 +148,12 @@ class LabelTable:
         images: Sequence[str] | None = None,
         unlisted: str = "unknown",
     ) -> LabelTable:
-        """Make a table from the names of each image's present (and absent) classes.
+        """Create a table from the names of each image's present (and absent) classes.
 
         Args:
-            present: for every image the classes that are there.
-            absent: for every image the classes that are known not to be there.
-            classes: all names in the order wanted; those that occur, sorted, when not given.
+            present: for every image its present classes.
+            absent: for every image its known absent classes.
+            classes: all names in order; those that occur, sorted, when None.
             images: names of the images.
             unlisted: what a class in neither list is: "unknown" or "absent".
 
@@ -162,8 +162,8 @@ class LabelTable:
             array([[ 1,  0, -1],
                    [ 1, -1,  1]], dtype=int8)
         """
-        found = labels_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
-        return cls(*found, images)
+        listed = labels_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
+        return cls(*listed, images)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -176,14 +176,14 @@ class LabelTable:
         return FILE_FORMATS["parquet"].read(Path(path))
 
     def to_csv(self, path: str | os.PathLike[str], splits: Sequence[str] | None = None) -> None:
-        """Write a wide CSV: 1, 0, and blank for unknown; whole or not at all.
+        """Write a wide CSV atomically: 1, 0, and blank for unknown.
 
-        A name that would be read back as another (class ``split``, blanks around it) is refused; Parquet holds it.
+        A name that would be read back as another (class ``split``, blanks around it) is refused; use Parquet for it.
         """
         FILE_FORMATS["csv"].write(self, Path(path), splits)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write one row per image with the lists of present and absent classes; whole or not at all."""
+        """Write one row per image with the lists of present and absent classes, atomically."""
         FILE_FORMATS["parquet"].write(self, Path(path))
 
     def to_dense(self) -> NDArray[np.int8]:
@@ -206,7 +206,7 @@ class LabelTable:
         return torch.from_numpy(codes)
 
     def codes_at(self, rows: ArrayLike, columns: ArrayLike) -> NDArray[np.int8]:
-        """Return the codes of single places, ``(P,)`` of them; nothing is laid out that was not asked for.
+        """Return the codes ``(P,)`` of single labels, without the dense matrix.
 
         Example:
             >>> LabelTable.from_dense([[1, 0], [-1, 1]]).codes_at([1, 0, 1], [0, 1, 1])
@@ -214,7 +214,7 @@ class LabelTable:
         """
         row, column = as_indices(rows, "row", len(self)), as_indices(columns, "class number", len(self.classes))
         if len(row) != len(column):
-            raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a place.")
+            raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a label.")
         entries, known = entries_at(self.starts, self.columns, row, column, len(self.classes))
         codes = np.full(len(row), UNKNOWN, dtype=np.int8)
         codes[known] = self.values[entries[known]]
@@ -235,27 +235,23 @@ class LabelTable:
             starts_from_lengths(lengths), self.columns[entries], self.values[entries], self.classes, images
         )
 
-    def keep(self, kept: NDArray[np.bool_]) -> LabelTable:
-        """Return the table with some of its known labels, chosen by a mask over ``values``; the rest is unknown."""
-        starts = starts_from_lengths(kept)[self.starts]
-        return LabelTable(starts, self.columns[kept], self.values[kept], self.classes, self.images)
+    def keep(self, mask: NDArray[np.bool_]) -> LabelTable:
+        """Return the table with those known labels that a mask over ``values`` selects; the rest is unknown."""
+        starts = starts_from_lengths(mask)[self.starts]
+        return LabelTable(starts, self.columns[mask], self.values[mask], self.classes, self.images)
 
     @classmethod
     def concatenate(cls, tables: Sequence[LabelTable]) -> LabelTable:
-        """Put tables of the same classes one below the other."""
+        """Stack tables of the same classes."""
         if len({table.classes for table in tables}) != 1:
-            raise InputError("only tables of the same classes, in the same order, can be put together; one at least.")
+            raise InputError("only tables of the same classes, in the same order, can be concatenated; at least one.")
         starts = starts_from_lengths(np.concatenate([np.diff(table.starts) for table in tables]))
         columns = np.concatenate([table.columns for table in tables])
         values = np.concatenate([table.values for table in tables])
         return cls(starts, columns, values, tables[0].classes, [name for table in tables for name in table.images])
 
-    def split(self, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Split the rows as the papers do; see ``labelgap.labels.masking.paper_split``."""
-        return paper_split(len(self), fraction, seed)
-
     def observe(self, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
-        """Keep so many positives and negatives of every image, as the papers draw them; hide the rest.
+        """Keep some positives and negatives of every image, as the papers draw them; hide the rest.
 
         See ``labelgap.labels.masking.observe_mask``; what is unknown stays unknown.
 
@@ -278,7 +274,7 @@ class LabelTable:
         return self.keep(drop_mask(self.columns, fraction, seed, per_class=per_class))
 
     def revised(self, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
-        """Return a new table with hard revisions laid over this one.
+        """Return a new table with the hard revisions applied.
 
         A person's decision replaces anything; the last one counts. A model's revision fills only what is unknown, the
         last one again. Soft targets are not labels and are skipped.
@@ -305,20 +301,13 @@ class LabelTable:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is unknown."""
+        """Whether no label is unknown."""
         return len(self.values) == len(self) * len(self.classes)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the labels, names not counted."""
+        """Memory of the labels, without the names."""
         return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
-
-    def class_number(self, name: str) -> int:
-        """Return the column of a class, or raise an error that names the nearest one."""
-        try:
-            return self.classes.index(name)
-        except ValueError:
-            raise UnknownNameError("class", name, self.classes) from None
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -56,7 +56,7 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     if (observed.images, observed.classes) != (truth.images, truth.classes):
         raise InputError("the observed labels and the truth are not of the same images and classes.")
     entries = revisions.to_table()
-    row, column = revisions.places(truth)
+    row, column = revisions.indices(truth)
     place = row * len(truth.classes) + column
     last = len(place) - 1 - np.unique(place[::-1], return_index=True)[1]
     place, value = place[last], entries["value"].to_numpy()[last]

@@ -172,7 +172,7 @@ def test_synonyms_come_from_a_file_with_or_without_a_header(csv: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\nb,a\n", "goes round in a circle"),
+        ("a,b\nb,a\n", "is a cycle"),
         ("a,b\na,c\n", "'a' stands for 'b' and for 'c'"),
         ("a,b,c\n", "a line is synonym,tag; this has 3 cells"),
         ("a,\n", "a line is synonym,tag"),
@@ -200,10 +200,10 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
     )
 
 
-def test_parents_that_go_round_in_a_circle_are_refused(csv: Path) -> None:
+def test_a_cycle_of_parents_is_refused(csv: Path) -> None:
     parents = csv.with_name("parents.csv")
     parents.write_text("a,b\nb,c\nc,a\n")
-    with pytest.raises(InputError, match="parents: a → b → c → a goes round in a circle"):
+    with pytest.raises(InputError, match="parents: a → b → c → a is a cycle"):
         read(csv, "image,a\nx.jpg,1\n", parents=parents)
 
 

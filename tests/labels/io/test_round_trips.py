@@ -82,7 +82,7 @@ def test_through_a_csv_of_lists(table: LabelTable) -> None:
     )
     assert found.classes == tuple(mentioned)
     assert found.images == table.images
-    columns = [table.class_number(name) for name in mentioned]
+    columns = [table.classes.index(name) for name in mentioned]
     assert (found.to_dense() == table.to_dense()[:, columns]).all()
 
 

@@ -67,7 +67,7 @@ def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, s
         while name in direct:
             name = direct[name]
             if name in passed:
-                raise InputError(f"{where}: {' → '.join([*passed, name])} goes round in a circle.")
+                raise InputError(f"{where}: {' → '.join([*passed, name])} is a cycle.")
             passed.append(name)
         final[old] = name
     return final

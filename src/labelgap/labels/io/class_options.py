@@ -72,7 +72,7 @@ def apply_class_options(
         pairs = read_name_pairs(options.parents, "child", "parent")
         found = implied_labels(table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs])
         table, revisions = table.revised(found.revisions), found.revisions
-        rules.append(_implied_rule(len(revisions), found.against, found.strange))
+        rules.append(_implied_rule(len(revisions), found.contradicted, found.unknown_names))
     return ResolvedTable(table, revisions, (*rules, *similar_class_names(table)))
 
 
