@@ -15,8 +15,7 @@ from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import decisions
-from labelgap.review.events import Decision
-from labelgap.review.label_key import LabelKey
+from labelgap.review.events import Decision, LabelKey
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.training.config.schema import RunConfig, write_config
 
@@ -54,7 +53,7 @@ def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
 ) -> None:
     assert call(*DRAW, "--summary") == 0
     said = capsys.readouterr().out
-    assert "0 of 9; 0 where nobody could tell" in said and "from 10 on" in said
+    assert "0 of 9; 0 answered" in said and "needs 10 reviewed" in said
     assert (photos / "tags-review" / "candidates.parquet").exists()
     assert call(*DRAW, "--out", "mine", "--json") == 0
     assert json.loads(capsys.readouterr().out)["progress"]["total"] == 9 and (photos / "mine").is_dir()
@@ -63,7 +62,7 @@ def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
 def test_the_summary_counts_people_and_what_was_found(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("review", "tags-review", "--summary") == 0
     said = capsys.readouterr().out
-    assert "4 of 9; 1 where nobody could tell" in said and "2 missing labels" in said
+    assert "4 of 9; 1 answered" in said and "2 missing labels" in said
     assert "anna 3, ben 1" in said and "labelgap apply tags-review" in said
     assert call("review", "tags-review", "--summary", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -88,10 +87,10 @@ def test_revisions_lists_and_takes_back_without_deleting(reviewed: Path, capsys:
     said = capsys.readouterr().out
     assert "dog · 0.jpg" in said and "can't tell" in said and len(said.splitlines()) == 4
     assert call("revisions", "tags-review", "revert", "1") == 0
-    assert "1 decision taken back" in capsys.readouterr().out
+    assert "1 decision reverted" in capsys.readouterr().out
     assert call("revisions", "tags-review", "list") == 0
     said = capsys.readouterr().out
-    assert "yes (undone)" in said and "took back 1" in said
+    assert "yes (undone)" in said and "reverted 1" in said
     assert len(decisions("tags-review")) == 3
 
     assert call("revisions", "tags-review", "revert", "--reviewer", "ben") == 0
@@ -154,24 +153,24 @@ def test_candidates_go_to_label_studio_and_decisions_come_back(
     [
         (["review", "tags.csv"], "labelgap review tags.csv --split val --random 300"),
         (["review", "nowhere", "--random", "5"], "no data set 'nowhere'"),
-        (["review", "tags-review", "--random", "5"], "is a run, or a review already"),
-        (["review", "tags-review", "--zeros", "unknown"], "--zeros says how DATA are read"),
+        (["review", "tags-review", "--random", "5"], "is a run or an existing review"),
+        (["review", "tags-review", "--zeros", "unknown"], "--zeros applies to DATA"),
         (["review", "photos", "--summary"], "is not a run"),
-        ([*DRAW[:-1], "6"], "another review already"),
-        (["review", "tags-review", "--budget", "soon"], "15m, 1h30m or 90s"),
-        (["review", "tags-review", "--reviewer", "a\tb\x1b"], "a name of 1 to 80 letters"),
+        ([*DRAW[:-1], "6"], "already holds another review"),
+        (["review", "tags-review", "--budget", "soon"], "30d, 12h, 1h30m or 90s"),
+        (["review", "tags-review", "--reviewer", "a\tb\x1b"], "1 to 80 printable characters"),
         (["review", "tags-review", "--export-to", "labelstudio"], "--out candidates.json"),
         (["review", "tags-review", "--export-to", "cvat", "--out", "a.json"], "no tool 'cvat'"),
         (["review", "tags-review", "--import-from", "fiftyone"], "--in decisions.json"),
         (["review", "tags-review", "--no-browser", "--port", "70000"], "0 to 65535"),
-        (["review", "tags-review", "--no-browser", "--host", "no.such.host.invalid"], "cannot be listened on"),
+        (["review", "tags-review", "--no-browser", "--host", "no.such.host.invalid"], "cannot listen on"),
         (["apply", "tags-review", "--out", "tags.csv"], "never overwritten"),
         (["apply", "tags-review", "--out", "a.csv", "--source", "ll-cp"], "no source 'll-cp'"),
         (["apply", "photos", "--out", "a.csv"], "is not a run"),
         (["revisions", "tags-review", "remove"], "no action 'remove'"),
-        (["revisions", "tags-review", "revert"], "say what to take back"),
-        (["revisions", "tags-review", "revert", "99"], "99 is no decision that counts"),
-        (["revisions", "tags-review", "list", "3"], "say what to revert"),
+        (["revisions", "tags-review", "revert"], "name what to revert"),
+        (["revisions", "tags-review", "revert", "99"], "99 is not a decision in force"),
+        (["revisions", "tags-review", "list", "3"], "belong to revert"),
         (["revisions", "tags-review", "list", "--since", "yesterday"], "30m for half an hour ago"),
     ],
 )

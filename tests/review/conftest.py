@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.review.http_client import Served, serving
+from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_run import make_run
 
 from labelgap.review import Review, open_review_folder
@@ -35,7 +35,7 @@ def review(folder: Path) -> Iterator[Review]:
 
 
 @pytest.fixture
-def served(review: Review) -> Iterator[Served]:
-    """The page of the review, served by a thread of this process."""
-    with serving(review) as made:
+def client(review: Review) -> Iterator[ReviewClient]:
+    """The page of the review, client by a thread of this process."""
+    with run_server(review) as made:
         yield made

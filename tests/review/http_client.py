@@ -1,4 +1,4 @@
-"""Speaking to a server byte by byte, as browsers and worse clients do."""
+"""An HTTP client of the review server that can also send invalid requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from labelgap.review.server import create_server
 
 
 @dataclass
-class Answer:
-    """What a server said."""
+class HttpResponse:
+    """The response of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -36,13 +36,13 @@ class Answer:
 
 
 @dataclass
-class Served:
-    """A server, and one window of a browser that speaks to it."""
+class ReviewClient:
+    """A client of the server, as one browser window."""
 
     address: str
     client: str = field(default_factory=lambda: uuid.uuid4().hex)
     reviewer: str = "anna"
-    stamp: str = ""
+    csrf_token: str = ""
     store: str = ""
     cookie: str = ""
 
@@ -50,51 +50,54 @@ class Served:
     def port(self) -> int:
         return urlsplit(self.address).port or 0
 
-    def another(self, reviewer: str) -> Served:
+    def another(self, reviewer: str) -> ReviewClient:
         """Another person's window."""
-        return Served(self.address, reviewer=reviewer)
+        return ReviewClient(self.address, reviewer=reviewer)
 
-    def ask(
+    def request(
         self, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             own = {"Cookie": self.cookie} if self.cookie else {}
             connection.request(method, path, body, {**own, **(headers or {})})
             response = connection.getresponse()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+            return HttpResponse(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
             connection.close()
 
     def enter(self) -> None:
         """Load the first page, as a browser does before it can change anything."""
-        page = self.ask("/").text
-        self.stamp, self.store = (re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("stamp", "store"))
+        page = self.request("/").text
+        self.csrf_token, self.store = (
+            re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("csrf-token", "store")
+        )
 
-    def send(self, actions: list[dict[str, Any]], **changed: Any) -> Answer:
+    def send(self, actions: list[dict[str, Any]], **changed: Any) -> HttpResponse:
         """Send decisions as the page does."""
-        if not self.stamp:
+        if not self.csrf_token:
             self.enter()
         message = {"store": self.store, "client": self.client, "reviewer": self.reviewer, "actions": actions}
-        headers = {"Content-Type": "application/json", "X-Labelgap-Stamp": self.stamp}
-        return self.ask("/api/decisions", "POST", json.dumps({**message, **changed}).encode(), headers)
+        headers = {"Content-Type": "application/json", "X-CSRF-Token": self.csrf_token}
+        return self.request("/api/decisions", "POST", json.dumps({**message, **changed}).encode(), headers)
 
-    def say(self, identity: str, value: int, saw: int = 0) -> Answer:
-        return self.send([{"request": uuid.uuid4().hex, "id": identity, "value": value, "saw": saw}])
+    def decide(self, identity: str, value: int, base_version: int = 0) -> HttpResponse:
+        return self.send(
+            [{"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}]
+        )
 
 
 @contextmanager
-def serving(review: Review, **options: Any) -> Iterator[Served]:
+def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
     """Serve a review from a thread."""
-    server, listening, address = create_server(review, port=0, **options)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    server, listener, address = create_server(review, port=0, **options)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
+    while not server.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield Served(address)
+        yield ReviewClient(address)
     finally:
         server.should_exit = True
         thread.join(20)
-        listening.close()
+        listener.close()

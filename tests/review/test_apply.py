@@ -16,8 +16,7 @@ from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.events import Decision, Undo
-from labelgap.review.label_key import LabelKey
+from labelgap.review.events import Decision, LabelKey, Undo
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.training.config.schema import RunConfig, write_config
 
@@ -98,7 +97,7 @@ def test_beside_it_stands_who_said_what_and_when(drawn: ReviewFolder, tmp_path: 
 def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path) -> None:
     decide(drawn.path, *SAID)
     store = DecisionStore(drawn.path / FILE)
-    undos = [Undo(event.id, uuid.uuid4().hex) for event in store.counting()]
+    undos = [Undo(event.id, uuid.uuid4().hex) for event in store.accepted()]
     store.append(undos, reviewer="anna", client="window-1")
     store.close()
     apply_decisions(drawn, tmp_path / "same.csv")

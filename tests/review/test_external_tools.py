@@ -13,9 +13,8 @@ from tests.review.sample_run import Row, write_candidates
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions
-from labelgap.review.events import Decision
+from labelgap.review.events import Decision, LabelKey
 from labelgap.review.external_tools import export_candidates, import_decisions
-from labelgap.review.label_key import LabelKey
 
 ROWS: list[Row] = [
     ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),
@@ -95,7 +94,7 @@ def test_only_what_is_undecided_is_passed_on(photos_review: Review, tmp_path: Pa
     assert [task["data"]["name"] for task in load(tmp_path / "tasks.json")] == ["5.jpg"]
     made = Decision(LabelKey("val", "5.jpg", "dog"), ABSENT, "request-9999")
     photos_review.store.append([made], reviewer="anna", client="window-1")
-    with pytest.raises(InputError, match="nothing to pass on"):
+    with pytest.raises(InputError, match="nothing to export"):
         export_candidates(photos_review, "labelstudio", tmp_path / "more.json")
     photos_review.close()
 

@@ -14,8 +14,8 @@ from tests.review.sample_run import SCHEMA, Row
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.candidates import KINDS, MISSING, RANDOM, WRONG, Candidates
-from labelgap.review.label_key import LabelKey, candidate_id
+from labelgap.review.candidates import KINDS, MISSING, RANDOM, WRONG, Candidates, candidate_id
+from labelgap.review.events import LabelKey
 
 ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
 
@@ -42,7 +42,7 @@ def test_an_id_means_the_same_label_whatever_else_is_in_the_file(tmp_path: Path)
         identity = f"{int(first.columns.ids[number]):016x}"
         found = other.index(identity)
         assert found is not None
-        assert other.entry(found) == first.entry(number) and candidate_id(first.entry(number)) == identity
+        assert other.key(found) == first.key(number) and candidate_id(first.key(number)) == identity
 
 
 def test_a_label_is_found_by_its_names_and_a_stranger_is_not(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_pat
         ("c.jpg", "train", "cat", 0.0, "random", UNKNOWN, 1, 1),
     ]
     candidates = Candidates(write(tmp_path / "a.parquet", rows), ["cat", "dog"])
-    names = [candidates.columns.places[image][1] for image in candidates.image_order]
+    names = [candidates.columns.images[image][1] for image in candidates.image_order]
     assert names == ["b.jpg", "a.jpg", "c.jpg"]
-    image = candidates.columns.places.index(("train", "a.jpg"))
-    assert [candidates.entry(number).class_name for number in candidates.of_image(image)] == ["cat", "dog"]
+    image = candidates.columns.images.index(("train", "a.jpg"))
+    assert [candidates.key(number).class_name for number in candidates.of_image(image)] == ["cat", "dog"]
 
 
 def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
@@ -133,7 +133,12 @@ def test_a_hundred_thousand_candidates_open_within_a_few_seconds_and_megabytes(t
 
 @pytest.mark.parametrize(
     ("about", "message"),
-    [({**ABOUT, "format": 2}, "format 2"), ([], "no metadata"), ("x", "no metadata"), (None, "no metadata")],
+    [
+        ({**ABOUT, "format": 2}, "format 2"),
+        ([], "no metadata"),
+        ("x", "no metadata"),
+        (None, "no metadata"),
+    ],
 )
 def test_a_file_that_is_not_of_this_format_is_refused(tmp_path: Path, about: object, message: str) -> None:
     write(tmp_path / "a.parquet", ranked(1), about)

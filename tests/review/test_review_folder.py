@@ -25,9 +25,9 @@ def data() -> Dataset:
 def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_path: Path) -> None:
     review = Review(create_random_review(data, "val", 8, 0, tmp_path / "a"))
     columns = review.candidates.columns
-    assert len(columns.places) == 8 and len(review.candidates) == 8 * 9
+    assert len(columns.images) == 8 and len(review.candidates) == 8 * 9
     assert np.isnan(columns.score).all() and (columns.observed == UNKNOWN).all()
-    assert {split for split, _ in columns.places} == {"val"}
+    assert {split for split, _ in columns.images} == {"val"}
     for image in range(8):
         assert len(review.candidates.of_image(image)) == 9
     review.close()
@@ -41,13 +41,13 @@ def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: P
     rows = {name: row for row, name in enumerate(data.val.labels.images)}
     made = []
     for number in range(len(review.candidates)):
-        entry = review.candidates.entry(number)
+        entry = review.candidates.key(number)
         value = int(truth[rows[entry.image], data.val.labels.classes.index(entry.class_name)])
         made.append(Decision(entry, value, f"request-{number:05d}", kind="random"))
     review.store.append(made, reviewer="anna", client="window-1")
     estimate = review.estimate()
-    assert estimate is not None and estimate.looked == 72 and estimate.classes == 10
-    chosen = sorted(rows[name] for _, name in review.candidates.columns.places)
+    assert estimate is not None and estimate.reviewed == 72 and estimate.classes == 10
+    chosen = sorted(rows[name] for _, name in review.candidates.columns.images)
     review.close()
     val = apply_decisions(folder, tmp_path / "better.csv").data.val
     assert val is not None
@@ -60,13 +60,13 @@ def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: P
 
 def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_path: Path) -> None:
     first = create_random_review(data, "val", 8, 0, tmp_path / "a")
-    places = Review(first).candidates.columns.places
+    places = Review(first).candidates.columns.images
     again = create_random_review(data, "val", 8, 0, tmp_path / "a")
-    assert again.path == first.path and Review(again).candidates.columns.places == places
+    assert again.path == first.path and Review(again).candidates.columns.images == places
     assert is_review_folder(tmp_path / "a") and open_review_folder(tmp_path / "a").images == 8
-    with pytest.raises(RunError, match="another review already"):
+    with pytest.raises(RunError, match="already holds another review"):
         create_random_review(data, "val", 9, 0, tmp_path / "a")
-    assert Review(create_random_review(data, "val", 8, 1, tmp_path / "b")).candidates.columns.places != places
+    assert Review(create_random_review(data, "val", 8, 1, tmp_path / "b")).candidates.columns.images != places
 
 
 def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
         create_random_review(data, "test", 5, 0, tmp_path / "a")
     with pytest.raises(InputError, match="no split 'dev'"):
         create_random_review(data, "dev", 5, 0, tmp_path / "a")
-    with pytest.raises(InputError, match="one image at least"):
+    with pytest.raises(InputError, match="at least one image"):
         create_random_review(data, "val", 0, 0, tmp_path / "a")
     by_hand = Dataset("mine", data.train, data.val)
-    with pytest.raises(InputError, match="made by hand"):
+    with pytest.raises(InputError, match="not loaded by name"):
         create_random_review(by_hand, "val", 5, 0, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(RunError, match="is not a run"):
@@ -89,7 +89,7 @@ def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: p
     folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
     table = (tmp_path / "tags.csv").read_text().replace("owl", "bat")
     (tmp_path / "tags.csv").write_text(table)
-    with pytest.raises(RunError, match="other classes"):
+    with pytest.raises(RunError, match="no longer has the classes"):
         _ = open_review_folder(folder.path).data
     (folder.path / "review.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):

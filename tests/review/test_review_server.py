@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
-from tests.review.http_client import Served, serving
+from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_photos import make_photos
 from tests.review.sample_run import write_candidates
 
@@ -31,25 +31,26 @@ def ids(page: str) -> list[str]:
     return re.findall(r'id="e([0-9a-f]{16})"', page)
 
 
-def test_the_pages_are_there_and_name_what_they_show(served: Served, review: Review) -> None:
-    overview = served.ask("/").text
+def test_the_pages_are_there_and_name_what_they_show(client: ReviewClient, review: Review) -> None:
+    overview = client.request("/").text
     assert "Which labels are missing?" in overview and "Known labels that look wrong" in overview
-    grid = served.ask("/class/3?size=60")
+    grid = client.request("/class/3?size=60")
     assert grid.status == 200 and "Which of these show <em>3</em>?" in grid.text
     assert len(ids(grid.text)) == min(60, len(review.candidates.listed(3)))
     image = re.findall(r'data-image="([0-9a-f]{16})"', grid.text)[0]
-    one = served.ask(f"/image/{image}").text
+    one = client.request(f"/image/{image}").text
     assert "What does it show?" in one and ids(one)
-    detail = served.ask(f"/detail/{ids(grid.text)[0]}").text
-    assert "Known so far" in detail and 'class="chip present"' in detail
+    detail = client.request(f"/detail/{ids(grid.text)[0]}").text
+    assert "Known labels" in detail and 'class="chip present"' in detail
     wrong = next(row.number for row in review.classes() if row.wrong)
-    assert "labelled yes" in served.ask(f"/class/{wrong}?kind=wrong").text
-    assert served.ask("/class/3?page=99999").status == 200
-    assert "nothing of this kind" in served.ask("/class/3?kind=wrong").text or review.classes()[3].wrong
+    assert "labeled yes" in client.request(f"/class/{wrong}?kind=wrong").text
+    assert client.request("/class/3?page=99999").status == 200
+    right = next(row.number for row in review.classes() if not row.wrong)
+    assert "There are no such candidates." in client.request(f"/class/{right}?kind=wrong").text
 
 
-def test_every_answer_forbids_what_the_page_does_not_need(served: Served) -> None:
-    page = served.ask("/class/1").text
+def test_every_answer_forbids_what_the_page_does_not_need(client: ReviewClient) -> None:
+    page = client.request("/class/1").text
     paths = [
         "/",
         "/class/1",
@@ -58,7 +59,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Served) -> Non
         *re.findall(r'(?:src|href)="(/(?:static|thumbnail)[^"]+)"', page),
     ]
     for path in paths[:12]:
-        headers = served.ask(path).headers
+        headers = client.request(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
@@ -66,19 +67,19 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Served) -> Non
     assert not re.search(r"<script>|<style|style=|\son\w+=|https?://", page)
 
 
-def test_a_thumbnail_is_a_small_webp_and_kept_on_disk(served: Served, tmp_path: Path) -> None:
-    image = re.findall(r"/thumbnail/([0-9a-f]{16})", served.ask("/class/1").text)[0]
-    first = served.ask(f"/thumbnail/{image}")
+def test_a_thumbnail_is_a_small_webp_and_kept_on_disk(client: ReviewClient, tmp_path: Path) -> None:
+    image = re.findall(r"/thumbnail/([0-9a-f]{16})", client.request("/class/1").text)[0]
+    first = client.request(f"/thumbnail/{image}")
     assert first.headers["content-type"] == "image/webp" and "max-age" in first.headers["cache-control"]
     (kept,) = (tmp_path / "cache").rglob("*.webp")
     assert kept.read_bytes() == first.body
     kept.write_bytes(first.body[:50])
-    assert served.ask(f"/thumbnail/{image}").body == first.body, "half a file is made again"
+    assert client.request(f"/thumbnail/{image}").body == first.body, "half a file is made again"
 
 
-def test_a_heat_map_lies_over_the_picture(served: Served) -> None:
-    identity = ids(served.ask("/class/1").text)[0]
-    answer = served.ask(f"/heat/{identity}")
+def test_a_heat_map_lies_over_the_picture(client: ReviewClient) -> None:
+    identity = ids(client.request("/class/1").text)[0]
+    answer = client.request(f"/heat/{identity}")
     assert answer.headers["content-type"] == "image/png"
     with Image.open(io.BytesIO(answer.body)) as picture:
         assert picture.mode == "RGBA" and picture.width == picture.height
@@ -89,74 +90,72 @@ def test_a_heat_map_lies_over_the_picture(served: Served) -> None:
 def test_photos_lose_their_metadata_and_keep_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
-    with serving(review) as served:
-        page = served.ask("/class/0").text
+    with run_server(review) as client:
+        page = client.request("/class/0").text
         image = re.findall(r"/thumbnail/([0-9a-f]{16})", page)[0]
-        for path, longest in ((f"/thumbnail/{image}", 240), (f"/picture/{image}", 360)):
-            body = served.ask(path).body
+        for path, longest in ((f"/thumbnail/{image}", 240), (f"/large/{image}", 360)):
+            body = client.request(path).body
             assert b"SECRET" not in body and b"EXIF" not in body and b"Exif" not in body
             with Image.open(io.BytesIO(body)) as picture:
                 assert picture.size == (longest, longest * 3 // 4)
-        assert served.ask(f"/heat/{ids(page)[0]}").status == 404, "no run, no network, no heat map"
-        name = review.candidates.columns.places[review.candidates.image_index(image) or 0][1]
+        assert client.request(f"/heat/{ids(page)[0]}").status == 404, "no run, no network, no heat map"
+        name = review.candidates.columns.images[review.candidates.image_index(image) or 0][1]
         (tmp_path / "photos" / name).unlink()
-        assert served.ask(f"/picture/{image}").status == 404
+        assert client.request(f"/large/{image}").status == 404
     review.close()
 
 
-def test_a_decision_is_on_disk_before_it_is_answered(served: Served, folder: Path) -> None:
-    identity = ids(served.ask("/class/3").text)[0]
-    answer = served.say(identity, PRESENT)
+def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folder: Path) -> None:
+    identity = ids(client.request("/class/3").text)[0]
+    answer = client.decide(identity, PRESENT)
     (result,) = answer.json["results"]
-    assert answer.status == 200 and (result["status"], result["value"], result["version"]) == ("kept", "1", 1)
+    assert answer.status == 200 and (result["status"], result["value"], result["version"]) == ("accepted", "1", 1)
     assert [(made.class_name, made.value, made.author) for made in decisions(folder)] == [("3", PRESENT, "anna")]
-    assert "<b>1</b> found" in answer.json["figures"] and "polyline" in answer.json["panel"]
-    page = served.ask("/class/3").text
+    assert "<b>1</b> found" in answer.json["counters"] and "polyline" in answer.json["panel"]
+    page = client.request("/class/3").text
     assert re.search(rf'id="e{identity}"[^>]*data-value="1" data-version="1" data-who="anna"', page)
-    assert identity not in ids(served.ask("/class/3?show=undecided").text)
+    assert identity not in ids(client.request("/class/3?show=undecided").text)
 
 
-def test_two_people_see_each_other_and_nobody_is_overwritten(served: Served, folder: Path) -> None:
-    ben = served.another("ben")
-    identity = ids(served.ask("/class/3").text)[0]
-    served.say(identity, PRESENT)
-    clash = ben.say(identity, ABSENT, saw=0)
+def test_two_people_see_each_other_and_nobody_is_overwritten(client: ReviewClient, folder: Path) -> None:
+    ben = client.another("ben")
+    identity = ids(client.request("/class/3").text)[0]
+    client.decide(identity, PRESENT)
+    clash = ben.decide(identity, ABSENT, base_version=0)
     (result,) = clash.json["results"]
     assert clash.status == 409 and (result["status"], result["value"], result["who"]) == ("conflict", "1", "anna")
     assert [made.value for made in decisions(folder)] == [PRESENT]
-    meant = ben.say(identity, ABSENT, saw=result["version"])
+    meant = ben.decide(identity, ABSENT, base_version=result["version"])
     assert meant.status == 200 and [made.author for made in decisions(folder)] == ["ben"]
-    (change,) = served.ask("/api/changes?since=1").json["changes"]
+    (change,) = client.request("/api/changes?since=1").json["changes"]
     assert (change["id"], change["value"], change["who"]) == (identity, "0", "ben")
-    assert served.ask(f"/api/changes?since={change['version']}").json["changes"] == []
+    assert client.request(f"/api/changes?since={change['version']}").json["changes"] == []
 
 
-def test_an_undo_is_heard_by_the_others(served: Served) -> None:
-    identity = ids(served.ask("/class/3").text)[0]
+def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
+    identity = ids(client.request("/class/3").text)[0]
     request = uuid.uuid4().hex
-    served.send([{"request": request, "id": identity, "value": UNKNOWN, "saw": 0}])
-    answer = served.send([{"request": uuid.uuid4().hex, "undoes": request}])
+    client.send([{"request_id": request, "id": identity, "value": UNKNOWN, "base_version": 0}])
+    answer = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
     (result,) = answer.json["results"]
     assert (result["id"], result["value"], result["version"]) == (identity, "", 0)
-    (change,) = served.ask("/api/changes?since=1").json["changes"]
+    (change,) = client.request("/api/changes?since=1").json["changes"]
     assert change == {"id": identity, "value": "", "version": 0, "who": ""}
 
 
-def test_what_another_process_writes_is_seen(served: Served, review: Review, folder: Path) -> None:
+def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
     from labelgap.review.events import Decision
     from labelgap.review.store import FILE, DecisionStore
 
     other = DecisionStore(folder / FILE)
-    entry = review.candidates.entry(0)
+    entry = review.candidates.key(0)
     other.append([Decision(entry, PRESENT, "from-elsewhere")], reviewer="carl", client="other-window")
     other.close()
-    (change,) = served.ask("/api/changes?since=0").json["changes"]
+    (change,) = client.request("/api/changes?since=0").json["changes"]
     assert change["who"] == "carl"
-    many = [
-        Decision(review.candidates.entry(n % len(review.candidates)), PRESENT, f"many-{n:05d}") for n in range(2100)
-    ]
+    many = [Decision(review.candidates.key(n % len(review.candidates)), PRESENT, f"many-{n:05d}") for n in range(2100)]
     review.store.append(many, reviewer="dora", client="third-window")
-    assert served.ask("/api/changes?since=1").json["reload"] is True
+    assert client.request("/api/changes?since=1").json["reload"] is True
 
 
 def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +168,11 @@ def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytes
 
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
     review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
-    with serving(review, reviewer="</title><script>alert(2)</script>") as served:
-        identity = ids(served.ask("/class/2").text)[0]
-        image = re.findall(r'data-image="([0-9a-f]{16})"', served.ask("/class/2").text)[0]
+    with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
+        identity = ids(client.request("/class/2").text)[0]
+        image = re.findall(r'data-image="([0-9a-f]{16})"', client.request("/class/2").text)[0]
         for path in ("/", "/class/2", f"/detail/{identity}", f"/image/{image}"):
-            page = served.ask(path).text
+            page = client.request(path).text
             assert evil not in page and "<script>alert" not in page and "&lt;img src=x" in page
     review.close()
 
@@ -185,16 +184,16 @@ def test_a_name_that_needs_a_joiner_is_a_name() -> None:
         TypeAdapter(Reviewer).validate_python("\u200d")
 
 
-Attack = Callable[[Served, str], tuple[str, str, bytes | None, dict[str, str]]]
+Attack = Callable[[ReviewClient, str], tuple[str, str, bytes | None, dict[str, str]]]
 
 
 def post(body: Any, **headers: str | None) -> Attack:
-    def attack(served: Served, identity: str) -> tuple[str, str, bytes | None, dict[str, str]]:
-        good = {"store": served.store, "client": served.client, "reviewer": "eve"}
-        good["actions"] = [{"request": uuid.uuid4().hex, "id": identity, "value": 1, "saw": 0}]  # type: ignore[assignment]
+    def attack(client: ReviewClient, identity: str) -> tuple[str, str, bytes | None, dict[str, str]]:
+        good = {"store": client.store, "client": client.client, "reviewer": "eve"}
+        good["actions"] = [{"request_id": uuid.uuid4().hex, "id": identity, "value": 1, "base_version": 0}]  # type: ignore[assignment]
         sent = body(good) if callable(body) else body
         data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
-        base: dict[str, str | None] = {"Content-Type": "application/json", "X-Labelgap-Stamp": served.stamp}
+        base: dict[str, str | None] = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
         base |= {name.replace("_", "-"): value for name, value in headers.items()}
         return "/api/decisions", "POST", data, {name: value for name, value in base.items() if value is not None}
 
@@ -210,12 +209,12 @@ def action(**fields: Any) -> Attack:
 
 
 def get(path: str, **headers: str) -> Attack:
-    return lambda served, identity: (path, "GET", None, {n.replace("_", "-"): v for n, v in headers.items()})
+    return lambda client, identity: (path, "GET", None, {n.replace("_", "-"): v for n, v in headers.items()})
 
 
 ATTACKS: dict[str, Attack] = {
-    "no stamp": post(lambda good: good, X_Labelgap_Stamp=None),
-    "wrong stamp": post(lambda good: good, X_Labelgap_Stamp="guess"),
+    "no CSRF token": post(lambda good: good, X_CSRF_Token=None),
+    "wrong CSRF token": post(lambda good: good, X_CSRF_Token="guess"),
     "foreign origin": post(lambda good: good, Origin="https://evil.example"),
     "broken origin": post(lambda good: good, Origin="http://["),
     "opaque origin": post(lambda good: good, Origin="null"),
@@ -246,8 +245,8 @@ ATTACKS: dict[str, Attack] = {
     "value as a fraction": action(value=0.5),
     "value as true": action(value=True),
     "no value": action(value=None),
-    "negative version": action(saw=-1),
-    "version as text": action(saw="0"),
+    "negative version": action(base_version=-1),
+    "version as text": action(base_version="0"),
     "id of nobody": action(id="0" * 16),
     "id that is a path": action(id="../../../../etc"),
     "id in capitals": action(id="ABCDEF0123456789"),
@@ -258,7 +257,7 @@ ATTACKS: dict[str, Attack] = {
     "traversal, backslash": get("/static/x/..%5c..%5cstore.py"),
     "picture by path": get("/thumbnail/..%2f..%2f..%2fetc%2fpasswd"),
     "picture by a long id": get("/thumbnail/" + "a" * 4000),
-    "picture of nobody": get("/picture/" + "0" * 16),
+    "picture of nobody": get("/large/" + "0" * 16),
     "python files": get("/static/x/web.py"),
     "the database": get("/review.sqlite"),
     "docs of the interface": get("/openapi.json"),
@@ -278,18 +277,18 @@ def fortress(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder = shutil.copytree(digits_run, tmp_path_factory.mktemp("fortress") / "run")
     review = Review(open_review_folder(folder))
-    with serving(review) as served:
-        identity = ids(served.ask("/class/3").text)[0]
-        assert served.say(identity, ABSENT).status == 200
-        yield served, identity, folder
+    with run_server(review) as client:
+        identity = ids(client.request("/class/3").text)[0]
+        assert client.decide(identity, ABSENT).status == 200
+        yield client, identity, folder
     review.close()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str) -> None:
-    served, identity, folder = fortress
-    path, method, body, headers = ATTACKS[name](served, identity)
-    answer = served.ask(path, method, body, headers)
+    client, identity, folder = fortress
+    path, method, body, headers = ATTACKS[name](client, identity)
+    answer = client.request(path, method, body, headers)
     assert 400 <= answer.status < 500, (answer.status, answer.body[:200])
     assert b"root:" not in answer.body and b"import" not in answer.body and len(answer.body) < 5000
     with closing(sqlite3.connect(folder / "review.sqlite")) as connection:
@@ -298,17 +297,17 @@ def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_other_methods_are_refused(fortress: Any, method: str) -> None:
-    served, _, _ = fortress
-    assert 400 <= served.ask("/api/decisions", method).status < 500
+    client, _, _ = fortress
+    assert 400 <= client.request("/api/decisions", method).status < 500
 
 
 def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress: Any) -> None:
-    served, _, folder = fortress
+    client, _, folder = fortress
     head = (
         f"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"X-Labelgap-Stamp: {served.stamp}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"X-CSRF-Token: {client.csrf_token}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
         connection.sendall(head.encode())
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         try:
@@ -323,51 +322,51 @@ def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress:
 
 
 def test_beyond_this_machine_a_token_is_needed(review: Review) -> None:
-    with serving(review, host="0.0.0.0") as served:
-        assert "token=" in served.address
-        path = served.address[served.address.index("/", 8) :]
+    with run_server(review, host="0.0.0.0") as client:
+        assert "token=" in client.address
+        path = client.address[client.address.index("/", 8) :]
         for outside in ("/", "/class/1", "/api/session", "/static/x/review.js", "/?token=guess", "/?token="):
-            answer = served.ask(outside)
+            answer = client.request(outside)
             assert answer.status == 401 and answer.json["problem"] == "token"
-        inside = served.ask(path)
+        inside = client.request(path)
         assert inside.status == 303 and inside.headers["location"] == "/"
         cookie = inside.headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite" in cookie
-        served.cookie = cookie.partition(";")[0]
-        assert served.ask("/").status == 200
-        identity = ids(served.ask("/class/3").text)[0]
-        assert served.say(identity, PRESENT).status == 200
-        assert served.ask("/", headers={"Host": "evil.example"}).status == 400
-        assert served.ask("/", headers={"Host": f"192.168.7.7:{served.port}"}).status == 200
+        client.cookie = cookie.partition(";")[0]
+        assert client.request("/").status == 200
+        identity = ids(client.request("/class/3").text)[0]
+        assert client.decide(identity, PRESENT).status == 200
+        assert client.request("/", headers={"Host": "evil.example"}).status == 400
+        assert client.request("/", headers={"Host": f"192.168.7.7:{client.port}"}).status == 200
         token = path.partition("=")[2]
-        assert served.ask(f"//evil.example/?token={token}").headers["location"] == "/evil.example/"
-        served.cookie = ""
-        assert served.say(identity, ABSENT).status == 401
+        assert client.request(f"//evil.example/?token={token}").headers["location"] == "/evil.example/"
+        client.cookie = ""
+        assert client.decide(identity, ABSENT).status == 401
 
 
-def test_on_this_machine_other_addresses_are_not_listened_on(served: Served) -> None:
-    assert served.address.startswith("http://127.0.0.1:") and "token" not in served.address
+def test_on_this_machine_other_addresses_are_not_listened_on(client: ReviewClient) -> None:
+    assert client.address.startswith("http://127.0.0.1:") and "token" not in client.address
 
 
 def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
-    with serving(review, budget=900) as served:
-        page = served.ask("/class/1").text
-        left = int(re.findall(r'data-left="(-?\d+)"', page)[0])
-        assert 890 <= left <= 900 and served.ask("/api/changes?since=0").json["left"] <= left
+    with run_server(review, budget=900) as client:
+        page = client.request("/class/1").text
+        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
+        assert remaining <= 900 and client.request("/api/changes?since=0").json["remaining"] <= remaining
 
 
 def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = make_photos(tmp_path)
     review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
-    with serving(review) as served:
-        page = served.ask("/class/0").text
-        assert "data-score" not in page and "expected" not in served.ask("/").text
+    with run_server(review) as client:
+        page = client.request("/class/0").text
+        assert "data-score" not in page and "expected" not in client.request("/").text
     review.close()
     write_candidates(
         tmp_path / "review" / "candidates.parquet", [("0.jpg", "train", "dog", 0.5, "missing", -1, 1, 1)], data
     )
     review = Review(open_review_folder(tmp_path / "review"))
-    with serving(review) as served:
-        assert 'data-score="50 %"' in served.ask("/class/1").text
+    with run_server(review) as client:
+        assert 'data-score="50 %"' in client.request("/class/1").text
     review.close()

@@ -14,8 +14,7 @@ import pytest
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.events import Decision, DecisionOutcome, Undo
-from labelgap.review.label_key import LabelKey
+from labelgap.review.events import Decision, DecisionOutcome, LabelKey, Undo
 from labelgap.review.store import FILE, DecisionStore, decisions
 
 DOG = LabelKey("train", "a.jpg", "dog")
@@ -23,8 +22,8 @@ CAT = LabelKey("train", "a.jpg", "cat")
 OWL = LabelKey("val", "b.jpg", "owl")
 
 
-def said(entry: LabelKey, value: int, saw: int = 0, request: str = "") -> Decision:
-    return Decision(entry, value, request or uuid.uuid4().hex, saw, "missing", 0.5)
+def said(entry: LabelKey, value: int, base_version: int = 0, request_id: str = "") -> Decision:
+    return Decision(entry, value, request_id or uuid.uuid4().hex, base_version, "missing", 0.5)
 
 
 def tell(store: DecisionStore, *actions: Decision | Undo, by: str = "anna") -> list[DecisionOutcome]:
@@ -37,7 +36,7 @@ def store(tmp_path: Path) -> DecisionStore:
 
 
 def values(store: DecisionStore) -> dict[LabelKey, int | None]:
-    return {event.entry: event.value for event in store.standing()}
+    return {event.key: event.value for event in store.current()}
 
 
 def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None:
@@ -51,46 +50,46 @@ def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None
 def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionStore) -> None:
     first, second = said(DOG, PRESENT), said(DOG, ABSENT)
     tell(store, first, second)
-    (outcome,) = tell(store, Undo(second.request, "undo-0001"))
-    assert outcome.standing is not None and outcome.standing.value == PRESENT
+    (outcome,) = tell(store, Undo(second.request_id, "undo-0001"))
+    assert outcome.current is not None and outcome.current.value == PRESENT
     assert values(store) == {DOG: PRESENT}
-    tell(store, Undo(first.request, "undo-0002"))
+    tell(store, Undo(first.request_id, "undo-0002"))
     assert values(store) == {} and len(store.events()) == 4
-    (again,) = tell(store, Undo(first.request, "undo-0003"))
-    assert again.status == "kept" and len(store.events()) == 4
+    (again,) = tell(store, Undo(first.request_id, "undo-0003"))
+    assert again.status == "accepted" and len(store.events()) == 4
     (nothing,) = tell(store, Undo("nobody-said", "undo-0004"))
     (undo_of_undo,) = tell(store, Undo(3, "undo-0005"))
-    assert nothing.status == undo_of_undo.status == "nothing" and len(store.events()) == 4
+    assert nothing.status == undo_of_undo.status == "nothing_to_undo" and len(store.events()) == 4
     store.close()
 
 
 def test_a_decision_sent_twice_is_one(store: DecisionStore) -> None:
     decision = said(DOG, PRESENT)
     tell(store, decision)
-    tell(store, said(DOG, ABSENT, saw=1), by="ben")
+    tell(store, said(DOG, ABSENT, base_version=1), by="ben")
     (outcome,) = tell(store, decision)
-    assert outcome.status == "kept" and outcome.standing is not None and outcome.standing.value == ABSENT
+    assert outcome.status == "accepted" and outcome.current is not None and outcome.current.value == ABSENT
     assert len(store.events()) == 2
     store.close()
 
 
 def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
-    (outcome,) = tell(store, said(DOG, ABSENT, saw=0), by="ben")
+    (outcome,) = tell(store, said(DOG, ABSENT, base_version=0), by="ben")
     assert outcome.status == "conflict"
-    assert outcome.standing is not None and (outcome.standing.reviewer, outcome.standing.value) == ("anna", PRESENT)
-    assert values(store) == {DOG: PRESENT} and [event.counts for event in store.events()] == [True, False]
+    assert outcome.current is not None and (outcome.current.reviewer, outcome.current.value) == ("anna", PRESENT)
+    assert values(store) == {DOG: PRESENT} and [event.accepted for event in store.events()] == [True, False]
 
-    (meant,) = tell(store, said(DOG, ABSENT, saw=outcome.standing.id), by="ben")
-    assert meant.status == "kept" and values(store) == {DOG: ABSENT} and len(store.events()) == 3
-    (stale,) = tell(store, said(DOG, UNKNOWN, saw=1))
+    (meant,) = tell(store, said(DOG, ABSENT, base_version=outcome.current.id), by="ben")
+    assert meant.status == "accepted" and values(store) == {DOG: ABSENT} and len(store.events()) == 3
+    (stale,) = tell(store, said(DOG, UNKNOWN, base_version=1))
     assert stale.status == "conflict" and values(store) == {DOG: ABSENT}
     store.close()
 
 
 def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
-    decision = said(DOG, ABSENT, saw=0)
+    decision = said(DOG, ABSENT, base_version=0)
     (first,) = tell(store, decision, by="ben")
     (again,) = tell(store, decision, by="ben")
     assert first.status == again.status == "conflict" and len(store.events()) == 2
@@ -101,16 +100,16 @@ def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Dec
     tell(store, said(DOG, PRESENT))
     (agrees,) = tell(store, said(DOG, PRESENT), by="ben")
     (changes,) = tell(store, said(CAT, PRESENT), by="ben")
-    (mind,) = tell(store, said(CAT, ABSENT, saw=0), by="ben")
-    assert agrees.status == changes.status == mind.status == "kept"
+    (mind,) = tell(store, said(CAT, ABSENT, base_version=0), by="ben")
+    assert agrees.status == changes.status == mind.status == "accepted"
     store.close()
 
 
 def test_what_somebody_took_back_is_no_conflict(store: DecisionStore) -> None:
     first = said(DOG, PRESENT)
-    tell(store, first, Undo(first.request, "undo-0001"))
+    tell(store, first, Undo(first.request_id, "undo-0001"))
     (outcome,) = tell(store, said(DOG, ABSENT), by="ben")
-    assert outcome.status == "kept" and values(store) == {DOG: ABSENT}
+    assert outcome.status == "accepted" and values(store) == {DOG: ABSENT}
     store.close()
 
 
@@ -134,19 +133,18 @@ def test_the_file_is_in_wal_mode_and_every_commit_reaches_the_disk(store: Decisi
 def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
     with pytest.raises(RunError, match="cannot be used"):
         tell(store, said(DOG, PRESENT), said(CAT, 7))
-    assert store.events() == [] and store.last() == 0
+    assert store.events() == [] and store.last_id() == 0
     store.close()
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from labelgap.review.events import Decision
-from labelgap.review.label_key import Entry
-from labelgap.review.store import Store
-store = Store(Path(sys.argv[1]))
+from labelgap.review.events import Decision, LabelKey
+from labelgap.review.store import DecisionStore
+store = DecisionStore(Path(sys.argv[1]))
 for number in range(20):
-    made = Decision(Entry("train", f"{number}.jpg", "dog"), 1, f"request-{number:04d}")
+    made = Decision(LabelKey("train", f"{number}.jpg", "dog"), 1, f"request-{number:04d}")
     store.append([made], reviewer="a", client="b")
     print(number, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -158,7 +156,7 @@ def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path)
     assert done.returncode == -signal.SIGKILL and done.stdout.split()[-1] == "19"
     assert len(decisions(tmp_path)) == 20
     store = DecisionStore(tmp_path / FILE)
-    assert store.last() == 20
+    assert store.last_id() == 20
     store.close()
 
 
@@ -183,8 +181,8 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
     wrong = said(CAT, PRESENT)
     tell(store, said(DOG, PRESENT), wrong, said(OWL, UNKNOWN))
-    tell(store, said(DOG, ABSENT, saw=0), by="ben")
-    tell(store, Undo(wrong.request, "undo-0001"))
+    tell(store, said(DOG, ABSENT, base_version=0), by="ben")
+    tell(store, Undo(wrong.request_id, "undo-0001"))
     made = decisions(store.path.parent)
     assert [(r.image, r.class_name, r.value, r.source, r.author) for r in made] == [
         ("a.jpg", "dog", PRESENT, "review", "anna"),

@@ -13,8 +13,13 @@ import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.events import Decision
-from labelgap.review.formatting import format_estimate
-from labelgap.review.sample_estimate import MIN_SAMPLE, estimate_from_sample, first_undecided, wilson_interval
+from labelgap.review.sample_estimate import (
+    MIN_SAMPLE,
+    describe_estimate,
+    estimate_from_sample,
+    first_undecided,
+    wilson_interval,
+)
 
 Z = 1.959963984540054
 
@@ -73,7 +78,7 @@ def test_classes_weigh_by_their_unknown_labels_not_by_how_many_were_looked_at() 
 def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
     classes, values = [0] * 40 + [1], [PRESENT] * 4 + [ABSENT] * 36 + [PRESENT]
     made = estimate_from_sample(classes, values, [1000, 1000])
-    assert made is not None and (made.classes, made.looked) == (1, 40) and made.share == pytest.approx(0.1)
+    assert made is not None and (made.classes, made.reviewed) == (1, 40) and made.share == pytest.approx(0.1)
     both = estimate_from_sample([0] * 40 + [1] * 20, [ABSENT] * 60, [1000, 1000])
     many = estimate_from_sample(np.arange(50), [ABSENT] * 50, [1000] * 50)
     assert both is not None and many is not None and (both.classes, many.classes) == (2, 50)
@@ -82,7 +87,7 @@ def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
 def test_a_class_that_nobody_looked_at_is_not_spoken_of_and_doubt_is_left_out() -> None:
     made = estimate_from_sample([0, 0, 0, 0], [PRESENT, ABSENT, UNKNOWN, ABSENT], [100, 9000])
     assert made is not None
-    assert (made.classes, made.unknown, made.looked, made.present, made.unsure) == (1, 100, 3, 1, 1)
+    assert (made.classes, made.unknown, made.reviewed, made.present, made.unsure) == (1, 100, 3, 1, 1)
     assert estimate_from_sample([], [], [100]) is None and estimate_from_sample([0], [UNKNOWN], [100]) is None
 
 
@@ -96,7 +101,7 @@ def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
     rows = {name: row for row, name in enumerate(truth.images)}
     made = []
     for number in numbers:
-        entry = review.candidates.entry(number)
+        entry = review.candidates.key(number)
         value = int(table[rows[entry.image], truth.classes.index(entry.class_name)])
         made.append(Decision(entry, value, f"request-{number:06d}"))
     review.store.append(made, reviewer="anna", client="window-1")
@@ -108,13 +113,13 @@ def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(tm
     review = Review(open_review_folder(folder))
     truth = data.train.truth
     assert truth is not None
-    shown, sampled = review.candidates.keys
+    shown, sampled = review.candidates.positions
     listed = review.candidates.listed(3)
     assert (np.diff(shown[listed]) >= 0).all()
     decide(review, listed[:20].tolist(), truth)
     made = review.estimate(3)
     expected = sampled[listed] < shown[listed[20]]
-    assert made is not None and made.looked == expected.sum() >= 2
+    assert made is not None and made.reviewed == expected.sum() >= 2
     early = (sampled[listed[:20]] < np.iinfo(np.int64).max) & (sampled[listed[:20]] >= shown[listed[20]])
     assert early.any(), "this seed has random labels that were decided before their turn"
     review.close()
@@ -130,13 +135,15 @@ def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
         decide(review, review.candidates.listed(number).tolist(), truth)
     made = review.estimate()
     missing = int((truth.to_dense() == PRESENT).sum() - (data.train.labels.values == PRESENT).sum())
-    assert made is not None and made.classes == 10 and made.looked > 200
+    assert made is not None and made.classes == 10 and made.reviewed > 200
     assert made.missing[1] <= missing <= made.missing[2]
-    assert f"About {made.missing[0]:,} labels of 10 classes are missing" in format_estimate(made)
+    assert f"About {made.missing[0]:,} labels of 10 classes are missing" in describe_estimate(made)
     review.close()
 
 
 def test_too_few_random_labels_give_no_number() -> None:
     made = estimate_from_sample([0] * (MIN_SAMPLE - 1), [PRESENT] * (MIN_SAMPLE - 1), [1000])
     for few in (None, made):
-        assert "missing (95 %" not in format_estimate(few) and f"from {MIN_SAMPLE} on" in format_estimate(few)
+        assert "missing (95 %" not in describe_estimate(few) and f"needs {MIN_SAMPLE} reviewed" in describe_estimate(
+            few
+        )

@@ -1,17 +1,38 @@
-"""From what people type to values."""
+"""Parse option values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from labelgap.core.errors import InputError, nearest
 
-__all__ = ["parse_names", "parse_observe", "parse_options", "parse_pairs", "parse_value"]
+__all__ = ["parse_duration", "parse_names", "parse_observe", "parse_options", "parse_pairs", "parse_value"]
+
+_DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
+_SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
+
+
+def parse_duration(text: str, name: str) -> float:
+    """Parse a duration in weeks, days, hours, minutes and seconds, and return seconds; a bare number is minutes.
+
+    Example:
+        >>> [parse_duration(text, "--budget") for text in ("15m", "1h30m", "2", "30d")]
+        [900.0, 5400.0, 120.0, 2592000.0]
+    """
+    compact = text.strip().lower().replace(" ", "")
+    match = _DURATION.fullmatch(f"{compact}m" if compact.isdecimal() else compact)
+    try:
+        if match is None or not compact:
+            raise ValueError
+        return sum(float(count or 0) * seconds for count, seconds in zip(match.groups(), _SECONDS, strict=True))
+    except ValueError:
+        raise InputError(f"{name} {text}: write a duration as 30d, 12h, 1h30m or 90s.") from None
 
 
 def parse_value(text: str) -> Any:
-    """Read a whole number, a number, true or false, or several of them between commas; anything else stays a text.
+    """Parse an integer, a float, true or false, or a comma-separated list of them; anything else stays a string.
 
     Example:
         >>> [parse_value(text) for text in ("3", "0.2", "true", "all", "0.1,0.9")]
@@ -31,7 +52,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any]:
-    """Read ``key=value`` pairs.
+    """Parse ``key=value`` pairs.
 
     Example:
         >>> parse_options(["delta_rel=0.2", "base=all"])
@@ -50,7 +71,7 @@ def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any
 
 
 def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
-    """Read names with commas between them, from one option or several; None where nothing was said.
+    """Parse comma-separated names from one or several options; None when no option was given.
 
     Example:
         >>> parse_names(["cat,dog", "owl"], "--classes")
@@ -65,7 +86,7 @@ def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
 
 
 def parse_pairs(pairs: Iterable[str] | None, name: str) -> dict[str, str] | None:
-    """Read ``old=new`` pairs of names as they are written; None where nothing was said.
+    """Parse ``old=new`` pairs of names; None when no option was given.
 
     Example:
         >>> parse_pairs(["dog=Dog", "1=one"], "--rename")
@@ -84,7 +105,7 @@ def parse_pairs(pairs: Iterable[str] | None, name: str) -> dict[str, str] | None
 
 
 def parse_observe(text: str) -> dict[str, Any]:
-    """Read ``positives=1,negatives=0``.
+    """Parse ``positives=1,negatives=0``.
 
     Example:
         >>> parse_observe("positives=1,negatives=all")
@@ -95,6 +116,6 @@ def parse_observe(text: str) -> dict[str, Any]:
     for key in given:
         if key not in allowed:
             raise InputError(
-                f"--observe knows positives and negatives, not '{key}'. Did you mean '{nearest(key, allowed)}'?"
+                f"--observe takes positives and negatives, not '{key}'. Did you mean '{nearest(key, allowed)}'?"
             )
     return given

@@ -1,15 +1,15 @@
-"""The routes of the review page. Pages are made here, on the server; the script in them only carries decisions."""
+"""The routes of the review page. Pages are rendered here; the script in them only sends decisions."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi import Path as InPath
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -17,12 +17,10 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labelgap.core.errors import LabelGapError
 from labelgap.reporting.html import package_version
 from labelgap.reporting.style import single_line
-from labelgap.review.candidates import KINDS
 from labelgap.review.events import Decision, DecisionOutcome, Undo
 from labelgap.review.schemas import CandidateId, DecisionBatch, DecisionMessage, Reviewer, UndoMessage
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
-from labelgap.review.templating import static_files, static_version, templates
 from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE, HeatMaps, ReviewThumbnails
 from labelgap.review.views import (
     PAGE_SIZES,
@@ -32,41 +30,43 @@ from labelgap.review.views import (
     make_tile,
     overview_context,
     panel_context,
+    render,
+    static_files,
 )
 
 __all__ = ["AppContext", "create_app"]
 
-_MOST_CHANGES: Final = 5000
-_KEPT: Final = {"cache-control": "private, max-age=3600"}
-"""How long a browser may keep a picture or a script; the address of a script changes with it."""
+_MAX_CHANGES: Final = 5000
+_CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
+"""For images and static files; the address of a static file changes with its content."""
 
 
 @dataclass
 class AppContext:
-    """Everything the routes share.
+    """What the routes share.
 
     Attributes:
         review: candidates and decisions.
-        door: who may come in.
-        reviewer: the name that decisions bear until somebody types another.
-        budget: seconds that the review is to take; None for as long as it likes.
+        policy: which requests are accepted.
+        reviewer: author of the decisions until another name is typed in the page.
+        budget: seconds that the review is meant to take; None for no limit.
         started: when the first page was opened.
     """
 
     review: Review
-    door: AccessPolicy
+    policy: AccessPolicy
     reviewer: str
     budget: int | None = None
     started: float | None = None
-    pictures: ReviewThumbnails = field(init=False)
-    heat: HeatMaps = field(init=False)
+    thumbnails: ReviewThumbnails = field(init=False)
+    heat_maps: HeatMaps = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pictures = ReviewThumbnails(self.review)
-        self.heat = HeatMaps(self.pictures)
+        self.thumbnails = ReviewThumbnails(self.review)
+        self.heat_maps = HeatMaps(self.thumbnails)
 
-    def left(self) -> int | None:
-        """Return the seconds left of the budget; below 0 when it is used up, None where there is none."""
+    def remaining(self) -> int | None:
+        """Return the seconds left of the budget, below 0 when it is used up; None without a budget."""
         if self.budget is None:
             return None
         if self.started is None:
@@ -74,243 +74,217 @@ class AppContext:
         return round(self.budget - (time.monotonic() - self.started))
 
 
-def create_app(desk: AppContext) -> FastAPI:
-    """Make the application; ``Guard`` stands in front of it."""
+def create_app(context: AppContext) -> FastAPI:
+    """Create the application; ``SecurityMiddleware`` goes in front of it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.desk = desk
-    app.include_router(_routes)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.state.context = context
+    app.include_router(_router)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
     return app
 
 
-_routes = APIRouter()
+_router = APIRouter()
 
 
-def _desk(request: Request) -> AppContext:
-    desk: AppContext = request.app.state.desk
-    return desk
+def _context(request: Request) -> AppContext:
+    context: AppContext = request.app.state.context
+    return context
 
 
-_Desk = Annotated[AppContext, Depends(_desk)]
-_ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
+Context = Annotated[AppContext, Depends(_context)]
+ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
 
 
-@_routes.get("/", response_class=HTMLResponse)
-def overview(desk: _Desk) -> str:
+@_router.get("/", response_class=HTMLResponse)
+def overview(context: Context) -> str:
     """Show the classes."""
-    return _page(desk, "overview.html", None, lambda: overview_context(desk.review))
+    return _page(context, "overview.html", None, lambda: overview_context(context.review))
 
 
-@_routes.get("/class/{number}", response_class=HTMLResponse)
+@_router.get("/class/{number}", response_class=HTMLResponse)
 def grid(
-    desk: _Desk,
-    number: Annotated[int, InPath(ge=0, le=10**7)],
+    context: Context,
+    number: Annotated[int, PathParameter(ge=0, le=10**7)],
     page: Annotated[int, Query(ge=1, le=10**7)] = 1,
     size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
     kind: Literal["missing", "wrong"] = "missing",
     show: Literal["all", "undecided"] = "all",
 ) -> str:
     """Show the candidates of one class."""
-    _check_class(desk, number)
-    asked: dict[str, Any] = {"wrong": kind == "wrong", "undecided": show == "undecided", "page": page, "size": size}
-    return _page(desk, "grid.html", number, lambda: grid_context(desk.review, number, **asked))
+    if number >= len(context.review.candidates.classes):
+        raise HTTPException(404, "there is no such class.")
+    options: dict[str, Any] = {"wrong": kind == "wrong", "undecided": show == "undecided", "page": page, "size": size}
+    return _page(context, "grid.html", number, lambda: grid_context(context.review, number, **options))
 
 
-@_routes.get("/image/{identity}", response_class=HTMLResponse)
-def image(desk: _Desk, identity: CandidateId) -> str:
+@_router.get("/image/{identity}", response_class=HTMLResponse)
+def image(context: Context, identity: CandidateId) -> str:
     """Show one image with all its candidates."""
-    place = _image(desk, identity)
-    return _page(desk, "image.html", None, lambda: image_context(desk.review, place))
+    number = _find_image(context, identity)
+    return _page(context, "image.html", None, lambda: image_context(context.review, number))
 
 
-@_routes.get("/detail/{identity}", response_class=HTMLResponse)
-def detail(desk: _Desk, identity: CandidateId) -> str:
-    """Return what stands beside an image that is shown large."""
-    number = _candidate(desk, identity)
-    entry = make_tile(desk.review, number)
-    known = known_labels(desk.review, int(desk.review.candidates.columns.image[number]))
-    return templates().get_template("detail.html").render(tile=entry, known=known, heat=desk.heat.available)
+@_router.get("/detail/{identity}", response_class=HTMLResponse)
+def detail(context: Context, identity: CandidateId) -> str:
+    """Return the text beside an enlarged image."""
+    number = _find_candidate(context, identity)
+    known = known_labels(context.review, int(context.review.candidates.columns.image[number]))
+    return render("detail.html", tile=make_tile(context.review, number), known=known)
 
 
-@_routes.get("/thumbnail/{identity}")
-def thumbnail(desk: _Desk, identity: CandidateId) -> Response:
+@_router.get("/thumbnail/{identity}")
+def thumbnail(context: Context, identity: CandidateId) -> Response:
     """Return an image, small."""
-    return _picture(desk, identity, THUMBNAIL_SIZE)
+    return _image_response(lambda: context.thumbnails.get(_find_image(context, identity), THUMBNAIL_SIZE), "webp")
 
 
-@_routes.get("/picture/{identity}")
-def picture(desk: _Desk, identity: CandidateId) -> Response:
+@_router.get("/large/{identity}")
+def large(context: Context, identity: CandidateId) -> Response:
     """Return an image, large."""
-    return _picture(desk, identity, LARGE_SIZE)
+    return _image_response(lambda: context.thumbnails.get(_find_image(context, identity), LARGE_SIZE), "webp")
 
 
-@_routes.get("/heat/{identity}")
-def heat(desk: _Desk, identity: CandidateId) -> Response:
-    """Return where the network sees the class of a candidate."""
-    number = _candidate(desk, identity)
-    columns = desk.review.candidates.columns
-    try:
-        data = desk.heat.get(int(columns.image[number]), int(columns.class_number[number]))
-    except (LabelGapError, OSError, RuntimeError, ImportError) as error:
-        raise HTTPException(404, single_line(str(error))) from None
-    return Response(data, media_type="image/png", headers=_KEPT)
+@_router.get("/heat/{identity}")
+def heat(context: Context, identity: CandidateId) -> Response:
+    """Return the class activation map of a candidate."""
+    number, columns = _find_candidate(context, identity), context.review.candidates.columns
+    arguments = int(columns.image[number]), int(columns.class_number[number])
+    return _image_response(lambda: context.heat_maps.get(*arguments), "png")
 
 
-@_routes.get("/static/{version}/{name}")
+@_router.get("/static/{version}/{name}")
 def static(version: str, name: str) -> Response:
-    """Return a script or a style sheet: one of a few that are known by name; the version keeps old ones apart."""
-    files = static_files()
-    if name not in files:
+    """Return a script or a style sheet by its name; the version only keeps addresses of old files apart."""
+    if name not in static_files():
         raise HTTPException(404, "there is no such file.")
-    data, kind = files[name]
-    return Response(data, media_type=kind, headers=_KEPT)
+    data, media_type = static_files()[name]
+    return Response(data, media_type=media_type, headers=_CACHEABLE)
 
 
-@_routes.get("/api/session")
-def session(desk: _Desk) -> dict[str, str]:
-    """Return the stamp for changes, to a page that was opened before the server was started anew."""
-    return {"stamp": desk.door.stamp, "store": desk.review.store.id, "name": desk.review.name}
+@_router.get("/api/session")
+def session(context: Context) -> dict[str, str]:
+    """Return the CSRF token, for a page that was opened before the server restarted."""
+    return {"csrf_token": context.policy.csrf_token, "store": context.review.store.id}
 
 
-@_routes.get("/api/changes")
+@_router.get("/api/changes")
 def changes(
-    desk: _Desk,
+    context: Context,
     since: Annotated[int, Query(ge=0, le=2**53)],
     reviewer: Annotated[Reviewer | None, Query()] = None,
-    number: _ClassNumber = None,
+    number: ClassNumber = None,
 ) -> dict[str, Any]:
-    """Return what anybody decided since an event, and how far the review is."""
-    standing = desk.review.standing
-    with standing.lock:
-        standing.refresh()
-        rows = np.flatnonzero(standing.touched > since)
-        rows = rows[np.argsort(standing.touched[rows])][:_MOST_CHANGES]
-        last = int(standing.touched[rows[-1]]) if len(rows) == _MOST_CHANGES else standing.last
-        tiles = [make_tile(desk.review, int(row)) for row in rows]
-        reload = since < standing.since
-    changed = [{"id": each.id, "value": each.value, "version": each.version, "who": each.who} for each in tiles]
-    return {"changes": changed, "last": last, "reload": reload, **_status(desk, number, reviewer)}
+    """Return the decisions after an event, and the progress of the review."""
+    current = context.review.current
+    with current.lock:
+        current.refresh()
+        rows = np.flatnonzero(current.last_event > since)
+        rows = rows[np.argsort(current.last_event[rows])][:_MAX_CHANGES]
+        last_id = int(current.last_event[rows[-1]]) if len(rows) == _MAX_CHANGES else current.last_id
+        tiles = [asdict(make_tile(context.review, int(row))) for row in rows]
+        reload = since < current.reload_before
+    changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
+    return {"changes": changed, "last_id": last_id, "reload": reload, **_status(context, number, reviewer)}
 
 
-@_routes.post("/api/decisions")
-def decide(desk: _Desk, said: DecisionBatch, number: _ClassNumber = None) -> JSONResponse:
-    """Write decisions down; 409 where one of them is in conflict with what somebody decided since."""
-    review = desk.review
-    if said.store != review.store.id:
+@_router.post("/api/decisions")
+def decide(context: Context, batch: DecisionBatch, number: ClassNumber = None) -> JSONResponse:
+    """Store decisions; 409 when one of them conflicts with a decision made in the meantime."""
+    review = context.review
+    if batch.store != review.store.id:
         return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
-    actions = {action.request: _action(review, action) for action in said.actions}
+    actions = {action.request_id: _action(review, action) for action in batch.actions}
     known = [action for action in actions.values() if action is not None]
-    outcomes = review.store.append(known, reviewer=said.reviewer, client=said.client)
-    gone = [request for request, action in actions.items() if action is None]
+    outcomes = review.store.append(known, reviewer=batch.reviewer, client=batch.client)
+    gone = [request_id for request_id, action in actions.items() if action is None]
     results = [_result(review, outcome) for outcome in outcomes]
-    results += [{"request": request, "status": "gone", "id": ""} for request in gone]
+    results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
     problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
-    answer = {"results": results, "problem": problem, **_status(desk, number, said.reviewer)}
+    answer = {"results": results, "problem": problem, **_status(context, number, batch.reviewer)}
     return JSONResponse(answer, 409 if problem else 200)
 
 
 def _action(review: Review, action: DecisionMessage | UndoMessage) -> Decision | Undo | None:
-    """Return what was done, in the store's words; None where the label is no longer among the candidates."""
+    """Convert a message for the store; None when the label is no longer a candidate."""
     if isinstance(action, UndoMessage):
-        return Undo(action.undoes, action.request)
-    row = review.candidates.index(action.id)
-    if row is None:
-        return None
-    columns = review.candidates.columns
-    score = float(columns.score[row])
-    return Decision(
-        review.candidates.entry(row),
-        action.value,
-        action.request,
-        action.saw,
-        KINDS[columns.kind[row]],
-        None if np.isnan(score) else score,
-    )
+        return Undo(action.undoes, action.request_id)
+    number = review.candidates.index(action.id)
+    return None if number is None else review.decision(number, action.value, action.request_id, action.base_version)
 
 
 def _result(review: Review, outcome: DecisionOutcome) -> dict[str, Any]:
-    stands = outcome.standing
-    number = None if outcome.entry is None else review.candidates.number_of(outcome.entry)
+    current = outcome.current
+    number = None if outcome.key is None else review.candidates.number_of(outcome.key)
     return {
-        "request": outcome.request,
+        "request_id": outcome.request_id,
         "status": outcome.status,
         "id": "" if number is None else f"{int(review.candidates.columns.ids[number]):016x}",
-        "value": "" if stands is None else str(stands.value),
-        "version": 0 if stands is None else stands.id,
-        "who": "" if stands is None else stands.reviewer,
+        "value": "" if current is None else str(current.value),
+        "version": 0 if current is None else current.id,
+        "who": "" if current is None else current.reviewer,
     }
 
 
-def _status(desk: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
-    known = number if number is not None and number < len(desk.review.candidates.classes) else None
-    shown = panel_context(desk.review, known, reviewer or desk.reviewer)
-    parts = {name: templates().get_template(f"{name}.html").render(panel=shown) for name in ("figures", "panel")}
-    return {**parts, "left": desk.left()}
+def _status(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
+    """Return the parts of a page that change with every decision."""
+    known = number if number is not None and number < len(context.review.candidates.classes) else None
+    panel = panel_context(context.review, known, reviewer or context.reviewer)
+    parts = {name: render(f"{name}.html", panel=panel) for name in ("counters", "panel")}
+    return {**parts, "remaining": context.remaining()}
 
 
-def _page(desk: AppContext, template: str, number: int | None, make: Callable[[], dict[str, Any]]) -> str:
-    left = desk.left()
-    desk.review.standing.refresh()
-    last = desk.review.standing.last  # before the page is made: what comes meanwhile is told by the next poll
-    return (
-        templates()
-        .get_template(template)
-        .render(
-            page=make(),
-            review=desk.review,
-            last=last,
-            number="" if number is None else number,
-            stamp=desk.door.stamp,
-            reviewer=desk.reviewer,
-            left=left,
-            budget=desk.budget,
-            heat=desk.heat.available,
-            panel=panel_context(desk.review, number, desk.reviewer),
-            static=static_version(),
-            version=package_version(),
-        )
+def _page(context: AppContext, template: str, number: int | None, make: Callable[[], dict[str, Any]]) -> str:
+    remaining = context.remaining()
+    context.review.current.refresh()
+    last_id = context.review.current.last_id  # before the page is made: the next poll returns later events
+    return render(
+        template,
+        page=make(),
+        review=context.review,
+        last_id=last_id,
+        number="" if number is None else number,
+        csrf_token=context.policy.csrf_token,
+        reviewer=context.reviewer,
+        remaining=remaining,
+        heat=context.heat_maps.available,
+        panel=panel_context(context.review, number, context.reviewer),
+        version=package_version(),
     )
 
 
-def _picture(desk: AppContext, identity: str, side: int) -> Response:
+def _image_response(make: Callable[[], bytes], image_format: str) -> Response:
     try:
-        data = desk.pictures.get(_image(desk, identity), side)
-    except (LabelGapError, OSError) as error:
+        data = make()
+    except (LabelGapError, OSError, RuntimeError, ImportError) as error:
         raise HTTPException(404, single_line(str(error))) from None
-    return Response(data, media_type="image/webp", headers=_KEPT)
+    return Response(data, media_type=f"image/{image_format}", headers=_CACHEABLE)
 
 
-def _candidate(desk: AppContext, identity: str) -> int:
-    number = desk.review.candidates.index(identity)
+def _find_candidate(context: AppContext, identity: str) -> int:
+    number = context.review.candidates.index(identity)
     if number is None:
-        raise HTTPException(404, "there is no such candidate: the list was made anew, load the page again.")
+        raise HTTPException(404, "there is no such candidate: the list has changed, reload the page.")
     return number
 
 
-def _image(desk: AppContext, identity: str) -> int:
-    number = desk.review.candidates.image_index(identity)
+def _find_image(context: AppContext, identity: str) -> int:
+    number = context.review.candidates.image_index(identity)
     if number is None:
         raise HTTPException(404, "there is no such image among the candidates.")
     return number
 
 
-def _check_class(desk: AppContext, number: int) -> None:
-    if number >= len(desk.review.candidates.classes):
-        raise HTTPException(404, "there is no such class.")
-
-
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Say what is wrong with an input, without giving it back."""
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    """Describe what is wrong with an input, without returning the input."""
     assert isinstance(error, RequestValidationError)
-    found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
-    return JSONResponse({"problem": "invalid", "detail": single_line("; ".join(found))[:500]}, 422)
+    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
+    return JSONResponse({"problem": "invalid", "detail": single_line("; ".join(problems))[:500]}, 422)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """Say why, as a page to a person and as JSON to the script."""
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Return an error as a page to a person and as JSON to the script."""
     assert isinstance(error, StarletteHTTPException)
     if "text/html" in request.headers.get("accept", ""):
-        words = templates().get_template("error.html").render(words=error.detail, static=static_version())
-        return HTMLResponse(words, error.status_code)
+        return HTMLResponse(render("error.html", message=error.detail), error.status_code)
     return JSONResponse({"problem": "refused", "detail": error.detail}, error.status_code)

@@ -1,12 +1,13 @@
-"""From decisions to a better table: what was observed, with what people said laid over it, and a list of what changed.
+"""Apply decisions: the observed labels with the reviewers' decisions over them, and a list of what changed.
 
-Only people's decisions are applied unless other sources are named. The table is written as any table is; beside it
-``NAME.provenance.csv`` says of every label that is not as it was observed who said so and when.
+Only decisions of people are applied unless other sources are named. Beside the table, ``NAME.provenance.csv`` lists
+every label that differs from the observed one, with its source, author and time.
 """
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,15 +31,15 @@ _FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What was written.
+    """What ``apply_decisions`` wrote.
 
     Attributes:
         path: the table.
-        provenance: the list of what changed.
+        provenance: the list of changes.
         data: the data with the new labels.
-        changed: labels that are not as they were observed, by source.
-        decided: decisions of people that stand.
-        soft: soft targets of models, which are no labels and were passed over.
+        changed: number of labels that differ from the observed ones, by source.
+        decided: number of decisions of people.
+        soft: number of soft targets of models, which are not labels and were left out.
     """
 
     path: Path
@@ -50,7 +51,7 @@ class ApplyResult:
 
 
 def provenance_path(path: Path) -> Path:
-    """Return where the list of what changed lies.
+    """Return the path of the list of changes.
 
     Example:
         >>> provenance_path(Path("better.csv")).name
@@ -62,105 +63,101 @@ def provenance_path(path: Path) -> Path:
 def apply_decisions(
     folder: ReviewFolder, out: Path, sources: Sequence[str] = (), *, force: bool = False
 ) -> ApplyResult:
-    """Write the table of a folder's data with decisions laid over it; the data themselves are never touched.
+    """Write the table of a folder's data with decisions applied; the data themselves are never changed.
 
-    A person's decision replaces what was observed; a model's revision fills only what is unknown, and counts as far as
-    the epoch that the run kept.
+    A person's decision replaces the observed label. A model's revision fills only unknown labels, and counts up to the
+    epoch that the run selected.
 
     Args:
         folder: a run or a review.
         out: a ``.csv`` or ``.parquet`` file.
-        sources: whose revisions to apply beside people's: names of methods, as in the run's ``revisions.parquet``.
-        force: whether files that are there already may be replaced.
+        sources: methods whose revisions to apply as well, as in the run's ``revisions.parquet``.
+        force: replace existing files.
     """
-    form = _FORMATS.get(out.suffix.lower())
-    if form is None:
+    table_format = _FORMATS.get(out.suffix.lower())
+    if table_format is None:
         raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
-    made = _revisions(folder, sources)
+    revisions = _revisions(folder, sources)
     provenance = provenance_path(out)
     if provenance.exists() and not force:
-        raise InputError(f"{provenance} is there already. Write to another file, or replace it with --force.")
-    wanted = [SOURCE, *sources]
-    soft = sum(int(table.to_table()["target"].is_valid().to_numpy().sum()) for table in made.values())
+        raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
     changes: list[tuple[str, Revision, int, int]] = []
     splits: dict[str, Split] = {}
     for split in folder.data.splits:
-        said = _of(split, made)
-        labels = split.labels.revised(said, wanted)
+        _check_images(split, revisions[split.name])
+        labels = split.labels.revised(revisions[split.name], [SOURCE, *sources])
         splits[split.name] = replace(split, labels=labels)
-        changes += [(split.name, *change) for change in _changed(split.labels, labels, said)]
+        changes += [(split.name, *change) for change in _changes(split.labels, labels, revisions[split.name])]
     data = replace(folder.data, **splits)  # type: ignore[arg-type]
-    convert(data, form, out, force=force)
-    _write(provenance, changes)
-    counted: dict[str, int] = {}
-    for _, revision, _, _ in changes:
-        counted[revision.source] = counted.get(revision.source, 0) + 1
-    return ApplyResult(out, provenance, data, counted, sum(map(len, _people(made))), soft)
+    convert(data, table_format, out, force=force)
+    _write_provenance(provenance, changes)
+    every = [revision for table in revisions.values() for revision in table]
+    return ApplyResult(
+        path=out,
+        provenance=provenance,
+        data=data,
+        changed=dict(Counter(revision.source for _, revision, _, _ in changes)),
+        decided=sum(revision.source in HUMAN_SOURCES for revision in every),
+        soft=sum(revision.target is not None for revision in every),
+    )
 
 
 def _revisions(folder: ReviewFolder, sources: Sequence[str]) -> dict[str, Revisions]:
-    """Return what is to be applied to each split: a model's revisions are about train."""
-    made = {split.name: decisions(folder.path, split.name) for split in folder.data.splits}
-    if sum(map(len, made.values())) != len(decisions(folder.path)):
+    """Return the revisions to apply by split; those of a model are about train."""
+    revisions = {split.name: decisions(folder.path, split.name) for split in folder.data.splits}
+    if sum(map(len, revisions.values())) != len(decisions(folder.path)):
         raise InputError(f"{folder.path} has decisions about a split that {folder.data.name} no longer has.")
     if not sources:
-        return made
+        return revisions
     run = folder.run
     known = sorted(set(run.revisions.to_table()["source"].to_pylist())) if run is not None else []
     for name in sources:
         if name != SOURCE and name not in known:
-            hint = "`labelgap revisions RUN list` shows what there is." if known else "No method revised labels here."
+            hint = "`labelgap revisions RUN list` lists the revisions." if known else "No method revised labels here."
             raise UnknownNameError("source", name, [*known, SOURCE], hint)
     if run is not None:
-        kept = run.revisions.until(int(run.metrics["best_epoch"])) if run.finished else run.revisions
-        made["train"] = kept + made["train"]
-    return made
+        selected = run.revisions.until(int(run.metrics["best_epoch"])) if run.finished else run.revisions
+        revisions["train"] = selected + revisions["train"]
+    return revisions
 
 
-def _people(made: dict[str, Revisions]) -> list[list[Revision]]:
-    return [[revision for revision in said if revision.source in HUMAN_SOURCES] for said in made.values()]
-
-
-def _of(split: Split, made: dict[str, Revisions]) -> Revisions:
-    """Return a split's revisions; one about an image that the data have lost, or never had there, is an error."""
-    said = made[split.name]
+def _check_images(split: Split, revisions: Revisions) -> None:
     known = set(split.labels.images)
-    lost = next((name for name in said.to_table()["image"].to_pylist() if name not in known), None)
+    lost = next((name for name in revisions.to_table()["image"].to_pylist() if name not in known), None)
     if lost is not None:
         raise InputError(
-            f"a label of {lost} was revised, which is no longer in {split.name}: the data have changed since."
+            f"a label of {lost} was revised, but {split.name} no longer has that image: the data have changed."
         )
-    return said
 
 
-def _changed(before: LabelTable, after: LabelTable, said: Revisions) -> list[tuple[Revision, int, int]]:
-    """Return every label that is not as it was, with the revision that made it so."""
-    row = {name: number for number, name in enumerate(before.images)}
-    column = {name: number for number, name in enumerate(before.classes)}
-    last: dict[tuple[int, int], Revision] = {}
-    for revision in said:
+def _changes(before: LabelTable, after: LabelTable, revisions: Revisions) -> list[tuple[Revision, int, int]]:
+    """Return every changed label as (revision that changed it, old value, new value)."""
+    rows = {name: number for number, name in enumerate(before.images)}
+    columns = {name: number for number, name in enumerate(before.classes)}
+    effective: dict[tuple[int, int], Revision] = {}
+    for revision in revisions:
         if revision.target is None:
-            where = (row[revision.image], column[revision.class_name])
-            standing = last.get(where)
-            if standing is None or revision.source in HUMAN_SOURCES or standing.source not in HUMAN_SOURCES:
-                last[where] = revision
-    rows = sorted({number for number, _ in last})
-    at = {number: order for order, number in enumerate(rows)}
-    old, new = (table.batch(rows).numpy() if rows else None for table in (before, after))
-    found = []
-    for (number, place), revision in sorted(last.items(), key=lambda pair: pair[0]):
-        assert old is not None and new is not None
-        was, now = int(old[at[number], place]), int(new[at[number], place])
-        if was != now:
-            found.append((revision, was, now))
-    return found
+            position = (rows[revision.image], columns[revision.class_name])
+            previous = effective.get(position)
+            if previous is None or revision.source in HUMAN_SOURCES or previous.source not in HUMAN_SOURCES:
+                effective[position] = revision
+    if not effective:
+        return []
+    revised = sorted({row for row, _ in effective})
+    index = {row: number for number, row in enumerate(revised)}
+    old, new = (table.batch(revised).numpy() for table in (before, after))
+    values = (
+        (revision, int(old[index[row], column]), int(new[index[row], column]))
+        for (row, column), revision in sorted(effective.items(), key=lambda pair: pair[0])
+    )
+    return [change for change in values if change[1] != change[2]]
 
 
-def _write(path: Path, changes: Sequence[tuple[str, Revision, int, int]]) -> None:
+def _write_provenance(path: Path, changes: Sequence[tuple[str, Revision, int, int]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["image", "split", "class", "before", "after", "source", "author", "time", "epoch"])
-        for split, revision, was, now in changes:
+        for split, revision, before, after in changes:
             time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
-            said = [revision.source, revision.author or "", time, revision.epoch if revision.epoch is not None else ""]
-            writer.writerow([revision.image, split, revision.class_name, _STATES[was], _STATES[now], *said])
+            origin = [revision.source, revision.author or "", time, "" if revision.epoch is None else revision.epoch]
+            writer.writerow([revision.image, split, revision.class_name, _STATES[before], _STATES[after], *origin])

@@ -1,12 +1,13 @@
-"""The candidates of a review, as an audit ranked them: compact columns, found by ids that outlive the file.
+"""The candidates of a review as compact columns, with ids that stay valid when the file changes.
 
-``candidates.parquet`` has a row per candidate. Names are kept once each and every candidate is a few numbers, so a
-million of them take some sixty megabytes. An id is a hash of split, image and class: after another audit, or a restart,
-it still means the same label, so a decision that waited in somebody's browser can never land on another one.
+``candidates.parquet`` has a row per candidate. Every name is stored once and every candidate is a few numbers, so a
+million candidates take about sixty megabytes. An id is a hash of split, image and class: after another audit, or a
+restart, it still means the same label, so a decision that waited in a browser cannot be applied to another label.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,37 +22,38 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_metadata
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import as_codes
-from labelgap.review.label_key import LabelKey, candidate_id, combine_hashes, find_id, hash_names
+from labelgap.review.events import LabelKey
 
-__all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG"]
+__all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG", "candidate_id"]
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 
-_EVERY: Final = 9
-"""After so many ranked candidates comes a random one: a tenth of what is looked at, while they last."""
+_RANDOM_INTERVAL: Final = 9
+"""One random candidate follows this many ranked ones: a tenth of what is shown, while they last."""
 _NAMES: Final = ("image", "split", "class", "kind")
 _NUMBERS: Final = {"score": np.float32, "observed": np.int8, "rank": np.int32, "class_rank": np.int32}
+_LARGEST: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateColumns:
-    """Every candidate once, in numbers; C candidates of M images.
+    """Every candidate once, as numbers; C candidates of M images.
 
     Attributes:
-        places: split and name of each of the M images.
+        images: split and name of each of the M images.
         image_ids: ``(M,)`` uint64.
         image: ``(C,)`` number of the image.
         class_number: ``(C,)``
-        score: ``(C,)`` probability of being present; NaN where no model was asked.
-        kind: ``(C,)`` number in ``KINDS``; one that is ranked and random as well is of the ranked kind.
-        observed: ``(C,)`` code of what was observed.
+        score: ``(C,)`` probability of being present; NaN without a model.
+        kind: ``(C,)`` index into ``KINDS``; a candidate that is both ranked and random has the ranked kind.
+        observed: ``(C,)`` code of the observed label.
         rank: ``(C,)`` within its kind, 1 = first.
         class_rank: ``(C,)`` within its kind and class.
-        random_rank: ``(C,)`` class rank in the random sample; 0 where it is not in the sample.
+        random_rank: ``(C,)`` class rank in the random sample; 0 when it is not in the sample.
         ids: ``(C,)`` uint64.
     """
 
-    places: tuple[tuple[str, str], ...]
+    images: tuple[tuple[str, str], ...]
     image_ids: NDArray[np.uint64]
     image: NDArray[np.int32]
     class_number: NDArray[np.int32]
@@ -65,15 +67,15 @@ class CandidateColumns:
 
 
 class Candidates:
-    """The candidates of a folder. Opening reads the header alone; the columns come when they are first needed.
+    """The candidates of a file. Opening reads only the header; the columns are read when they are first used.
 
     Args:
         path: the file.
-        classes: names of the classes in the order of the data; class numbers are places in it.
+        classes: class names in the order of the data; class numbers index it.
         split: leave out the candidates of other splits.
 
     Attributes:
-        about: what the audit wrote with them: runs, data, method, how many labels are unknown.
+        about: the metadata that the audit wrote: runs, data, method, number of unknown labels.
     """
 
     def __init__(self, path: Path, classes: Sequence[str], split: str | None = None) -> None:
@@ -88,90 +90,88 @@ class Candidates:
     @cached_property
     def columns(self) -> CandidateColumns:
         """The candidates as numbers."""
-        names, numbers = _read(self.path)
+        names, columns = _read_columns(self.path)
         class_names, class_codes = names["class"]
-        number = {name: place for place, name in enumerate(self.classes)}
-        strange = next((name for name in class_names if name not in number), None)
-        if strange is not None:
-            raise RunError(f"{self.path} has the class {strange!r}, which the data do not have. Audit the run again.")
-        classes = np.array([number[name] for name in class_names], dtype=np.int32)[class_codes]
-        kinds = _kinds(self.path, *names["kind"])
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        unknown = next((name for name in class_names if name not in numbers), None)
+        if unknown is not None:
+            raise RunError(f"{self.path} has the class {unknown!r}, which the data do not have. Audit the run again.")
+        columns["class_number"] = np.array([numbers[name] for name in class_names], dtype=np.int32)[class_codes]
+        columns["kind"] = _kind_numbers(self.path, *names["kind"])
         (splits, split), (images, image) = names["split"], names["image"]
-        kept = np.ones(len(image), dtype=np.bool_)
         if self.split is not None:
-            kept = np.array([name == self.split for name in splits], dtype=np.bool_)[split]
-        code = split.astype(np.int64) * max(len(images), 1) + image
-        different, place = np.unique(code[kept], return_inverse=True)
-        places = tuple((splits[at // len(images)], images[at % len(images)]) for at in different.tolist())
-        image_ids = np.array([hash_names(*pair) for pair in places], dtype=np.uint64)
-        found = {name: values[kept] for name, values in numbers.items()} | {"kind": kinds[kept]}
-        found |= {"image": place.astype(np.int32), "class_number": classes[kept]}
-        class_ids = np.array([hash_names(name) for name in self.classes], dtype=np.uint64)
-        ids = combine_hashes(image_ids[found["image"]], class_ids[found["class_number"]])
-        return _once(places, image_ids, ids, found)
+            selected = np.array([name == self.split for name in splits], dtype=np.bool_)[split]
+            columns = {name: values[selected] for name, values in columns.items()}
+            split, image = split[selected], image[selected]
+        pairs, index = np.unique(split.astype(np.int64) * max(len(images), 1) + image, return_inverse=True)
+        columns["image"] = index.astype(np.int32)
+        image_keys = tuple((splits[pair // len(images)], images[pair % len(images)]) for pair in pairs.tolist())
+        image_ids = np.array([_hash(*key) for key in image_keys], dtype=np.uint64)
+        class_ids = np.array([_hash(name) for name in self.classes], dtype=np.uint64)
+        ids = _combine_hashes(image_ids[columns["image"]], class_ids[columns["class_number"]])
+        return _merge_duplicates(image_keys, image_ids, ids, columns)
 
     def index(self, identity: str) -> int | None:
         """Return the number of the candidate with an id, or None."""
-        return find_id(self.columns.ids, self._by_id, identity)
+        return _find(self.columns.ids, self._by_id, identity)
 
     def image_index(self, identity: str) -> int | None:
         """Return the number of the image with an id, or None."""
-        return find_id(self.columns.image_ids, self._images_by_id, identity)
+        return _find(self.columns.image_ids, self._images_by_id, identity)
 
-    def number_of(self, entry: LabelKey) -> int | None:
-        """Return the number of the candidate of a label, or None where it is not among the candidates."""
-        return self.index(candidate_id(entry))
+    def number_of(self, key: LabelKey) -> int | None:
+        """Return the number of the candidate for a label, or None when the label is not a candidate."""
+        return self.index(candidate_id(key))
 
-    def entry(self, number: int) -> LabelKey:
-        """Return which label a candidate is about."""
+    def key(self, number: int) -> LabelKey:
+        """Return the label of a candidate."""
         columns = self.columns
-        split, image = columns.places[columns.image[number]]
+        split, image = columns.images[columns.image[number]]
         return LabelKey(split, image, self.classes[columns.class_number[number]])
 
     def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
-        """Return the candidates of a class in the order in which they are shown.
+        """Return the candidates of a class in display order.
 
-        The ranked ones with the random ones among them, one in ten at a place that cannot be foretold; or the known
-        labels that look wrong.
+        Either the ranked ones, with a random one at an unpredictable place among every ten, or the known labels that
+        look wrong.
         """
         order, starts = self._order
-        at = class_number + (len(self.classes) if wrong else 0)
-        return order[starts[at] : starts[at + 1]]
+        group = class_number + (len(self.classes) if wrong else 0)
+        return order[starts[group] : starts[group + 1]]
 
     def of_image(self, image: int) -> NDArray[np.int64]:
-        """Return the candidates of an image, the probable ones first."""
+        """Return the candidates of an image, the most probable first."""
         order, starts = self._by_image
         return order[starts[image] : starts[image + 1]]
 
     @cached_property
     def image_order(self) -> NDArray[np.int64]:
-        """The images, the one with the first-ranked candidate first; those with none but random ones come last."""
+        """The images by the rank of their best candidate; those with only random candidates come last."""
         columns = self.columns
-        best = np.full(len(columns.places), np.iinfo(np.int32).max, dtype=np.int32)
+        best = np.full(len(columns.images), np.iinfo(np.int32).max, dtype=np.int32)
         ranked = columns.kind != RANDOM
         np.minimum.at(best, columns.image[ranked], columns.rank[ranked])
         return np.argsort(best, kind="stable")
 
     @cached_property
-    def keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where each candidate is shown in the list of its class, and where the random sample wants it shown.
+    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The position of each candidate in the list of its class, and its position in the random sample.
 
-        Two ``(C,)``: of two candidates of a list, the one with the smaller key comes first. A random one that is ranked
-        as well is shown at whichever place comes first; one that is not in the sample has the largest number there is.
+        Two ``(C,)``; a smaller number is shown earlier. A random candidate that is ranked as well is shown at the
+        earlier of its two positions. A candidate outside the random sample has the largest integer as its second.
         """
         columns = self.columns
-        largest = np.iinfo(np.int64).max
-        ranked = np.where(columns.kind == RANDOM, largest, columns.class_rank.astype(np.int64) * 2 - 1)
-        anywhere = (columns.ids % np.uint64(_EVERY)).astype(np.int64)
-        place = 2 * ((columns.random_rank.astype(np.int64) - 1) * _EVERY + anywhere)
-        sampled = np.where(columns.random_rank > 0, place, largest)
+        ranked = np.where(columns.kind == RANDOM, _LARGEST, columns.class_rank.astype(np.int64) * 2 - 1)
+        offset = (columns.ids % np.uint64(_RANDOM_INTERVAL)).astype(np.int64)
+        position = 2 * ((columns.random_rank.astype(np.int64) - 1) * _RANDOM_INTERVAL + offset)
+        sampled = np.where(columns.random_rank > 0, position, _LARGEST)
         return np.minimum(ranked, sampled), sampled
 
     @cached_property
     def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         columns = self.columns
         group = columns.class_number + np.where(columns.kind == WRONG, len(self.classes), 0)
-        order = np.lexsort((columns.ids, self.keys[0], group))
+        order = np.lexsort((columns.ids, self.positions[0], group))
         return order, np.searchsorted(group[order], np.arange(2 * len(self.classes) + 1))
 
     @cached_property
@@ -179,7 +179,7 @@ class Candidates:
         columns = self.columns
         score = np.nan_to_num(columns.score, nan=0.0)
         order = np.lexsort((columns.class_number, -score, columns.image))
-        return order, np.searchsorted(columns.image[order], np.arange(len(columns.places) + 1))
+        return order, np.searchsorted(columns.image[order], np.arange(len(columns.images) + 1))
 
     @cached_property
     def _by_id(self) -> NDArray[np.int64]:
@@ -190,8 +190,44 @@ class Candidates:
         return np.argsort(self.columns.image_ids)
 
 
-def _read(path: Path) -> tuple[dict[str, tuple[list[str], NDArray[np.int32]]], dict[str, NDArray[Any]]]:
-    """Return the names of a column, each once, with the place of every row among them; and the numbers."""
+def candidate_id(key: LabelKey) -> str:
+    """Return the id of a label: sixteen hexadecimal digits.
+
+    Example:
+        >>> candidate_id(LabelKey("train", "a.jpg", "dog")) == candidate_id(LabelKey("train", "a.jpg", "cat"))
+        False
+    """
+    image, name = np.array([[_hash(key.split, key.image)], [_hash(key.class_name)]], dtype=np.uint64)
+    return f"{int(_combine_hashes(image, name)[0]):016x}"
+
+
+def _hash(*names: str) -> int:
+    text = "\0".join(names).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def _combine_hashes(images: NDArray[np.uint64], classes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Combine two hashes into one: the finalizer of SplitMix64 on their sum, the second multiplied first."""
+    with np.errstate(over="ignore"):
+        value = images + classes * np.uint64(0x9E3779B97F4A7C15)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        result: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
+    return result
+
+
+def _find(ids: NDArray[np.uint64], order: NDArray[np.int64], identity: str) -> int | None:
+    """Return the index of an id, given the permutation that sorts the ids; None when it is not there."""
+    try:
+        value = np.uint64(int(identity, 16))
+    except (ValueError, OverflowError):
+        return None
+    at = int(np.searchsorted(ids, value, sorter=order))
+    return int(order[at]) if at < len(order) and ids[order[at]] == value else None
+
+
+def _read_columns(path: Path) -> tuple[dict[str, tuple[list[str], NDArray[np.int32]]], dict[str, NDArray[Any]]]:
+    """Return the text columns as (distinct names, index of each row's name), and the number columns."""
     try:
         table = pq.read_table(path, columns=[*_NAMES, *_NUMBERS], read_dictionary=list(_NAMES)).unify_dictionaries()
         table = table.combine_chunks()
@@ -202,37 +238,37 @@ def _read(path: Path) -> tuple[dict[str, tuple[list[str], NDArray[np.int32]]], d
             if encoded.null_count:
                 raise RunError(f"{path} has an empty cell under {name!r}. Audit the run again.")
             names[name] = (encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
-        for name, kind in _NUMBERS.items():
+        for name, dtype in _NUMBERS.items():
             column = table[name].fill_null(np.nan) if name == "score" else table[name]
-            numbers[name] = column.to_numpy().astype(kind)
+            numbers[name] = column.to_numpy().astype(dtype)
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"{path} is damaged ({error}). Audit the run again.") from None
     numbers["observed"] = as_codes(numbers["observed"], what=f"'observed' of {path}")
     return names, numbers
 
 
-def _kinds(path: Path, names: list[str], codes: NDArray[np.int32]) -> NDArray[np.int8]:
-    strange = next((name for name in names if name not in KINDS), None)
-    if strange is not None:
-        raise RunError(f"{path} has a candidate of the kind {strange!r}: there is {', '.join(KINDS)}.")
+def _kind_numbers(path: Path, names: list[str], codes: NDArray[np.int32]) -> NDArray[np.int8]:
+    unknown = next((name for name in names if name not in KINDS), None)
+    if unknown is not None:
+        raise RunError(f"{path} has a candidate of the kind {unknown!r}; the kinds are {', '.join(KINDS)}.")
     return np.array([KINDS.index(name) for name in names], dtype=np.int8)[codes]
 
 
-def _once(
-    places: tuple[tuple[str, str], ...],
+def _merge_duplicates(
+    images: tuple[tuple[str, str], ...],
     image_ids: NDArray[np.uint64],
     ids: NDArray[np.uint64],
-    found: dict[str, NDArray[Any]],
+    columns: dict[str, NDArray[Any]],
 ) -> CandidateColumns:
-    """Keep one row of every label: a label that is ranked may be in the random sample too, and is shown once."""
-    random_rank = np.where(found["kind"] == RANDOM, found["class_rank"], 0).astype(np.int32)
-    order = np.lexsort((found["kind"], ids))
+    """Keep one row per label, in file order: a ranked label may be in the random sample too, and is shown once."""
+    random_rank = np.where(columns["kind"] == RANDOM, columns["class_rank"], 0).astype(np.int32)
+    order = np.lexsort((columns["kind"], ids))
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = ids[order][1:] != ids[order][:-1]
-    group = np.cumsum(first) - 1
     sampled = np.zeros(int(first.sum()), dtype=np.int32)
-    np.maximum.at(sampled, group, random_rank[order])
-    kept = order[first]
-    back = np.argsort(kept)  # the order of the file
-    chosen = {name: values[kept[back]] for name, values in found.items()}
-    return CandidateColumns(places, image_ids, random_rank=sampled[back], ids=ids[kept[back]], **chosen)
+    np.maximum.at(sampled, np.cumsum(first) - 1, random_rank[order])
+    rows = order[first]
+    in_file_order = np.argsort(rows)
+    rows = rows[in_file_order]
+    unique = {name: values[rows] for name, values in columns.items()}
+    return CandidateColumns(images, image_ids, random_rank=sampled[in_file_order], ids=ids[rows], **unique)

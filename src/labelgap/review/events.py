@@ -1,74 +1,88 @@
-"""What happens in a review, one thing at a time: decisions, what is taken back, and what becomes of them."""
+"""The events of a review: decisions, undos, and what the store answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
-from labelgap.review.label_key import LabelKey
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["Decision", "DecisionEvent", "DecisionOutcome", "Undo"]
+__all__ = ["ANSWER_TEXT", "Decision", "DecisionEvent", "DecisionOutcome", "LabelKey", "Undo"]
+
+ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
+
+
+class LabelKey(NamedTuple):
+    """The label that a decision is about: one class of one image."""
+
+    split: str
+    image: str
+    class_name: str
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What somebody says of a label.
+    """What a reviewer answers about a label.
 
     Attributes:
-        entry: which label.
+        key: the label.
         value: PRESENT, ABSENT, or UNKNOWN for "can't tell".
-        request: a name of its own, so that the same decision sent twice is one.
-        saw: the event that stood for the label when it was made, as far as its maker knew; 0 for none.
-        kind: why it was asked for: missing, wrong or random; "other" where nobody asked.
+        request_id: unique, so that a decision that is sent twice is stored once.
+        base_version: id of the event that was in force when the reviewer decided, as far as the page knew; 0 for none.
+        kind: why the label was asked for: missing, wrong or random; "other" when it is not a candidate.
         score: the model's probability at that time.
     """
 
-    entry: LabelKey
+    key: LabelKey
     value: int
-    request: str
-    saw: int = 0
+    request_id: str
+    base_version: int = 0
     kind: str = "other"
     score: float | None = None
 
 
 @dataclass(frozen=True)
 class Undo:
-    """Taking a decision back: the number of its event, or its request."""
+    """The withdrawal of a decision, given by the id of its event or by its request id."""
 
-    of: int | str
-    request: str
+    target: int | str
+    request_id: str
 
 
 @dataclass(frozen=True)
 class DecisionEvent:
-    """A row of the list; see ``Decision``. An undo has no value; ``counts`` is False for a decision made unaware."""
+    """A stored decision or undo; see ``Decision``.
+
+    An undo has no value. ``accepted`` is False for a decision that lost a conflict.
+    """
 
     id: int
     time: datetime
     reviewer: str
-    entry: LabelKey
+    key: LabelKey
     value: int | None
     kind: str
     score: float | None
     undoes: int | None
-    counts: bool
+    accepted: bool
     client: str
-    request: str
+    request_id: str
 
 
 @dataclass(frozen=True)
 class DecisionOutcome:
-    """What became of a decision or an undo.
+    """What the store did with a decision or an undo.
 
     Attributes:
-        request: whose answer this is.
-        status: "kept"; "conflict" (kept, but somebody decided otherwise since); "nothing" (there was nothing to undo).
-        entry: the label, where there is one.
-        standing: what stands for it now.
+        request_id: of the decision or undo.
+        status: "accepted"; "conflict": stored but not in force, another reviewer decided otherwise in the meantime;
+            "nothing_to_undo".
+        key: the label, when there is one.
+        current: the event that is now in force for the label.
     """
 
-    request: str
-    status: Literal["kept", "conflict", "nothing"]
-    entry: LabelKey | None
-    standing: DecisionEvent | None
+    request_id: str
+    status: Literal["accepted", "conflict", "nothing_to_undo"]
+    key: LabelKey | None
+    current: DecisionEvent | None

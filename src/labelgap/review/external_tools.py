@@ -1,8 +1,8 @@
-"""Candidates to other tools, and decisions back from them: Label Studio and FiftyOne.
+"""Exchange with Label Studio and FiftyOne: candidates out, decisions back.
 
-Only images with something left to decide are passed on. Known labels go as they always do; the candidates go beside
-them, as predictions (Label Studio) or in the field ``candidates`` (FiftyOne). What comes back is compared with what is
-known here: every label that says something else is a decision.
+Only images with undecided candidates are exported. Their known labels go as in any conversion; the candidates go beside
+them, as predictions (Label Studio) or in the field ``candidates`` (FiftyOne). An import is compared with what is known
+here: every label that differs becomes a decision.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_jso
 from labelgap.data.writers.fiftyone import read_fiftyone
 from labelgap.data.writers.formats import ConversionResult, convert
 from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.candidates import KINDS
-from labelgap.review.events import Decision
-from labelgap.review.label_key import LabelKey
+from labelgap.review.events import Decision, LabelKey
 from labelgap.review.session import Review
 
 __all__ = ["ImportResult", "TOOLS", "export_candidates", "import_decisions"]
@@ -33,13 +32,13 @@ TOOLS: Final = ("labelstudio", "fiftyone")
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What came back.
+    """What an import brought.
 
     Attributes:
         images: how many.
-        decided: labels that were not known, or known otherwise, and are decided now.
-        same: labels that say what was known already.
-        withdrawn: labels that are known here and ticked nowhere there; nothing is made of these.
+        decided: labels that were unknown or different here and are decided now.
+        same: labels that agree with what is known here.
+        withdrawn: labels that are known here and missing from the file; they are ignored.
     """
 
     images: int
@@ -51,101 +50,94 @@ class ImportResult:
 def export_candidates(
     review: Review, to: str, out: Path, *, prefix: str | None = None, force: bool = False
 ) -> ConversionResult:
-    """Write the images that have undecided candidates, with these, for another tool.
+    """Write the images that have undecided candidates, and these candidates, for another tool.
 
     Args:
         review: the review.
         to: "labelstudio" or "fiftyone".
         out: the file.
-        prefix: before every image's name.
-        force: whether a file that is there may be replaced.
+        prefix: put before every image name.
+        force: replace an existing file.
     """
     if to not in TOOLS:
         raise UnknownNameError("tool", to, TOOLS)
-    columns, standing = review.candidates.columns, review.standing
-    standing.refresh()
-    open_ones = np.flatnonzero(~standing.decided)
-    if not len(open_ones):
-        raise InputError(f"every candidate of {review.path} is decided: there is nothing to pass on.")
+    score = review.candidates.columns.score
+    review.current.refresh()
+    undecided = np.flatnonzero(~review.current.decided)
+    if not len(undecided):
+        raise InputError(f"every candidate of {review.path} is decided: there is nothing to export.")
     suggested: dict[str, list[tuple[str, float]]] = {}
-    for number in open_ones[np.argsort(-np.nan_to_num(columns.score[open_ones]), kind="stable")].tolist():
-        entry = review.candidates.entry(number)
-        suggested.setdefault(entry.image, []).append((entry.class_name, float(columns.score[number])))
-    data = _restricted(review.folder.data, set(suggested))
+    for number in undecided[np.argsort(-np.nan_to_num(score[undecided]), kind="stable")].tolist():
+        key = review.candidates.key(number)
+        suggested.setdefault(key.image, []).append((key.class_name, float(score[number])))
+    data = _select_images(review.folder.data, set(suggested))
     written = convert(data, to, out, prefix=prefix, force=force)
-    named = merge_splits(data).table.images
+    images = merge_splits(data).table.images
     add = _add_predictions if to == "labelstudio" else _add_field
-    write_compact_json(out, add(read_json(out), named, suggested, review.candidates.about.get("method", "labelgap")))
+    write_compact_json(out, add(read_json(out), images, suggested, review.candidates.about.get("method", "labelgap")))
     return written
 
 
 def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> ImportResult:
-    """Read what another tool says, and keep what is new as decisions of a reviewer.
+    """Read the labels of another tool, and store those that are new as decisions of a reviewer.
 
     Args:
         review: the review.
         source: "labelstudio" or "fiftyone".
         path: the file that the tool wrote.
-        reviewer: whose decisions they are.
+        reviewer: the author of the decisions.
     """
     if source not in TOOLS:
         raise UnknownNameError("tool", source, TOOLS)
     exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)
-    strange = next((name for name in exchange.table.classes if name not in review.folder.classes), None)
-    if strange is not None:
-        raise InputError(f"{path} has the class {strange!r}, which {review.path} does not have.")
+    unknown = next((name for name in exchange.table.classes if name not in review.folder.classes), None)
+    if unknown is not None:
+        raise InputError(f"{path} has the class {unknown!r}, which {review.path} does not have.")
     made: list[Decision] = []
     same = withdrawn = 0
-    places = _places(review.folder.data, exchange, path)
-    for row, (split, place) in enumerate(places):
-        said = _codes(exchange, row)
-        known = _codes(ExchangeTable(split.labels, None), place)
+    locations = _locate(review.folder.data, exchange, path)
+    for row, (split, position) in enumerate(locations):
+        imported = _known_codes(exchange.table, row)
+        known = _known_codes(split.labels, position)
         for name, observed in known.items():
-            withdrawn += name not in said
-            same += said.get(name) == observed
-        for name, value in said.items():
-            entry = LabelKey(split.name, split.labels.images[place], name)
-            standing = review.store.standing_of(entry)
-            if value == (known.get(name) if standing is None else standing.value):
+            withdrawn += name not in imported
+            same += imported.get(name) == observed
+        for name, value in imported.items():
+            key = LabelKey(split.name, split.labels.images[position], name)
+            current = review.store.current_for(key)
+            if value == (known.get(name) if current is None else current.value):
                 same += name not in known
                 continue
-            made.append(_decision(review, entry, value, 0 if standing is None else standing.id))
+            made.append(_decision(review, key, value, 0 if current is None else current.id))
     review.store.append(made, reviewer=reviewer, client=f"import-{uuid.uuid4().hex[:12]}")
-    return ImportResult(len(places), len(made), same, withdrawn)
+    return ImportResult(len(locations), len(made), same, withdrawn)
 
 
-def _decision(review: Review, entry: LabelKey, value: int, saw: int) -> Decision:
-    number = review.candidates.number_of(entry)
+def _decision(review: Review, key: LabelKey, value: int, base_version: int) -> Decision:
+    number = review.candidates.number_of(key)
     if number is None:
-        return Decision(entry, value, uuid.uuid4().hex, saw)
-    columns = review.candidates.columns
-    score = float(columns.score[number])
-    kind = KINDS[columns.kind[number]]
-    return Decision(entry, value, uuid.uuid4().hex, saw, kind, None if np.isnan(score) else score)
+        return Decision(key, value, uuid.uuid4().hex, base_version)
+    return review.decision(number, value, uuid.uuid4().hex, base_version)
 
 
-def _codes(exchange: ExchangeTable, row: int) -> dict[str, int]:
-    """Return what is known of an image by class."""
-    table = exchange.table
+def _known_codes(table: LabelTable, row: int) -> dict[str, int]:
+    """Return the known labels of an image by class."""
     entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
     pairs = zip(table.columns[entries].tolist(), table.values[entries].tolist(), strict=True)
     return {table.classes[column]: value for column, value in pairs if value != UNKNOWN}
 
 
-def _places(data: Dataset, exchange: ExchangeTable, path: Path) -> list[tuple[Split, int]]:
-    """Return where the images of a file are in the data."""
-    wanted = set(exchange.table.images)
-    found = {
-        name: (split, row) for split in data.splits for row, name in enumerate(split.labels.images) if name in wanted
-    }
-    lost = next((name for name in exchange.table.images if name not in found), None)
+def _locate(data: Dataset, exchange: ExchangeTable, path: Path) -> list[tuple[Split, int]]:
+    """Return split and row of every image of a file."""
+    locations = {name: (split, row) for split in data.splits for row, name in enumerate(split.labels.images)}
+    lost = next((name for name in exchange.table.images if name not in locations), None)
     if lost is not None:
-        raise InputError(f"{path} speaks of the image {lost}, which is not among the data.")
-    return [found[name] for name in exchange.table.images]
+        raise InputError(f"{path} has the image {lost}, which the data do not have.")
+    return [locations[name] for name in exchange.table.images]
 
 
-def _restricted(data: Dataset, names: set[str]) -> Dataset:
-    """Return the data with some images alone."""
+def _select_images(data: Dataset, names: set[str]) -> Dataset:
+    """Return the data with only some images."""
     splits = {}
     for split in data.splits:
         rows = [row for row, name in enumerate(split.labels.images) if name in names]

@@ -1,4 +1,4 @@
-"""A folder that can be reviewed: a run that was audited, or a review of random images, which needs no run."""
+"""Folders that can be reviewed: an audited run, or a review of random images, which needs no run."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ REVIEW_FILE: Final = "review.json"
 
 @dataclass(frozen=True, eq=False)
 class ReviewFolder:
-    """A folder with candidates and, beside them, decisions.
+    """A folder with candidates and decisions.
 
     Attributes:
         path: the folder.
         classes: names of the classes in order.
-        recipe: how the data are loaded.
-        run: the run, or None for a review of random images.
-        images: how many images were drawn at random; 0 for a run.
+        recipe: how to load the data.
+        run: the run; None for a review of random images.
+        images: number of random images; 0 for a run.
     """
 
     path: Path
@@ -52,15 +52,15 @@ class ReviewFolder:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data, opened again."""
+        """The data, loaded again."""
         data = load_from_recipe(self.recipe)
         if data.classes != self.classes:
-            raise RunError(f"{data.name} has other classes now than when {self.path} was made.")
+            raise RunError(f"{data.name} no longer has the classes that {self.path} was made with.")
         return data
 
 
 def is_review_folder(path: Path) -> bool:
-    """Whether a path leads to a run, or to a review of random images."""
+    """Whether a path is a run or a review of random images."""
     return (path / CONFIG).is_file() or (path / REVIEW_FILE).is_file()
 
 
@@ -70,39 +70,39 @@ def open_review_folder(path: str | os.PathLike[str]) -> ReviewFolder:
     if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
         run = open_run(folder)
         return ReviewFolder(folder, run.config.classes, run.config.data, run)
-    about = _about(folder)
+    about = _read_review_file(folder)
     return ReviewFolder(folder, tuple(about["classes"]), about["data"], None, int(about["images"]))
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
-    """Draw images at random, and ask of each of them every class that is not known: a small fully known set.
+    """Draw random images and make every unknown label of each a candidate, so that a small set can be fully labeled.
 
-    The same call again opens what is there, decisions and all; another one for the same folder is refused.
+    The same call again opens the folder with its decisions; another call for the same folder is an error.
 
     Args:
-        data: loaded by name, so that it can be opened again.
-        split: from which.
-        images: how many; all of them where there are fewer.
+        data: loaded by name, so that it can be loaded again.
+        split: to draw from.
+        images: how many; all when there are fewer.
         seed: of the draw.
-        out: the folder, made when it is not there.
+        out: the folder; created when it does not exist.
     """
     source = data.split(split)
     if isinstance(source.images, FeatureVectors):
-        raise InputError(f"{data.name} has feature vectors and no pictures: there is nothing that a person could see.")
+        raise InputError(f"{data.name} has feature vectors and no images: there is nothing to look at.")
     if images < 1:
-        raise InputError(f"--random {images}: review one image at least.")
+        raise InputError(f"--random {images}: at least one image is needed.")
     if not data.recipe:
-        raise InputError(f"{data.name} was made by hand, not loaded by name: it cannot be opened again for a review.")
+        raise InputError(f"{data.name} was not loaded by name, so a review cannot load it again.")
     about = {"format": FORMAT, "data": dict(data.recipe), "classes": list(data.classes), "split": split}
     about |= {"images": images, "seed": seed}
     if (out / REVIEW_FILE).exists():
-        if _about(out) != json.loads(json.dumps(about)):
-            raise RunError(f"{out} holds another review already. Choose another folder with --out.")
+        if _read_review_file(out) != json.loads(json.dumps(about)):
+            raise RunError(f"{out} already holds another review. Choose another folder with --out.")
         return open_review_folder(out)
     rows = numpy_generator(seed, "review").permutation(len(source))[:images]
-    table = _asked(source, rows)
+    table = _unknown_labels(source, rows)
     if not len(table):
-        raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to ask.")
+        raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to review.")
     unknown = source.labels.counts().unknown
     header = {
         "format": FORMAT,
@@ -119,33 +119,33 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
     return open_review_folder(out)
 
 
-def _asked(source: Split, rows: NDArray[np.int64]) -> pa.Table:
-    """Return every unknown label of some images as a random candidate, the images in this order."""
-    place, column = np.nonzero(source.labels.batch(rows).numpy() == UNKNOWN)
-    order = np.lexsort((place, column))
+def _unknown_labels(source: Split, rows: NDArray[np.int64]) -> pa.Table:
+    """Return every unknown label of some images as a random candidate, in the order of the images."""
+    position, column = np.nonzero(source.labels.batch(rows).numpy() == UNKNOWN)
+    order = np.lexsort((position, column))
     class_rank = np.empty(len(order), dtype=np.int32)
     class_rank[order] = np.arange(len(order)) - np.searchsorted(column[order], column[order]) + 1
-    nothing = np.zeros(len(place), dtype=np.int64)
+    zeros = np.zeros(len(position), dtype=np.int64)
     return pa.table(
         {
-            "image": _named([source.labels.images[row] for row in rows.tolist()], place),
-            "split": _named([source.name], nothing),
-            "class": _named(source.labels.classes, column),
-            "score": pa.nulls(len(place), pa.float32()),
-            "kind": _named(["random"], nothing),
-            "observed": pa.array(np.full(len(place), UNKNOWN, dtype=np.int8)),
-            "rank": pa.array(np.arange(1, len(place) + 1, dtype=np.int32)),
+            "image": _dictionary([source.labels.images[row] for row in rows.tolist()], position),
+            "split": _dictionary([source.name], zeros),
+            "class": _dictionary(source.labels.classes, column),
+            "score": pa.nulls(len(position), pa.float32()),
+            "kind": _dictionary(["random"], zeros),
+            "observed": pa.array(np.full(len(position), UNKNOWN, dtype=np.int8)),
+            "rank": pa.array(np.arange(1, len(position) + 1, dtype=np.int32)),
             "class_rank": pa.array(class_rank),
         }
     )
 
 
-def _named(names: Sequence[str], numbers: NDArray[np.int64]) -> pa.Array:
-    """Return names by their numbers, each name kept once until it is written."""
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(list(names), pa.string()))
+def _dictionary(names: Sequence[str], indices: NDArray[np.int64]) -> pa.Array:
+    """Return names by index, dictionary-encoded."""
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(names), pa.string()))
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _read_review_file(folder: Path) -> dict[str, Any]:
     path = folder / REVIEW_FILE
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -153,5 +153,5 @@ def _about(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error}).") from None
     if version != FORMAT:
-        raise RunError(f"{path} is of format {version}; this version of labelgap reads format {FORMAT}.")
+        raise RunError(f"{path} has format {version}; this version of labelgap reads format {FORMAT}.")
     return dict(about)

@@ -1,4 +1,4 @@
-"""What the page sends, checked: nothing but these fields, of these types, within these bounds."""
+"""The messages of the page: only these fields, of these types, within these bounds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["CandidateId", "DecisionBatch", "DecisionMessage", "MAX_ACTIONS", "Re
 
 MAX_ACTIONS: Final = 500
 _JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
-"""They show nothing themselves, but names in Persian and in many scripts of India are not spelled without them."""
+"""Zero-width joiners: not printable, but required to spell names in Persian and many scripts of India."""
 
 
 def _printable(text: str) -> str:
     text = " ".join(text.split())
-    shown = text.translate(_JOINERS)
-    if not shown.strip() or not shown.isprintable():
-        raise ValueError("a name has letters that can be shown")
+    visible = text.translate(_JOINERS)
+    if not visible.strip() or not visible.isprintable():
+        raise ValueError("a name consists of printable characters")
     return text
 
 
@@ -28,46 +28,34 @@ Token = Annotated[str, Field(pattern=r"^[0-9a-zA-Z-]{8,64}$")]
 Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
 
 
-class _Strict(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class DecisionMessage(_Strict):
-    """A decision: 1 there, 0 not there, -1 can't tell.
+class DecisionMessage(_StrictModel):
+    """A decision; see ``events.Decision``."""
 
-    Attributes:
-        request: its own name.
-        id: of the candidate.
-        value: what was said.
-        saw: the event that stood for it when it was made.
-    """
-
-    request: Token
+    request_id: Token
     id: CandidateId
     value: int = Field(ge=UNKNOWN, le=PRESENT)
-    saw: int = Field(ge=0, le=2**53)
+    base_version: int = Field(ge=0, le=2**53)
 
 
-class UndoMessage(_Strict):
-    """A decision taken back.
+class UndoMessage(_StrictModel):
+    """The withdrawal of a decision, given by its request id."""
 
-    Attributes:
-        request: its own name.
-        undoes: the request of the decision.
-    """
-
-    request: Token
+    request_id: Token
     undoes: Token
 
 
-class DecisionBatch(_Strict):
+class DecisionBatch(_StrictModel):
     """Decisions in the order in which they were made.
 
     Attributes:
-        store: of which review; another one may be served at the same address by now.
-        client: from which window.
-        reviewer: by whom.
-        actions: what was done.
+        store: id of the review; another one may be served at the same address by now.
+        client: the browser window.
+        reviewer: who made them.
+        actions: the decisions and undos.
     """
 
     store: Token

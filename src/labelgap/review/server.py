@@ -1,4 +1,4 @@
-"""Serving the review page on this machine, until Ctrl-C."""
+"""The web server of the review page (uvicorn)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "create_server", "serve"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
-_TRIED: Final = 20
+_PORTS_TRIED: Final = 20
 
 
 def serve(
@@ -34,26 +34,26 @@ def serve(
     browser: bool = True,
     reviewer: str = "reviewer",
     budget: int | None = None,
-    told: Callable[[str], None] = lambda address: None,
+    on_start: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the page until Ctrl-C.
 
     Args:
-        review: what is reviewed.
-        host: the address to listen on; beyond this machine a token is made and asked for.
-        port: the port; the first free one from 8765 on when not given, any free one for 0.
-        browser: whether to open the page in a browser.
-        reviewer: whose name decisions bear until somebody types another.
-        budget: seconds that the review is to take.
-        told: hears the address, once it is listened on.
+        review: the review.
+        host: the address to listen on; beyond this machine clients need a token.
+        port: the first free one from 8765 on when not given, any free one for 0.
+        browser: open the page in a browser.
+        reviewer: author of the decisions until another name is typed in the page.
+        budget: seconds that the review is meant to take.
+        on_start: called with the address of the page once the server listens.
     """
-    server, listening, address = create_server(review, host=host, port=port, reviewer=reviewer, budget=budget)
-    warnings.filterwarnings("ignore", module="PIL")  # of broken metadata; threads cannot each do it for themselves
-    told(address)
-    if browser and _has_screen():
+    server, listener, address = create_server(review, host=host, port=port, reviewer=reviewer, budget=budget)
+    warnings.filterwarnings("ignore", module="PIL")  # broken metadata; filters are not per thread
+    on_start(address)
+    if browser and _has_display():
         threading.Timer(0.5, webbrowser.open, [address]).start()
-    with listening, suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+    with listener, suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
 
 
 def create_server(
@@ -64,7 +64,7 @@ def create_server(
     reviewer: str = "reviewer",
     budget: int | None = None,
 ) -> tuple[Server, socket.socket, str]:
-    """Return the server, the socket that it is to listen on, and the address of the page; see ``serve``."""
+    """Return the server, its listening socket, and the address of the page; see ``serve``."""
     try:
         import uvicorn
 
@@ -74,12 +74,12 @@ def create_server(
         raise LabelGapError(
             f"the review page needs the package {error.name}: pip install 'labelgap[review]'."
         ) from None
-    _ = review.standing, review.candidates.image_order  # before the first page asks
-    listening = _listen(host, port)
-    number = int(listening.getsockname()[1])
-    door = make_access_policy(host, number)
+    _ = review.current, review.candidates.image_order  # computed before the first request
+    listener = _listen(host, port)
+    number = int(listener.getsockname()[1])
+    policy = make_access_policy(host, number)
     config = uvicorn.Config(
-        SecurityMiddleware(create_app(AppContext(review, door, reviewer, budget)), door),
+        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget)), policy),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -90,42 +90,42 @@ def create_server(
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    return uvicorn.Server(config), listening, _address(host, number, door.token)
+    return uvicorn.Server(config), listener, _address(host, number, policy.token)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens, or say why there is none."""
+    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    wanted = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _TRIED), 0]
-    for number in wanted:
-        listening = socket.socket(family, socket.SOCK_STREAM)
+    ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
+    for number in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             if os.name == "posix":
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host.strip("[]"), number))
-            listening.listen(128)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host.strip("[]"), number))
+            listener.listen(128)
         except OSError as error:
-            listening.close()
-            if error.errno == errno.EADDRINUSE and number != wanted[-1]:
+            listener.close()
+            if error.errno == errno.EADDRINUSE and number != ports[-1]:
                 continue
             hint = " Choose another with --port." if error.errno == errno.EADDRINUSE else ""
-            raise InputError(f"{host}:{number} cannot be listened on: {error.strerror or error}.{hint}") from None
+            raise InputError(f"cannot listen on {host}:{number}: {error.strerror or error}.{hint}") from None
         except OverflowError:
-            listening.close()
+            listener.close()
             raise InputError(f"--port {number}: a port is a number from 0 to 65535.") from None
         else:
-            return listening
+            return listener
     raise InputError(f"no port of {host} is free.")
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    """Return what to type into a browser."""
-    everywhere = host.strip("[]") in ("0.0.0.0", "::")
-    name = socket.gethostname() if everywhere else host
+    """Return the address of the page."""
+    any_host = host.strip("[]") in ("0.0.0.0", "::")
+    name = socket.gethostname() if any_host else host
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 
 
-def _has_screen() -> bool:
-    """Whether there is a screen that a browser could open on; a text browser would take the terminal."""
+def _has_display() -> bool:
+    """Whether a graphical browser can open; a text browser would block the terminal."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

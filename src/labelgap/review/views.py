@@ -1,33 +1,80 @@
-"""What each page shows: plain values for the templates, made from the review."""
+"""The pages: templates, static files, and the values that each template shows."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
+import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.reporting.style import single_line
 from labelgap.review.candidates import WRONG
-from labelgap.review.formatting import format_estimate, format_percent
-from labelgap.review.progress_chart import progress_chart
-from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate
-from labelgap.review.session import ClassProgress, Review
+from labelgap.review.progress import ClassProgress
+from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate, describe_estimate
+from labelgap.review.session import Review
 
 __all__ = [
     "PAGE_SIZES",
     "Tile",
+    "chart_context",
     "grid_context",
     "image_context",
     "known_labels",
     "make_tile",
     "overview_context",
     "panel_context",
+    "render",
+    "static_files",
+    "static_version",
 ]
 
 PAGE_SIZES: Final = (60, 240, 2000)
-_SHOWN_ABSENT: Final = 12
+_MAX_ABSENT: Final = 12
+_CHART_POINTS: Final = 160
+_FOLDER: Final = Path(__file__).parent
+_MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"single_line": single_line, "thousands": lambda number: f"{number:,}"}
+    return environment
+
+
+def render(template: str, **context: Any) -> str:
+    """Render a template; every value is escaped."""
+    return _environment().get_template(template).render(static=static_version(), **context)
+
+
+@lru_cache(maxsize=1)
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the scripts and style sheets by name, with their media types; the style is that of the reports."""
+    paths = [*(_FOLDER / "static").iterdir(), Path(labelgap.reporting.__path__[0]) / "templates" / "style.css"]
+    return {path.name: (path.read_bytes(), _MEDIA_TYPES[path.suffix]) for path in paths if path.suffix in _MEDIA_TYPES}
+
+
+@lru_cache(maxsize=1)
+def static_version() -> str:
+    """Return a hash of the static files; it is part of their addresses, so that browsers can cache them."""
+    digest = hashlib.blake2b(digest_size=6)
+    for name, (data, _) in sorted(static_files().items()):
+        digest.update(name.encode() + data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -41,11 +88,11 @@ class Tile:
         split: its split.
         class_number: of its class.
         class_name: of its class.
-        value: what stands: 1, 0, -1, or empty.
-        version: the event that stands.
-        who: who decided.
+        value: the current decision: 1, 0, -1, or empty.
+        version: id of the event in force.
+        who: its reviewer.
         score: the probability, in percent.
-        observed: 1 or 0 where the label is known and looks wrong; else empty.
+        observed: 1 or 0 for a known label that looks wrong; else empty.
     """
 
     id: str
@@ -63,33 +110,31 @@ class Tile:
 
 def make_tile(review: Review, number: int) -> Tile:
     """Return a candidate as a page shows it."""
-    columns, standing = review.candidates.columns, review.standing
-    entry, image = review.candidates.entry(number), int(columns.image[number])
-    decided = bool(standing.decided[number])
+    columns, current = review.candidates.columns, review.current
+    key, image = review.candidates.key(number), int(columns.image[number])
+    decided = bool(current.decided[number])
     return Tile(
         id=f"{int(columns.ids[number]):016x}",
-        image_id=f"{int(columns.image_ids[image]):016x}",
-        image=entry.image,
-        split=entry.split,
+        image_id=_image_id(review, image),
+        image=key.image,
+        split=key.split,
         class_number=int(columns.class_number[number]),
-        class_name=entry.class_name,
-        value=str(int(standing.value[number])) if decided else "",
-        version=int(standing.version[number]),
-        who=standing.reviewers[standing.reviewer[number]] if decided else "",
-        score=format_percent(float(columns.score[number])),
+        class_name=key.class_name,
+        value=str(int(current.value[number])) if decided else "",
+        version=int(current.version[number]),
+        who=current.reviewers[current.reviewer[number]] if decided else "",
+        score=_format_percent(float(columns.score[number])),
         observed=str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
     )
 
 
 def overview_context(review: Review) -> dict[str, Any]:
-    """Return the list of classes: where the most is to be found comes first."""
+    """Return the list of classes, those with the most expected missing labels first."""
     classes = sorted(review.classes(), key=lambda row: (-row.expected, row.total == row.decided, -row.total))
-    wrong = [row for row in classes if row.wrong]
     return {
         "classes": [row for row in classes if row.total],
-        "wrong": sorted(wrong, key=lambda row: -row.wrong),
+        "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
         "expected": any(row.expected for row in classes),
-        "images": len(review.candidates.columns.places),
         "first_image": _image_id(review, int(review.candidates.image_order[0])),
         "next": _next_class(classes, None, False),
     }
@@ -103,23 +148,23 @@ def grid_context(
     Args:
         review: the review.
         class_number: of the class.
-        wrong: whether to show labels that look wrong, rather than those that may be missing.
-        undecided: whether to leave out what is decided.
+        wrong: show known labels that look wrong instead of labels that may be missing.
+        undecided: leave out what is decided.
         page: from 1; past the end, the last one.
-        size: how many at most.
+        size: maximum number of candidates.
     """
-    review.standing.refresh()
+    review.current.refresh()
     rows: NDArray[np.int64] = review.candidates.listed(class_number, wrong)
     total = len(rows)
     if undecided:
-        rows = rows[~review.standing.decided[rows]]
+        rows = rows[~review.current.decided[rows]]
     pages = max(1, -(-len(rows) // size))
     page = min(page, pages)
-    counts = review.classes()
+    classes = review.classes()
     return {
         "class_number": class_number,
         "class_name": review.candidates.classes[class_number],
-        "counts": next((row for row in counts if row.number == class_number), None),
+        "counts": next((row for row in classes if row.number == class_number), None),
         "wrong": wrong,
         "undecided": undecided,
         "page": page,
@@ -127,87 +172,130 @@ def grid_context(
         "size": size,
         "sizes": PAGE_SIZES,
         "total": total,
-        "shown": len(rows),
         "tiles": [make_tile(review, int(number)) for number in rows[(page - 1) * size : page * size]],
-        "next": _next_class(counts, class_number, wrong),
+        "next": _next_class(classes, class_number, wrong),
     }
 
 
 def image_context(review: Review, image: int) -> dict[str, Any]:
-    """Return an image with all its candidates, and its neighbours in the order of the review."""
-    review.standing.refresh()
+    """Return an image with all its candidates, and the images before and after it."""
+    review.current.refresh()
     columns, order = review.candidates.columns, review.candidates.image_order
-    at = int(np.flatnonzero(order == image)[0])
-    split, name = columns.places[image]
-    done = review.standing.decided
-    following = (int(other) for other in order[at + 1 :])
-    left = next((other for other in following if not done[review.candidates.of_image(other)].all()), None)
+    position = int(np.flatnonzero(order == image)[0])
+    split, name = columns.images[image]
+    decided = review.current.decided
+    following = [int(other) for other in order[position + 1 :]]
+    undecided = (other for other in following if not decided[review.candidates.of_image(other)].all())
+    after = next(undecided, following[0] if following else None)
     return {
         "image_id": _image_id(review, image),
         "image": name,
         "split": split,
         "known": known_labels(review, image),
         "tiles": [make_tile(review, int(number)) for number in review.candidates.of_image(image)],
-        "number": at + 1,
+        "number": position + 1,
         "images": len(order),
-        "before": _image_id(review, int(order[at - 1])) if at else "",
-        "after": _image_id(review, int(order[at + 1])) if at + 1 < len(order) else "",
-        "next": "" if left is None else _image_id(review, left),
+        "previous": _image_id(review, int(order[position - 1])) if position else "",
+        "next": "" if after is None else _image_id(review, after),
     }
 
 
 def known_labels(review: Review, image: int) -> dict[str, Any]:
-    """Return what was observed of an image: classes that are there, some that are not, how many are unknown."""
-    found = review.place(image)
-    if found is None:
+    """Return the observed labels of an image: present classes, some absent ones, the number of unknown ones."""
+    location = review.locate(image)
+    if location is None:
         return {"present": [], "absent": [], "more_absent": 0, "unknown": 0}
-    split, row = found
+    split, row = location
     codes = split.labels.batch([row]).numpy()[0]
     names = split.labels.classes
     present, absent = ([names[number] for number in np.flatnonzero(codes == state)] for state in (PRESENT, ABSENT))
     return {
         "present": present,
-        "absent": absent[:_SHOWN_ABSENT],
-        "more_absent": max(len(absent) - _SHOWN_ABSENT, 0),
+        "absent": absent[:_MAX_ABSENT],
+        "more_absent": max(len(absent) - _MAX_ABSENT, 0),
         "unknown": int((codes == UNKNOWN).sum()),
     }
 
 
 def panel_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
-    """Return what stands beside every page: how far, how fast, what was found, how many are missing."""
-    speed = review.standing.per_minute(reviewer)
-    told: dict[str, Any] = review.remembered(f"panel {class_number}", lambda: _told(review, class_number))
-    return {**told, "speed": None if speed is None else round(speed)}
+    """Return what the side panel of every page shows: progress, speed, labels found, estimate of missing labels."""
+    speed = review.current.per_minute(reviewer)
+    shown: dict[str, Any] = review.cached(f"panel {class_number}", lambda: _panel(review, class_number))
+    return {**shown, "speed": None if speed is None else round(speed)}
 
 
-def _told(review: Review, class_number: int | None) -> dict[str, Any]:
-    """Return what changes with a decision alone."""
-    progress, made, standing = review.progress(), review.estimate(), review.standing
-    with standing.lock:
-        authors = np.bincount(standing.reviewer[standing.decided], minlength=len(standing.reviewers)).tolist()
-        people = sorted(zip(standing.reviewers, authors, strict=True), key=lambda pair: -pair[1])
-    enough = made is not None and made.looked >= MIN_SAMPLE
+def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
+    """Return the part of the panel that changes only with a new event."""
+    progress, estimate = review.progress(), review.estimate()
+    enough = estimate is not None and estimate.reviewed >= MIN_SAMPLE
+    share = estimate.share if estimate is not None and enough else None
     return {
         "progress": progress,
         "share": 0 if not progress.total else progress.decided / progress.total,
-        "curve": progress_chart(standing.curve(), made.share if made is not None and enough else None),
-        "random": enough,
-        "estimates": _estimates(review, made, class_number),
-        "people": [(person, count) for person, count in people if count],
+        "chart": chart_context(review.current.found_curve(), share),
+        "estimates": _estimates(review, estimate, class_number),
+        "people": review.current.count_by_reviewer(),
     }
 
 
-def _estimates(review: Review, made: SampleEstimate | None, class_number: int | None) -> list[str]:
-    """Say how many labels are missing: of the class that is shown, and of all."""
+def _estimates(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
+    """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
+    sentences = []
     own = None if class_number is None else review.estimate(class_number)
-    told = []
-    if own is not None and class_number is not None and own.looked >= MIN_SAMPLE:
-        told.append(format_estimate(own, review.candidates.classes[class_number]))
-    return (
-        told
-        if told and made is not None and made.classes == 1
-        else [*told, format_estimate(made, before=review.candidates.about.get("estimate"))]
-    )
+    if own is not None and class_number is not None and own.reviewed >= MIN_SAMPLE:
+        sentences.append(describe_estimate(own, review.candidates.classes[class_number]))
+    if not sentences or estimate is None or estimate.classes > 1:
+        sentences.append(describe_estimate(estimate, audit=review.candidates.about.get("estimate")))
+    return sentences
+
+
+def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
+    """Return the chart of found against reviewed labels, in units of its axes; None before the first decision.
+
+    Args:
+        found: ``(n,)`` labels found among the first 1, 2, … n reviewed candidates.
+        share: share of unknown labels that are present, when known: what reviewing at random would have found.
+
+    Example:
+        >>> chart_context(np.array([1, 1, 2]))["points"]
+        [(0, 0), (1, 1), (2, 1), (3, 2)]
+    """
+    if not len(found):
+        return None
+    reviewed, most = len(found), int(found[-1])
+    at = np.unique(np.linspace(0, reviewed, min(reviewed, _CHART_POINTS) + 1).astype(np.int64))
+    values = np.concatenate([[0], found])[at]
+    return {
+        "reviewed": reviewed,
+        "found": most,
+        "right": _axis_end(reviewed),
+        "top": _axis_end(max(most, 1)),
+        "points": list(zip(at.tolist(), values.tolist(), strict=True)),
+        "random": None if share is None else share * reviewed,
+    }
+
+
+def _axis_end(value: int) -> int:
+    """Return a round number at or above a value.
+
+    Example:
+        >>> [_axis_end(value) for value in (1, 7, 23, 180)]
+        [2, 8, 30, 200]
+    """
+    step = int(10 ** int(math.log10(max(value, 2))))
+    return next(factor * step for factor in (1, 2, 3, 4, 6, 8, 10) if factor * step >= max(value, 2))
+
+
+def _format_percent(score: float) -> str:
+    """Return a probability in percent, rounded down; empty for NaN.
+
+    Example:
+        >>> _format_percent(0.879), _format_percent(0.004), _format_percent(float("nan"))
+        ('87 %', '< 1 %', '')
+    """
+    if math.isnan(score):
+        return ""
+    return f"{int(100 * score)} %" if score >= 0.01 else "< 1 %"
 
 
 def _image_id(review: Review, image: int) -> str:
@@ -215,10 +303,10 @@ def _image_id(review: Review, image: int) -> str:
 
 
 def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool) -> ClassProgress | None:
-    """Return the class to go on with: where the model expects to find the most."""
+    """Return the class to continue with: the one with the most expected missing labels."""
 
-    def left(row: ClassProgress) -> int:
+    def remaining(row: ClassProgress) -> int:
         return row.wrong - row.wrong_decided if wrong else row.total - row.decided
 
-    open_ones = [row for row in classes if left(row) and row.number != current]
-    return max(open_ones, key=lambda row: (0 if wrong else row.expected, left(row)), default=None)
+    rows = [row for row in classes if remaining(row) and row.number != current]
+    return max(rows, key=lambda row: (0 if wrong else row.expected, remaining(row)), default=None)

@@ -1,33 +1,33 @@
-// The candidates on the page: what is said of each, moving between them, taking things back.
+// The candidates on the page: the decision on each, the selected one, and undo.
 
-import { tab } from "./storage.js";
-import { name } from "./queue.js";
+import { tabStorage } from "./storage.js";
+import { randomId } from "./queue.js";
 
-const WORDS = { 1: "yes", 0: "no", "-1": "can’t tell", "": "not decided" };
-const REMEMBERED = 5000;
+const ANSWERS = { 1: "yes", 0: "no", "-1": "can’t tell", "": "not decided" };
+const MAX_HISTORY = 5000;
+const format = (number) => number.toLocaleString("en");
 
 export class Entries {
-  // `page`: reviewer, store; `queue` takes decisions; `told(words)` shows a message.
-  constructor(page, queue, told) {
-    Object.assign(this, { page, queue, told });
+  // `page`: reviewer, store; `queue` sends decisions; `notify(text)` shows a message.
+  constructor(page, queue, notify) {
+    Object.assign(this, { page, queue, notify });
     this.list = [...document.querySelectorAll(".entry")];
-    this.by = new Map(this.list.map((entry) => [entry.dataset.id, entry]));
-    this.at = 0;
-    this.moved = () => {};
-    this.memory = `labelgap-history/${page.store}`;
-    this.history = JSON.parse(tab.get(this.memory) ?? "[]");
-    for (const [id, action] of queue.pending()) if (this.by.has(id)) this.paint(this.by.get(id), String(action.value));
+    this.byId = new Map(this.list.map((entry) => [entry.dataset.id, entry]));
+    this.index = 0;
+    this.onSelect = () => {};
+    this.historyKey = `labelgap-history/${page.store}`;
+    this.history = JSON.parse(tabStorage.get(this.historyKey) ?? "[]");
+    for (const [id, action] of queue.pending()) if (this.byId.has(id)) this.show(this.byId.get(id), String(action.value));
     this.list.forEach((entry) => this.describe(entry));
-    const open = this.list.findIndex((entry) => entry.dataset.value === "");
-    this.move(Math.max(open, 0), false);
+    this.select(Math.max(this.list.findIndex((entry) => entry.dataset.value === ""), 0), false);
     this.count();
   }
 
   get current() {
-    return this.list[this.at];
+    return this.list[this.index];
   }
 
-  // The columns of the grid, as they are laid out now.
+  // The number of columns of the grid in its present layout.
   get columns() {
     if (!this.list.length) return 1;
     const top = this.list[0].offsetTop;
@@ -35,140 +35,138 @@ export class Entries {
     return next < 0 ? this.list.length : next;
   }
 
-  move(to, focus = true) {
+  select(index, focus = true) {
     if (!this.list.length) return;
     this.current?.setAttribute("tabindex", "-1");
     this.current?.classList.remove("current");
-    this.at = Math.min(Math.max(to, 0), this.list.length - 1);
+    this.index = Math.min(Math.max(index, 0), this.list.length - 1);
     this.current.setAttribute("tabindex", "0");
     this.current.classList.add("current");
     if (focus) {
       this.current.focus({ preventScroll: true });
       this.current.scrollIntoView({ block: "nearest" });
     }
-    this.moved(this.current);
+    this.onSelect(this.current);
   }
 
-  paint(entry, value, version, who) {
+  show(entry, value, version, who) {
     entry.dataset.value = value;
     if (version !== undefined) entry.dataset.version = version;
     entry.dataset.who = who ?? (value === "" ? "" : this.page.reviewer);
-    entry.classList.toggle("others", value !== "" && entry.dataset.who !== this.page.reviewer);
     this.describe(entry);
   }
 
   describe(entry) {
     const { name, className, value, who } = entry.dataset;
     entry.classList.toggle("others", value !== "" && who !== this.page.reviewer);
-    entry.setAttribute("aria-label", `${className} in ${name}: ${WORDS[value]}${who ? `, ${who}` : ""}`);
+    entry.setAttribute("aria-label", `${className} in ${name}: ${ANSWERS[value]}${who ? `, ${who}` : ""}`);
   }
 
   count() {
-    const left = this.list.filter((entry) => entry.dataset.value === "").length;
-    const shown = document.getElementById("count");
-    if (shown) shown.textContent = left ? left.toLocaleString("en") : "";
+    const undecided = this.list.filter((entry) => entry.dataset.value === "").length;
+    const count = document.getElementById("count");
+    if (count) count.textContent = undecided ? format(undecided) : "";
     const rest = document.getElementById("rest");
-    if (rest) rest.disabled = !left;
+    if (rest) rest.disabled = !undecided;
     const undo = document.getElementById("undo");
     if (undo) undo.disabled = !this.history.length;
   }
 
-  // Say something of several candidates; taken back as one.
+  // Decide on several candidates; one undo withdraws them all.
   decide(pairs) {
-    const made = pairs.map(([entry, value]) => ({
-      request: name(),
+    const actions = pairs.map(([entry, value]) => ({
+      requestId: randomId(),
       id: entry.dataset.id,
       value: Number(value),
-      saw: Number(entry.dataset.version),
+      baseVersion: Number(entry.dataset.version),
       reviewer: this.page.reviewer,
     }));
-    if (!made.length) return;
-    this.remember(made.map(({ request, id }, at) => ({ request, id, before: pairs[at][0].dataset.value,
+    if (!actions.length) return;
+    this.remember(actions.map(({ requestId, id }, at) => ({ requestId, id, before: pairs[at][0].dataset.value,
       who: pairs[at][0].dataset.who })));
     for (const [entry, value] of pairs) {
       entry.classList.remove("conflict");
-      this.paint(entry, String(value));
+      this.show(entry, String(value));
     }
-    this.queue.add(made);
+    this.queue.add(actions);
     this.count();
   }
 
-  say(value, advance = true) {
+  answer(value, advance = true) {
     const entry = this.current;
     if (!entry) return;
     if (entry.dataset.value !== String(value) || entry.classList.contains("conflict")) this.decide([[entry, value]]);
-    if (advance) this.move(this.at + 1);
+    if (advance) this.select(this.index + 1);
   }
 
-  // A click on a picture: it shows the class; once more takes that back.
+  // A click on an image: it shows the class; another click withdraws that.
   click(entry) {
-    this.move(this.list.indexOf(entry));
+    this.select(this.list.indexOf(entry));
     if (entry.dataset.value !== "1") return this.decide([[entry, 1]]);
-    const at = this.history.findLastIndex((done) => done.length === 1 && done[0].id === entry.dataset.id);
-    if (at >= 0) this.takeBack(this.history.splice(at, 1)[0]);
+    const at = this.history.findLastIndex((step) => step.length === 1 && step[0].id === entry.dataset.id);
+    if (at >= 0) this.withdraw(this.history.splice(at, 1)[0]);
     else this.decide([[entry, 0]]);
   }
 
   rest() {
-    const left = this.list.filter((entry) => entry.dataset.value === "");
-    this.decide(left.map((entry) => [entry, entry.dataset.observed ?? 0]));
-    if (left.length) this.told(`${left.length.toLocaleString("en")} answered; z takes it back`);
+    const undecided = this.list.filter((entry) => entry.dataset.value === "");
+    this.decide(undecided.map((entry) => [entry, entry.dataset.observed ?? 0]));
+    if (undecided.length) this.notify(`${format(undecided.length)} answered; z undoes it`);
   }
 
   undo() {
     const last = this.history.pop();
-    if (last) this.takeBack(last);
+    if (last) this.withdraw(last);
   }
 
-  takeBack(done) {
-    this.keep();
-    this.queue.add(done.map(({ request, id }) => ({ request: name(), undoes: request, of: id,
+  withdraw(step) {
+    this.saveHistory();
+    this.queue.add(step.map(({ requestId, id }) => ({ requestId: randomId(), undoes: requestId, of: id,
       reviewer: this.page.reviewer })));
-    const here = done.filter(({ id }) => this.by.has(id));
-    for (const { id, before, who } of here) this.paint(this.by.get(id), before, undefined, who);
-    if (here.length) this.move(this.list.indexOf(this.by.get(here[0].id)));
-    const away = done.length - here.length;
-    this.told(done.length === 1 && !away ? "taken back" : `${done.length.toLocaleString("en")} taken back${away
-      ? ", on another page" : ""}`);
+    const here = step.filter(({ id }) => this.byId.has(id));
+    for (const { id, before, who } of here) this.show(this.byId.get(id), before, undefined, who);
+    if (here.length) this.select(this.list.indexOf(this.byId.get(here[0].id)));
+    const elsewhere = here.length < step.length ? ", on another page" : "";
+    this.notify(step.length === 1 && !elsewhere ? "undone" : `${format(step.length)} undone${elsewhere}`);
     this.count();
   }
 
-  remember(done) {
-    this.history.push(done);
+  remember(step) {
+    this.history.push(step);
     let count = this.history.reduce((sum, each) => sum + each.length, 0);
-    while (count > REMEMBERED && this.history.length > 1) count -= this.history.shift().length;
-    this.keep();
+    while (count > MAX_HISTORY && this.history.length > 1) count -= this.history.shift().length;
+    this.saveHistory();
   }
 
-  keep() {
-    tab.set(this.memory, JSON.stringify(this.history));
+  saveHistory() {
+    tabStorage.set(this.historyKey, JSON.stringify(this.history));
   }
 
-  // What the server says stands for a candidate, unless something newer waits here.
-  stands({ id, value, version, who }, waiting) {
-    const entry = this.by.get(id);
-    if (!entry || waiting.has(id)) return;
-    this.paint(entry, value, version, who);
-  }
-
-  answered(answer, batch) {
-    const waiting = this.queue.pending();
-    for (const action of this.queue.waiting.values()) if (action.of) waiting.set(action.of, action);
-    const gone = answer.results.filter((result) => result.status === "gone").length;
-    for (const result of answer.results) {
-      if (!result.id) continue;
-      this.stands(result, waiting);
-      if (result.status === "conflict") this.clash(result, batch.find(({ request }) => request === result.request));
+  // Show the decisions that the server has in force, except where a newer one waits here.
+  update(states) {
+    const waiting = this.queue.pendingIds();
+    for (const { id, value, version, who } of states) {
+      const entry = this.byId.get(id);
+      if (entry && !waiting.has(id)) this.show(entry, value, version, who);
     }
-    if (gone) this.told(`${gone} answered about candidates that are no longer listed: load the page again`);
     this.count();
   }
 
-  clash(result, action) {
-    const entry = this.by.get(result.id);
+  onAnswer(answer, batch) {
+    this.update(answer.results.filter((result) => result.id));
+    for (const result of answer.results) {
+      if (result.status !== "conflict") continue;
+      this.showConflict(result, batch.find(({ requestId }) => requestId === result.request_id));
+    }
+    const gone = answer.results.filter((result) => result.status === "gone").length;
+    if (gone) this.notify(`${gone} of the candidates are no longer listed: reload the page`);
+  }
+
+  showConflict(result, action) {
+    const entry = this.byId.get(result.id);
     entry?.classList.add("conflict");
-    const what = entry ? `${entry.dataset.className} in ${entry.dataset.name}` : "a candidate on another page";
-    this.told(`${result.who} said ${WORDS[result.value]} to ${what} before you, and that stands. Your ${
-      WORDS[action.value]} is kept beside it: say it again if you mean it.`, true);
+    const label = entry ? `${entry.dataset.className} in ${entry.dataset.name}` : "a candidate on another page";
+    this.notify(`${result.who} answered ${ANSWERS[result.value]} to ${label} before you, and that is in force. Your ${
+      ANSWERS[action.value]} is stored beside it: answer again to replace theirs.`, true);
   }
 }

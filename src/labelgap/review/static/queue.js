@@ -1,10 +1,10 @@
-// Decisions on their way to the server. Each is kept in this browser until the server has it on disk, so a lost server,
-// a closed lid or a reload loses nothing; each has a name of its own, so one that is sent twice counts once.
+// The queue of decisions for the server. Each stays in this browser until the server has it on disk, so a lost server or
+// a reload loses nothing. Each has a unique request id, so one that is sent twice is stored once.
 
-const MOST = 200;
-const PAUSES = [300, 1000, 2000, 4000];
+const MAX_BATCH = 200;
+const RETRY_DELAYS = [300, 1000, 2000, 4000];
 
-export function name() {
+export function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -12,29 +12,29 @@ export function name() {
 const wait = (time) => new Promise((done) => setTimeout(done, time));
 
 export class Queue {
-  // `page`: store, client, stamp, number; `said(answer)` hears every answer, `trouble(kind, words)` what is wrong.
-  constructor(page, said, trouble) {
-    Object.assign(this, { page, said, trouble });
+  // `page`: store, client, csrfToken, number; `onAnswer(answer, batch)`, `onError(kind, detail)`; kind null: all is well.
+  constructor(page, onAnswer, onError) {
+    Object.assign(this, { page, onAnswer, onError });
     this.prefix = `labelgap/${page.store}/`;
     this.waiting = new Map();
     this.sending = false;
     this.order = Date.now() * 1000;
-    for (const action of this.stored()) this.waiting.set(action.request, action);
+    for (const action of this.stored()) this.waiting.set(action.requestId, action);
     window.addEventListener("beforeunload", (event) => {
-      if (this.waiting.size && !this.keeps) event.preventDefault();
+      if (this.waiting.size && !this.persistent) event.preventDefault();
     });
   }
 
   stored() {
     const found = [];
-    this.keeps = true;
+    this.persistent = true;
     try {
       for (let at = 0; at < localStorage.length; at++) {
         const key = localStorage.key(at);
         if (key.startsWith(this.prefix)) found.push(JSON.parse(localStorage.getItem(key)));
       }
     } catch {
-      this.keeps = false;
+      this.persistent = false;
     }
     return found.sort((a, b) => a.order - b.order);
   }
@@ -43,40 +43,45 @@ export class Queue {
     return this.waiting.size;
   }
 
-  // What waits for each candidate: the last word on it.
+  // The last waiting decision on each candidate.
   pending() {
     const last = new Map();
     for (const action of this.waiting.values()) if (action.id) last.set(action.id, action);
     return last;
   }
 
+  // The candidates that a waiting decision or undo is about.
+  pendingIds() {
+    return new Set([...this.waiting.values()].map((action) => action.id ?? action.of));
+  }
+
   add(actions) {
     for (const action of actions) {
       action.order = ++this.order;
       action.client = this.page.client;
-      this.waiting.set(action.request, action);
+      this.waiting.set(action.requestId, action);
       try {
-        localStorage.setItem(this.prefix + action.request, JSON.stringify(action));
+        localStorage.setItem(this.prefix + action.requestId, JSON.stringify(action));
       } catch {
-        this.keeps = false;
+        this.persistent = false;
       }
     }
     this.send();
   }
 
-  forget(requests) {
-    for (const request of requests) {
-      this.waiting.delete(request);
+  remove(requestIds) {
+    for (const requestId of requestIds) {
+      this.waiting.delete(requestId);
       try {
-        localStorage.removeItem(this.prefix + request);
+        localStorage.removeItem(this.prefix + requestId);
       } catch {
-        this.keeps = false;
+        this.persistent = false;
       }
     }
   }
 
-  // Wait until all is sent, but no longer than `time`.
-  async sent(time) {
+  // Wait until everything is sent, at most `time` milliseconds.
+  async flush(time) {
     const end = Date.now() + time;
     while (this.waiting.size && Date.now() < end) await wait(25);
   }
@@ -85,7 +90,7 @@ export class Queue {
     const all = [...this.waiting.values()];
     const first = all[0];
     const other = all.findIndex((action) => action.client !== first.client || action.reviewer !== first.reviewer);
-    return all.slice(0, Math.min(other < 0 ? all.length : other, MOST));
+    return all.slice(0, Math.min(other < 0 ? all.length : other, MAX_BATCH));
   }
 
   async send() {
@@ -93,49 +98,49 @@ export class Queue {
     this.sending = true;
     let failed = 0;
     while (this.waiting.size) {
-      if (await this.once(this.batch())) failed = 0;
-      else await wait(PAUSES[Math.min(failed++, PAUSES.length - 1)]);
+      if (await this.sendBatch(this.batch())) failed = 0;
+      else await wait(RETRY_DELAYS[Math.min(failed++, RETRY_DELAYS.length - 1)]);
     }
     this.sending = false;
   }
 
-  async once(batch) {
-    const actions = batch.map(({ request, id, value, saw, undoes }) =>
-      undoes ? { request, undoes } : { request, id, value, saw });
+  async sendBatch(batch) {
+    const actions = batch.map(({ requestId, id, value, baseVersion, undoes }) =>
+      undoes ? { request_id: requestId, undoes } : { request_id: requestId, id, value, base_version: baseVersion });
     const { client, reviewer } = batch[0];
     let response, answer;
     try {
       response = await fetch(`/api/decisions${this.page.number === "" ? "" : `?class=${this.page.number}`}`, {
         method: "POST",
-        headers: { "Content-Type": "application/json", "X-Labelgap-Stamp": this.page.stamp },
+        headers: { "Content-Type": "application/json", "X-CSRF-Token": this.page.csrfToken },
         body: JSON.stringify({ store: this.page.store, client, reviewer, actions }),
         signal: AbortSignal.timeout(20000),
       });
       answer = await response.json();
     } catch {
-      this.trouble("lost");
+      this.onError("lost");
       return false;
     }
     if (answer.results) {
-      this.forget(answer.results.map((result) => result.request));
-      this.trouble(null);
-      this.said(answer, batch);
+      this.remove(answer.results.map((result) => result.request_id));
+      this.onError(null);
+      this.onAnswer(answer, batch);
       return true;
     }
-    if (answer.problem === "stamp") await this.renew();
-    else if (["store", "token"].includes(answer.problem)) this.trouble(answer.problem, answer.detail);
-    else if (response.status >= 500) this.trouble("lost");
-    else this.trouble("refused", answer.detail);
+    if (answer.problem === "csrf") await this.renewToken();
+    else if (["store", "token"].includes(answer.problem)) this.onError(answer.problem, answer.detail);
+    else if (response.status >= 500) this.onError("lost");
+    else this.onError("refused", answer.detail);
     return false;
   }
 
-  // The server was started anew since this page was loaded: ask for its stamp.
-  async renew() {
+  // The server restarted since this page was loaded: get its CSRF token.
+  async renewToken() {
     try {
       const answer = await (await fetch("/api/session")).json();
-      if (answer.stamp) this.page.stamp = answer.stamp;
+      if (answer.csrf_token) this.page.csrfToken = answer.csrf_token;
     } catch {
-      this.trouble("lost");
+      this.onError("lost");
     }
   }
 }

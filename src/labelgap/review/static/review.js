@@ -1,31 +1,31 @@
-// The review page: keys and clicks become decisions, the queue carries them, and every few seconds the page hears what
-// other people did.
+// The review page: keys and clicks become decisions, the queue sends them, and a poll every few seconds brings the
+// decisions of other people.
 
 import { Entries } from "./entries.js";
-import { Large } from "./viewer.js";
-import { browser, tab } from "./storage.js";
-import { Queue, name } from "./queue.js";
+import { Queue, randomId } from "./queue.js";
+import { browserStorage, tabStorage } from "./storage.js";
+import { Viewer } from "./viewer.js";
 
-const EVERY = 3000;
-const SLOWLY = 15000;
+const POLL_INTERVAL = 3000;
+const HIDDEN_POLL_INTERVAL = 15000;
 const element = (id) => document.getElementById(id);
 
 const page = {
   ...document.body.dataset,
   number: document.body.dataset.class,
-  client: tab.get("labelgap-client") ?? name(),
+  client: tabStorage.get("labelgap-client") ?? randomId(),
 };
-tab.set("labelgap-client", page.client);
+tabStorage.set("labelgap-client", page.client);
 
-// Who is reviewing: as told when the server was started, until somebody types another name here.
-const called = `labelgap-reviewer/${page.store}/${page.reviewer}`;
-page.reviewer = browser.get(called) ?? page.reviewer;
+// The reviewer: as given to the server, until another name is typed here.
+const reviewerKey = `labelgap-reviewer/${page.store}/${page.reviewer}`;
+page.reviewer = browserStorage.get(reviewerKey) ?? page.reviewer;
 element("reviewer").value = page.reviewer;
 element("reviewer").addEventListener("change", (event) => {
-  const typed = event.target.value.replace(/(?![\u200c\u200d\s])\p{C}/gu, "").trim().replace(/\s+/g, " ");
-  if (typed) {
-    page.reviewer = typed;
-    browser.set(called, typed);
+  const name = event.target.value.replace(/(?![\u200c\u200d\s])\p{C}/gu, "").trim().replace(/\s+/g, " ");
+  if (name) {
+    page.reviewer = name;
+    browserStorage.set(reviewerKey, name);
     entries.list.forEach((entry) => entries.describe(entry));
   }
   event.target.value = page.reviewer;
@@ -34,46 +34,46 @@ element("reviewer").addEventListener("keydown", (event) => {
   if (event.key === "Enter" || event.key === "Escape") event.target.blur();
 });
 
-let hiding;
-function told(words, long = false) {
+let hideTimer;
+function notify(text, long = false) {
   const toast = element("toast");
-  toast.textContent = words;
+  toast.textContent = text;
   toast.hidden = false;
   toast.classList.toggle("long", long);
-  clearTimeout(hiding);
-  hiding = setTimeout(() => (toast.hidden = true), long ? 12000 : 2500);
+  clearTimeout(hideTimer);
+  hideTimer = setTimeout(() => (toast.hidden = true), long ? 12000 : 2500);
 }
 
-let wrong = null;
-function trouble(kind, words = "") {
-  wrong = kind;
+let problem = null;
+function showProblem(kind, detail = "") {
+  problem = kind;
   const waiting = queue.size ? `${queue.size.toLocaleString("en")} ${queue.size === 1 ? "answer waits" : "answers wait"} ` +
-    "in this browser and will be sent" : "Nothing is lost";
-  const said = {
-    lost: `The server does not answer. ${waiting} as soon as it is back; you can go on.`,
-    token: `The server was started anew. ${waiting} once you open the address that it printed.`,
+    "in this browser and will be sent" : "Nothing is lost: answers are sent";
+  const text = {
+    lost: `The server does not answer. ${waiting} as soon as it is back; you can continue.`,
+    token: `The server restarted. ${waiting} once you open the address that it printed.`,
     store: `Another review is served at this address now. ${waiting} when ${page.name} is served here again.`,
-    refused: `The server refuses what this page sends (${words}). Please load the page again.`,
+    refused: `The server refuses what this page sends (${detail}). Please reload the page.`,
   }[kind];
-  element("banner").hidden = !said;
-  if (said) element("banner").textContent = said;
+  element("banner").hidden = !text;
+  if (text) element("banner").textContent = text;
 }
 
-function showStatus({ figures, panel, left }) {
-  if (figures !== undefined) element("figures").innerHTML = figures;
+function showStatus({ counters, panel, remaining }) {
+  if (counters !== undefined) element("counters").innerHTML = counters;
   if (panel !== undefined) element("panel").innerHTML = panel;
-  if (left !== undefined && left !== null) end = Date.now() + 1000 * left;
+  if (remaining !== undefined && remaining !== null) end = Date.now() + 1000 * remaining;
 }
 
 const queue = new Queue(page, (answer, batch) => {
   showStatus(answer);
-  entries.answered(answer, batch);
-}, trouble);
-const entries = new Entries(page, queue, told);
-const large = new Large(entries);
+  entries.onAnswer(answer, batch);
+}, showProblem);
+const entries = new Entries(page, queue, notify);
+const viewer = new Viewer(entries);
 
-// The clock of a budget: it says when time is up, and stops nobody.
-let end = page.left === "" ? null : Date.now() + 1000 * Number(page.left);
+// The clock of a budget: it shows when time is up and stops nothing.
+let end = page.remaining === "" ? null : Date.now() + 1000 * Number(page.remaining);
 function tick() {
   if (end === null) return;
   const clock = element("clock");
@@ -82,10 +82,10 @@ function tick() {
   clock.hidden = false;
   clock.classList.toggle("up", seconds <= 0);
   clock.textContent = seconds > 0 ? `${shown} left` : "time is up";
-  const key = `labelgap-up/${page.store}/${Math.round(end / 60000)}`;
-  if (seconds <= 0 && !tab.get(key)) {
-    tab.set(key, "1");
-    told("Time is up. Everything is kept: stop here, or go on.", true);
+  const key = `labelgap-time-up/${page.store}/${Math.round(end / 60000)}`;
+  if (seconds <= 0 && !tabStorage.get(key)) {
+    tabStorage.set(key, "1");
+    notify("Time is up. Every answer is saved: stop here, or continue.", true);
   }
 }
 if (end !== null) {
@@ -93,36 +93,33 @@ if (end !== null) {
   setInterval(tick, 1000);
 }
 
-// What other people did, and whether the server is there.
+// The decisions of other people, and whether the server answers.
 async function poll() {
-  const asked = new URLSearchParams({ since: page.last, reviewer: page.reviewer });
-  if (page.number !== "") asked.set("class", page.number);
+  const query = new URLSearchParams({ since: page.lastId, reviewer: page.reviewer });
+  if (page.number !== "") query.set("class", page.number);
   try {
-    const response = await fetch(`/api/changes?${asked}`, { signal: AbortSignal.timeout(10000) });
+    const response = await fetch(`/api/changes?${query}`, { signal: AbortSignal.timeout(10000) });
     const answer = await response.json();
-    if (!response.ok) trouble(answer.problem === "token" ? "token" : "lost");
+    if (!response.ok) showProblem(answer.problem === "token" ? "token" : "lost");
     else if (answer.reload) location.reload();
     else {
-      if (wrong === "lost" || wrong === "token") trouble(null);
-      page.last = answer.last;
-      const waiting = queue.pending();
-      for (const action of queue.waiting.values()) if (action.of) waiting.set(action.of, action);
-      for (const change of answer.changes) entries.stands(change, waiting);
-      entries.count();
+      if (problem === "lost" || problem === "token") showProblem(null);
+      page.lastId = answer.last_id;
+      entries.update(answer.changes);
       showStatus(answer);
       if (queue.size) queue.send();
     }
   } catch {
-    trouble("lost");
+    showProblem("lost");
   }
-  setTimeout(poll, document.hidden ? SLOWLY : EVERY);
+  setTimeout(poll, document.hidden ? HIDDEN_POLL_INTERVAL : POLL_INTERVAL);
 }
-setTimeout(poll, EVERY);
+setTimeout(poll, POLL_INTERVAL);
 if (queue.size) queue.send();
 
-// Leaving the page: what is on its way arrives first, as long as that takes no time.
-async function go(address) {
-  await queue.sent(1200);
+// Before leaving the page, wait a moment for the queue.
+async function leave(address) {
+  await queue.flush(1200);
   location.assign(address);
 }
 
@@ -130,51 +127,51 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest("a.go");
   if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey && queue.size) {
     event.preventDefault();
-    go(link.href);
+    leave(link.href);
     return;
   }
-  // A button that was clicked lets go of the keys: space is to enlarge or to close, not to click it again.
+  // A clicked button gives up the focus: space enlarges or closes, and must not click it again.
   if (event.detail) event.target.closest("button")?.blur();
   const entry = event.target.closest(".entry");
-  const answer = event.target.closest("[data-say]");
-  if (answer && entry) {
-    entries.move(entries.list.indexOf(entry));
-    entries.say(answer.dataset.say, false);
-  } else if (answer) entries.say(answer.dataset.say);
+  const button = event.target.closest("[data-answer]");
+  if (button && entry) {
+    entries.select(entries.list.indexOf(entry));
+    entries.answer(button.dataset.answer, false);
+  } else if (button) entries.answer(button.dataset.answer);
   else if (event.target.closest(".enlarge")) {
-    entries.move(entries.list.indexOf(entry));
-    large.enlarge();
+    entries.select(entries.list.indexOf(entry));
+    viewer.open();
   } else if (entry?.classList.contains("tile")) entries.click(entry);
-  else if (entry) entries.move(entries.list.indexOf(entry));
+  else if (entry) entries.select(entries.list.indexOf(entry));
 });
 element("rest")?.addEventListener("click", () => entries.rest());
 element("undo")?.addEventListener("click", () => entries.undo());
 
-const SAYS = { y: 1, n: 0, u: -1 };
-const turn = (kind) => {
+const ANSWER_KEYS = { y: 1, n: 0, u: -1 };
+const turnPage = (kind) => {
   const link = document.querySelector(`a[rel=${kind}]`);
-  if (link) go(link.href);
+  if (link) leave(link.href);
 };
 const KEYS = {
-  ArrowRight: () => (document.body.classList.contains("one") ? turn("next") : entries.move(entries.at + 1)),
-  ArrowLeft: () => (document.body.classList.contains("one") ? turn("prev") : entries.move(entries.at - 1)),
+  ArrowRight: () => (document.body.classList.contains("one") ? turnPage("next") : entries.select(entries.index + 1)),
+  ArrowLeft: () => (document.body.classList.contains("one") ? turnPage("prev") : entries.select(entries.index - 1)),
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
-  Home: () => entries.move(0),
-  End: () => entries.move(entries.list.length - 1),
+  Home: () => entries.select(0),
+  End: () => entries.select(entries.list.length - 1),
   z: () => entries.undo(),
   r: () => entries.rest(),
-  h: () => large.toggle(),
-  "]": () => turn("next"),
-  "[": () => turn("prev"),
-  " ": () => (large.open ? large.close() : large.enlarge()),
-  Enter: () => (large.open ? large.close() : large.enlarge()),
+  h: () => viewer.toggleHeat(),
+  "]": () => turnPage("next"),
+  "[": () => turnPage("prev"),
+  " ": () => viewer.toggle(),
+  Enter: () => viewer.toggle(),
 };
 
 function step(direction) {
-  const to = entries.at + direction * (large.open ? 1 : entries.columns);
-  if (to >= 0 && to < entries.list.length) entries.move(to);
-  else if (direction > 0 && entries.at < entries.list.length - 1) entries.move(entries.list.length - 1);
+  const index = entries.index + direction * (viewer.isOpen ? 1 : entries.columns);
+  if (index >= 0 && index < entries.list.length) entries.select(index);
+  else if (direction > 0 && entries.index < entries.list.length - 1) entries.select(entries.list.length - 1);
 }
 
 document.addEventListener("keydown", (event) => {
@@ -183,33 +180,33 @@ document.addEventListener("keydown", (event) => {
   const onControl = event.target.closest("a, button") && !event.target.closest(".entry");
   if (onControl && (event.key === " " || event.key === "Enter")) return;
   const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  const latin = /^[^\x00-\x7f]$/.test(letter) ? event.code.replace(/^Key/, "").toLowerCase() : letter;
-  if (latin in SAYS) {
-    if (!event.repeat) entries.say(SAYS[latin]);
-  } else if (latin in KEYS) {
-    if (!event.repeat || latin.startsWith("Arrow")) KEYS[latin]();
+  const key = /^[^\x00-\x7f]$/.test(letter) ? event.code.replace(/^Key/, "").toLowerCase() : letter;
+  if (key in ANSWER_KEYS) {
+    if (!event.repeat) entries.answer(ANSWER_KEYS[key]);
+  } else if (key in KEYS) {
+    if (!event.repeat || key.startsWith("Arrow")) KEYS[key]();
   } else return;
   event.preventDefault();
 });
 
-// Scores stay out of sight unless asked for: they would answer for you.
+// Scores are hidden by default: they would bias the answers.
 const scores = element("scores");
 if (scores) {
-  scores.checked = browser.get("labelgap-scores") === "1";
+  scores.checked = browserStorage.get("labelgap-scores") === "1";
   const shown = () => document.body.classList.toggle("with-scores", scores.checked);
   scores.addEventListener("change", () => {
-    browser.set("labelgap-scores", scores.checked ? "1" : "0");
+    browserStorage.set("labelgap-scores", scores.checked ? "1" : "0");
     shown();
     scores.blur();
   });
   shown();
 }
 
-// A class by its name, in a long list.
+// Filter the list of classes by name.
 element("filter")?.addEventListener("input", (event) => {
-  const wanted = event.target.value.trim().toLowerCase();
+  const query = event.target.value.trim().toLowerCase();
   for (const row of document.querySelectorAll(".classes tbody tr")) {
-    row.hidden = !row.querySelector("th").textContent.toLowerCase().includes(wanted);
+    row.hidden = !row.querySelector("th").textContent.toLowerCase().includes(query);
   }
 });
 

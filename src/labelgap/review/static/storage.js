@@ -1,6 +1,6 @@
-// What the browser remembers for us; where it may not, we go on without.
+// Browser storage; a browser that forbids it gets none.
 
-const safely = (work) => {
+const attempt = (work) => {
   try {
     return work();
   } catch {
@@ -8,12 +8,12 @@ const safely = (work) => {
   }
 };
 
-export const tab = {
-  get: (key) => safely(() => sessionStorage.getItem(key)),
-  set: (key, value) => safely(() => sessionStorage.setItem(key, value)),
+export const tabStorage = {
+  get: (key) => attempt(() => sessionStorage.getItem(key)),
+  set: (key, value) => attempt(() => sessionStorage.setItem(key, value)),
 };
 
-export const browser = {
-  get: (key) => safely(() => localStorage.getItem(key)),
-  set: (key, value) => safely(() => localStorage.setItem(key, value)),
+export const browserStorage = {
+  get: (key) => attempt(() => localStorage.getItem(key)),
+  set: (key, value) => attempt(() => localStorage.setItem(key, value)),
 };

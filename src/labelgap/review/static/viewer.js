@@ -1,32 +1,32 @@
-// The picture large, with what is known of it and where the model looks.
+// The enlarged image, with its known labels and the model's heat map.
 
-import { tab } from "./storage.js";
+import { tabStorage } from "./storage.js";
 
-const HEAT = "labelgap-heat";
+const HEAT_KEY = "labelgap-heat";
 
-export class Large {
+export class Viewer {
   constructor(entries) {
     this.entries = entries;
-    this.dialog = document.getElementById("large");
-    this.picture = document.getElementById("picture");
+    this.dialog = document.getElementById("viewer");
+    this.photo = document.getElementById("photo");
     this.heat = document.getElementById("heat");
-    this.switch = document.getElementById("heat-switch");
-    this.hot = tab.get(HEAT) === "1" && Boolean(this.switch);
-    this.switch?.addEventListener("click", () => this.toggle());
+    this.heatSwitch = document.getElementById("heat-switch");
+    this.heatOn = tabStorage.get(HEAT_KEY) === "1" && Boolean(this.heatSwitch);
+    this.heatSwitch?.addEventListener("click", () => this.toggleHeat());
     document.getElementById("close")?.addEventListener("click", () => this.close());
     this.dialog?.addEventListener("click", (event) => {
       if (event.target === this.dialog) this.close();
     });
-    this.dialog?.addEventListener("close", () => this.entries.move(this.entries.at));
-    entries.moved = (entry) => this.show(entry);
+    this.dialog?.addEventListener("close", () => this.entries.select(this.entries.index));
+    entries.onSelect = (entry) => this.show(entry);
     this.show(entries.current);
   }
 
-  get open() {
+  get isOpen() {
     return Boolean(this.dialog?.open);
   }
 
-  enlarge() {
+  open() {
     if (!this.dialog || !this.entries.current) return;
     this.dialog.showModal();
     this.show(this.entries.current);
@@ -37,42 +37,47 @@ export class Large {
   }
 
   toggle() {
-    if (!this.switch) return;
-    this.hot = !this.hot;
-    tab.set(HEAT, this.hot ? "1" : "0");
-    this.warm(this.entries.current);
+    if (this.isOpen) this.close();
+    else this.open();
+  }
+
+  toggleHeat() {
+    if (!this.heatSwitch) return;
+    this.heatOn = !this.heatOn;
+    tabStorage.set(HEAT_KEY, this.heatOn ? "1" : "0");
+    this.showHeat(this.entries.current);
   }
 
   show(entry) {
     if (!entry || (this.dialog && !this.dialog.open)) return;
     if (this.dialog) {
-      const address = `/picture/${entry.dataset.image}`;
-      if (!this.picture.src.endsWith(address)) this.picture.src = address;
-      this.tell(entry);
+      const address = `/large/${entry.dataset.image}`;
+      if (!this.photo.src.endsWith(address)) this.photo.src = address;
+      this.showDetail(entry);
       for (const step of [1, 2]) {
-        const next = this.entries.list[this.entries.at + step];
-        if (next) new Image().src = `/picture/${next.dataset.image}`;
+        const next = this.entries.list[this.entries.index + step];
+        if (next) new Image().src = `/large/${next.dataset.image}`;
       }
     }
-    this.warm(entry);
+    this.showHeat(entry);
   }
 
-  warm(entry) {
+  showHeat(entry) {
     if (!this.heat) return;
-    this.switch?.setAttribute("aria-pressed", String(this.hot));
-    this.heat.hidden = !this.hot || !entry;
+    this.heatSwitch?.setAttribute("aria-pressed", String(this.heatOn));
+    this.heat.hidden = !this.heatOn || !entry;
     if (!this.heat.hidden) this.heat.src = `/heat/${entry.dataset.id}`;
   }
 
-  async tell(entry) {
-    const place = document.getElementById("detail");
+  async showDetail(entry) {
+    const detail = document.getElementById("detail");
     this.dialog.dataset.value = entry.dataset.value;
     try {
       const response = await fetch(`/detail/${entry.dataset.id}`);
-      const words = await response.text();
-      if (response.ok && this.entries.current === entry) place.innerHTML = words;
+      const html = await response.text();
+      if (response.ok && this.entries.current === entry) detail.innerHTML = html;
     } catch {
-      place.textContent = entry.dataset.name;
+      detail.textContent = entry.dataset.name;
     }
   }
 }
