@@ -28,7 +28,7 @@ if not given:
 # the table was read, which photos are to learn from, to choose by (val) and to measure on (test), how much is known.
 
 data = lg.load("csv", tags)
-print(data, *data.rules, sep="\n  ")
+print(data, *data.findings, sep="\n  ")
 for split in data.splits:
     present, absent, unknown = split.labels.counts().total
     print(f"{split.name:<6}{present:>6} present {absent:>6} absent {unknown:>6} unknown")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labelgap.audit import find_missing
     from labelgap.core.errors import InputError, LabelGapError, RunError
-    from labelgap.data import Dataset, Split, load
+    from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods
     from labelgap.metrics import average_precision, f1, precision, recall, thresholds
@@ -54,6 +54,7 @@ __all__ = [
     "open_run",
     "precision",
     "recall",
+    "register_dataset",
     "thresholds",
     "write_report",
 ]
@@ -69,6 +70,7 @@ _HOMES = {
         "Dataset",
         "Split",
         "load",
+        "register_dataset",
     ),
     "labels": (
         "ABSENT",

@@ -12,7 +12,7 @@ from PIL import Image
 import labelgap as lg
 from labelgap.audit.folds import assign_folds, duplicate_groups, equal_row_groups
 from labelgap.core.errors import InputError
-from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 
 
 def single(columns: list[int], classes: int) -> lg.LabelTable:

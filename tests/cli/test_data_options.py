@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
+from tests.data.sentences import sentences
 
 from labelgap.cli.evaluate import evaluate
 from labelgap.cli.options import DataOptions, open_dataset
@@ -71,8 +72,8 @@ def test_an_office_table_is_read_with_the_options_that_its_errors_name(album: Pa
     data = open_dataset("tags.csv", options)
     assert data.classes == ("Hund", "Katze") and sum(map(len, data.splits)) == 12
     assert sum(split.labels.counts().present[0] for split in data.splits) == 8
-    assert "semicolon between cells (--delimiter says otherwise)" in data.rules
-    assert "12 image names were completed: 00 is 00.jpg" in data.rules
+    assert "semicolon between cells (--delimiter says otherwise)" in sentences(data)
+    assert "12 image names were completed: 00 is 00.jpg" in sentences(data)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_features_are_trained_on_directly(
         arrays[f"{split}_labels"] = (arrays[f"{split}_features"][:, :2] > 0).astype(np.int8)
     np.savez("x.npz", **arrays)
     assert call("train", "x.npz", "--out", "runs/a", "--epochs", "2", "--device", "cpu", "--method", "bce") == 0
-    assert "recognised as features" in capsys.readouterr().out
+    assert "recognized as features" in capsys.readouterr().out
     assert call("evaluate", "runs/a", "x.npz", "--json", "--device", "cpu") == 0
     assert json.loads(capsys.readouterr().out)["classes_counted"] == 2
     assert call("train", "x.npz", "--out", "runs/b", "--protocol", "end-to-end") == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
@@ -99,7 +100,7 @@ def test_observing_twice_draws_from_the_truth_not_from_what_is_left() -> None:
     data, _, _ = official()
     again = data.observe(positives=1, negatives=0).observe(positives="all", negatives="all")
     assert again.train.labels == data.train.labels
-    assert [rule for rule in again.rules if rule.startswith("train shows")] == [again.rules[-1]]
+    assert [rule for rule in sentences(again) if rule.startswith("train shows")] == [sentences(again)[-1]]
 
 
 def test_revealing_undoes_observing_and_says_so() -> None:
@@ -107,7 +108,7 @@ def test_revealing_undoes_observing_and_says_so() -> None:
     whole = data.observe(splits=("train", "val")).reveal()
     assert whole.train.labels is data.train.labels and whole.train.truth is data.train.labels
     assert whole.val is not None and not whole.val.labels.complete
-    assert whole.rules[-1] == "train shows every label that is known" and len(whole.rules) == 2
+    assert sentences(whole)[-1] == "train shows every label that is known" and len(sentences(whole)) == 2
 
 
 def test_revealing_what_was_never_hidden_changes_no_label() -> None:

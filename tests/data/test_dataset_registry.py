@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.registry import dataset_names, describe_datasets, load, load_from_recipe, open_data
@@ -34,10 +35,10 @@ def test_names_are_those_that_can_be_loaded() -> None:
 
 def test_every_data_set_is_described() -> None:
     digits, csv, *others = describe_datasets()
-    assert (digits.name, digits.takes, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
-    assert (csv.name, csv.takes) == ("csv", "a .csv file")
+    assert (digits.name, digits.path_to, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
+    assert (csv.name, csv.path_to) == ("csv", "a .csv file")
     assert {"images", "seed", "unlisted", "zeros", "rename", "on_bad_image", "duplicates"} <= {*csv.options}
-    assert all(each.summary for each in (digits, csv, *others)) and all(each.takes for each in (csv, *others))
+    assert all(each.summary for each in (digits, csv, *others)) and all(each.path_to for each in (csv, *others))
 
 
 def test_digits_are_loaded_by_name() -> None:
@@ -47,7 +48,7 @@ def test_digits_are_loaded_by_name() -> None:
 def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
     data = load("csv", table, images="photos", zeros="unknown")
     assert data.name == "tags.csv" and sum(map(len, data.splits)) == 4
-    assert "0 absent" in data.rules[1]
+    assert "0 absent" in sentences(data)[1]
 
 
 @pytest.mark.parametrize("text", ["tags.csv", "./tags.csv", "csv=tags.csv", "TAGS.CSV", "csv=labels.txt", "a=b.csv"])
@@ -72,10 +73,10 @@ def test_options_that_are_none_are_not_given(table: Path) -> None:
 def test_a_name_beats_a_file_unless_it_needs_a_path(table: Path) -> None:
     (table.parent / "digits").write_text("not this")
     assert open_data("digits", **FEW).name == "digits"
-    with pytest.raises(InputError, match="has no suffix, which labelgap does not recognise"):
+    with pytest.raises(InputError, match="has no suffix, which labelgap does not recognize"):
         open_data("./digits")
     (table.parent / "csv").mkdir()
-    with pytest.raises(InputError, match="csv is a folder, which labelgap does not recognise"):
+    with pytest.raises(InputError, match="csv is a folder, which labelgap does not recognize"):
         open_data("csv")
 
 
@@ -101,12 +102,12 @@ def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize(("name", "what"), [("notes.txt", "is a '.txt' file"), ("photos", "is a folder")])
-def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognised(table: Path, name: str, what: str) -> None:
+def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Path, name: str, what: str) -> None:
     if not (table.parent / name).exists():
         (table.parent / name).write_text("hello")
     with pytest.raises(InputError) as caught:
         open_data(name)
-    assert what in str(caught.value) and "It recognises: a .csv file (csv); an .npz" in str(caught.value)
+    assert what in str(caught.value) and "It recognizes: a .csv file (csv); an .npz" in str(caught.value)
 
 
 def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
@@ -136,13 +137,13 @@ def test_data_that_needs_a_path_asks_for_it() -> None:
 
 
 def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
-    with pytest.raises(InputError, match=r"digits comes with labelgap and takes no path; 'tags\.csv' was given"):
+    with pytest.raises(InputError, match=r"digits takes no path; 'tags\.csv' was given"):
         open_data("digits=tags.csv")
 
 
-def test_what_a_path_was_recognised_as_is_the_first_rule(table: Path) -> None:
-    assert open_data("tags.csv", images="photos").rules[0] == "recognised as csv: a .csv file"
-    assert not load("csv", table, images="photos").rules[0].startswith("recognised")
+def test_what_a_path_was_recognized_as_is_the_first_rule(table: Path) -> None:
+    assert sentences(open_data("tags.csv", images="photos"))[0] == "recognized as csv: a .csv file"
+    assert not sentences(load("csv", table, images="photos"))[0].startswith("recognized")
 
 
 @pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])

@@ -45,7 +45,7 @@ def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
         assert found_class.unknown == column.count(UNKNOWN)
     assert summary.most_present == max(row.count(PRESENT) for row in rows)
     bare = sum(set(row) == {UNKNOWN} for row in rows)
-    said = {finding.kind: finding.text for finding in summary.findings}
+    said = {finding.kind: str(finding) for finding in summary.warnings}
     assert ("no_label" in said) == (bare > 0) and said.get("no_label", f"{bare} ").startswith(f"{bare} ")
     json.dumps(summary.to_json())
 
@@ -53,19 +53,19 @@ def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
 def test_what_looks_wrong_is_found_and_named() -> None:
     train = [[1, -1, -1, -1]] * 12 + [[-1, 1, -1, -1]] * 3 + [[-1, -1, -1, -1]]
     data = Dataset("toy", split("train", train), None, split("test", [[0, 0, 1, 0], [1, 1, 0, -1]]))
-    found = {finding.kind: finding for finding in summarize(data).findings}
+    found = {finding.kind: finding for finding in summarize(data).warnings}
     assert found["never_present"].names == ("class 3",)
     assert found["few_present"].names == ("class 1", "class 2")
     assert found["not_in_train"].names == ("class 2",)
-    assert found["no_label"].text == "1 image with no label at all"
+    assert str(found["no_label"]) == "1 image with no label at all"
     assert "all_known" not in found
 
 
 def test_nothing_unknown_is_said_to_be_so() -> None:
     data = Dataset("toy", split("train", [[1, 0]] * 10 + [[0, 1]] * 10))
     summary = summarize(data)
-    assert [finding.kind for finding in summary.findings] == ["all_known"]
-    assert "--zeros" not in summary.findings[0].text
+    assert [finding.kind for finding in summary.warnings] == ["all_known"]
+    assert "--zeros" not in str(summary.warnings[0])
     assert summary.can == ("train now; no label is missing in train",)
 
 

@@ -18,7 +18,7 @@ from labelgap.data.images import FileImages
 
 
 def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
-    """A picture with shapes of its own: eight coloured rectangles."""
+    """An image with shapes of its own: eight coloured rectangles."""
     random = np.random.default_rng(seed)
     pixels = np.full((size[1], size[0], 3), random.integers(0, 256, 3), dtype=np.uint8)
     for _ in range(8):
@@ -29,13 +29,13 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
 
 
 def distance(first: Image.Image, second: Image.Image) -> int:
-    bits = [perceptual_hash(np.asarray(picture.convert("RGB"))).bits for picture in (first, second)]
+    bits = [perceptual_hash(np.asarray(image.convert("RGB"))).bits for image in (first, second)]
     return (bits[0] ^ bits[1]).bit_count()
 
 
-def saved(picture: Image.Image, quality: int) -> Image.Image:
+def saved(image: Image.Image, quality: int) -> Image.Image:
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)
+    image.save(buffer, "JPEG", quality=quality)
     return Image.open(buffer)
 
 
@@ -48,11 +48,11 @@ def seen(bits: NDArray[np.uint64], color: NDArray[np.float32] | None = None) -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_copy_of_another_size_or_quality_has_nearly_the_same_bits_and_another_picture_has_not(seed: int) -> None:
-    picture = scene(seed)
-    assert distance(picture, saved(picture, 50)) <= MAX_HASH_DISTANCE
-    assert distance(picture, picture.resize((320, 240), Image.Resampling.BICUBIC)) <= MAX_HASH_DISTANCE
-    assert distance(picture, picture.resize((80, 60), Image.Resampling.LANCZOS)) <= MAX_HASH_DISTANCE
-    assert distance(picture, scene(seed + 100)) > 2 * MAX_HASH_DISTANCE
+    image = scene(seed)
+    assert distance(image, saved(image, 50)) <= MAX_HASH_DISTANCE
+    assert distance(image, image.resize((320, 240), Image.Resampling.BICUBIC)) <= MAX_HASH_DISTANCE
+    assert distance(image, image.resize((80, 60), Image.Resampling.LANCZOS)) <= MAX_HASH_DISTANCE
+    assert distance(image, scene(seed + 100)) > 2 * MAX_HASH_DISTANCE
 
 
 def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> None:
@@ -109,10 +109,10 @@ def test_only_files_of_one_size_are_opened(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_copies_are_found_by_looks_by_bytes_or_not_at_all(tmp_path: Path) -> None:
-    picture = scene(1)
-    picture.save(tmp_path / "a.png")
-    picture.save(tmp_path / "same.png")
-    picture.resize((100, 75)).save(tmp_path / "small.jpg")
+    image = scene(1)
+    image.save(tmp_path / "a.png")
+    image.save(tmp_path / "same.png")
+    image.resize((100, 75)).save(tmp_path / "small.jpg")
     scene(2).save(tmp_path / "other.png")
     images = FileImages(tmp_path, ["a.png", "other.png", "same.png", "small.jpg"])
     looks = scan_images(images)
@@ -128,25 +128,27 @@ def test_a_scan_notes_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:-400])
     found = scan_images(FileImages(tmp_path, ["a.png", "text.jpg", "cut.jpg", "gone.png"]))
     assert sorted(found.unreadable) == [1, 2, 3]
-    assert "is not a picture" in found.wrong[1] and "cut short" in found.wrong[2] and "does not exist" in found.wrong[3]
+    assert (
+        "is not an image" in found.errors[1] and "truncated" in found.errors[2] and "does not exist" in found.errors[3]
+    )
 
 
 def test_a_scan_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(scanning, "_WORTH_KEEPING", -1.0)
+    monkeypatch.setattr(scanning, "_MIN_CACHED_SECONDS", -1.0)
     scene(1).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_text("no picture")
+    (tmp_path / "b.png").write_text("no image")
     images = FileImages(tmp_path, ["a.png", "b.png"])
     first = scan_images(images)
     monkeypatch.setattr(scanning, "decode", lambda *arguments, **options: pytest.fail("a file was decoded"))
     again = scan_images(images)
-    assert again.wrong == first.wrong and (again.bits == first.bits).all() and (again.color == first.color).all()
+    assert again.errors == first.errors and (again.bits == first.bits).all() and (again.color == first.color).all()
     monkeypatch.setattr(scanning, "decode", decode)
     scene(2, (40, 40)).save(tmp_path / "b.png")
-    assert scan_images(images).wrong == ("", "")
+    assert scan_images(images).errors == ("", "")
     for file in (tmp_path / "cache" / "scans").iterdir():
         file.write_bytes(b"damaged")
-    assert scan_images(images).wrong == ("", "")
+    assert scan_images(images).errors == ("", "")
 
 
 def test_no_two_photos_of_the_real_sample_are_taken_for_one(shared_data: Path) -> None:

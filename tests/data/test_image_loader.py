@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.images import ArrayImages, FileImages, resize_to
+from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.loader import ImageLoader, flip_mask, make_loader
 
 MASK = (1 << 64) - 1
@@ -24,8 +24,8 @@ def array() -> NDArray[np.uint8]:
 @pytest.fixture
 def files(tmp_path: Path, array: NDArray[np.uint8]) -> FileImages:
     names = [f"{row}.png" for row in range(len(array))]
-    for name, picture in zip(names, array, strict=True):
-        Image.fromarray(picture).save(tmp_path / name)
+    for name, image in zip(names, array, strict=True):
+        Image.fromarray(image).save(tmp_path / name)
     return FileImages(tmp_path, names)
 
 
@@ -69,7 +69,7 @@ def test_whole_batches_from_an_array_equal_pictures_one_by_one() -> None:
     for source in (colors, colors[..., :1]):
         for channels in (1, 3):
             _, pixels = everything(make_loader(ArrayImages(source), size=6, channels=channels, batch_size=4))
-            assert np.array_equal(pixels.numpy(), np.stack([resize_to(picture, 6, channels) for picture in source]))
+            assert np.array_equal(pixels.numpy(), to_channels(source, channels).transpose(0, 3, 1, 2))
 
 
 def test_files_and_arrays_give_the_same_pixels(files: FileImages, array: NDArray[np.uint8]) -> None:

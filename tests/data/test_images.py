@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.images import ArrayImages, FileImages, ImageSource, resize_to, to_channels
+from labelgap.data.images import ArrayImages, FileImages, ImageSource, to_channels
+from labelgap.data.transforms import resize
 
 
 def ramp(height: int = 6, width: int = 10) -> NDArray[np.uint8]:
-    """A picture without any symmetry."""
+    """An image without any symmetry."""
     y, x = np.mgrid[:height, :width]
     return np.stack([x * 20 + 10, y * 30 + 5, x * y * 3 + 1], axis=2).astype(np.uint8)
 
@@ -56,7 +57,7 @@ def test_rows_that_do_not_exist_are_refused(rows: list[object]) -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)])
 def test_arrays_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="pictures in an array"):
+    with pytest.raises(InputError, match="images in an array"):
         ArrayImages(np.zeros(shape, np.uint8))
 
 
@@ -114,7 +115,7 @@ def test_rgb_and_grey_files_come_as_three_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
-    """The stored pixels are turned back by hand; after reading, the picture must be upright."""
+    """The stored pixels are turned back by hand; after reading, the image must be upright."""
     upright = np.kron(ramp(), np.ones((16, 16, 1), np.uint8))
     stored = {
         1: upright,
@@ -140,12 +141,12 @@ def test_exif_that_makes_no_sense_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) -> None:
-    picture = Image.new("P", (4, 2), 1)
-    picture.putpalette([255, 0, 0, 0, 0, 255, 9, 9, 9])
-    picture.putpixel((0, 0), 0)
-    picture.save(tmp_path / "plain.png")
-    picture.save(tmp_path / "key.gif", transparency=0)
-    picture.save(tmp_path / "bytes.png", transparency=bytes([0, 255]))
+    image = Image.new("P", (4, 2), 1)
+    image.putpalette([255, 0, 0, 0, 0, 255, 9, 9, 9])
+    image.putpixel((0, 0), 0)
+    image.save(tmp_path / "plain.png")
+    image.save(tmp_path / "key.gif", transparency=0)
+    image.save(tmp_path / "bytes.png", transparency=bytes([0, 255]))
     assert read(tmp_path, "plain.png")[0, :2].tolist() == [[255, 0, 0], [0, 0, 255]]
     for name in ("key.gif", "bytes.png"):
         assert read(tmp_path, name)[0, :2].tolist() == [[255, 255, 255], [0, 0, 255]]
@@ -235,11 +236,11 @@ def test_files_that_are_no_whole_picture_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"cut\.{suffix} "):
             read(tmp_path, f"cut.{suffix}")
     (tmp_path / "empty.jpg").touch()
-    (tmp_path / "text.jpg").write_text("not a picture")
+    (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "folder.jpg").mkdir()
     for name, reason in {
         "empty.jpg": "is empty",
-        "text.jpg": "is not a picture",
+        "text.jpg": "is not an image",
         "folder.jpg": "is a folder",
         "none.jpg": "does not exist",
     }.items():
@@ -293,26 +294,7 @@ def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
     assert images[0].shape == (600, 1000, 3)
     small = images.read(0, min_size=128)
     assert small.shape == (150, 250, 3)
-    assert np.abs(resize_to(small, 64).astype(int) - resize_to(large, 64)).mean() < 2
-
-
-def test_resizing_squashes_to_the_size_and_channels_asked_for() -> None:
-    for picture in (ramp(), ramp()[..., :1], ramp()[..., 0]):
-        for channels in (1, 3):
-            out = resize_to(picture, 7, channels)
-            assert out.shape == (channels, 7, 7) and out.dtype == np.uint8
-            assert out.flags.c_contiguous and out.flags.writeable
-
-
-def test_resizing_is_pillows_bilinear() -> None:
-    expected = Image.fromarray(ramp()).resize((5, 5), Image.Resampling.BILINEAR)
-    assert np.array_equal(resize_to(ramp(), 5), np.asarray(expected).transpose(2, 0, 1))
-
-
-def test_a_picture_of_the_right_size_is_copied_and_not_shared() -> None:
-    picture = np.zeros((4, 4, 3), np.uint8)
-    resize_to(picture, 4)[:] = 9
-    assert picture.max() == 0
+    assert np.abs(resize(small, 64, 64).astype(int) - resize(large, 64, 64)).mean() < 2
 
 
 def test_grey_is_weighed_as_pillow_does() -> None:
@@ -320,12 +302,6 @@ def test_grey_is_weighed_as_pillow_does() -> None:
     assert np.array_equal(to_channels(colors, 1)[..., 0], np.asarray(Image.fromarray(colors).convert("L")))
 
 
-def test_wrong_sizes_channels_and_arrays_are_refused() -> None:
-    with pytest.raises(InputError, match="0 pixels"):
-        resize_to(ramp(), 0)
+def test_images_have_one_channel_or_three() -> None:
     with pytest.raises(InputError, match="1 or 3 channels"):
-        resize_to(ramp(), 4, 2)
-    with pytest.raises(InputError, match="a picture is"):
-        resize_to(ramp()[None], 4)
-    with pytest.raises(InputError, match="a picture is"):
-        resize_to(np.zeros((0, 3, 3), np.uint8), 4)
+        to_channels(ramp(), 2)

@@ -1,4 +1,4 @@
-"""Pictures are resized by the filter that is asked for, everywhere that they are resized."""
+"""Images are resized by the filter that is asked for, everywhere that they are resized."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def photo(height: int, width: int) -> NDArray[np.uint8]:
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (7, 300)])
 @pytest.mark.parametrize("size", [448, 224, 31])
 def test_bicubic_is_within_two_levels_of_pillows(height: int, width: int, size: int) -> None:
-    picture = photo(height, width)
+    image = photo(height, width)
     for channels in (3, 1):
-        shown = Image.fromarray(picture if channels == 3 else picture[..., 0])
+        shown = Image.fromarray(image if channels == 3 else image[..., 0])
         expected = np.asarray(shown.resize((size, size), Image.Resampling.BICUBIC)).reshape(size, size, channels)
-        made = resize(picture[..., :channels], size, size, "bicubic")
+        made = resize(image[..., :channels], size, size, "bicubic")
         apart = np.abs(made.astype(int) - expected.transpose(2, 0, 1))
         assert apart.max() <= 2 and apart.mean() < (0.3 if height > width else 0.01)
 
 
 def test_bicubic_is_another_filter_than_bilinear() -> None:
-    picture = photo(60, 80)
-    assert np.array_equal(resize(picture, 24, 24), resize(picture, 24, 24, "bilinear"))
-    assert not np.array_equal(resize(picture, 24, 24), resize(picture, 24, 24, "bicubic"))
+    image = photo(60, 80)
+    assert np.array_equal(resize(image, 24, 24), resize(image, 24, 24, "bilinear"))
+    assert not np.array_equal(resize(image, 24, 24), resize(image, 24, 24, "bicubic"))
     step = np.zeros((4, 4, 1), dtype=np.uint8)
     step[:, 2:] = 200
     sharp = resize(step, 16, 16, "bicubic")
@@ -59,17 +59,17 @@ def test_bicubic_is_another_filter_than_bilinear() -> None:
 
 @pytest.mark.parametrize("interpolation", FILTERS)
 def test_every_transform_uses_the_filter_that_it_is_given(interpolation: Interpolation) -> None:
-    picture = photo(50, 70)
-    shown, how = Image.fromarray(picture), FILTERS[interpolation]
+    image = photo(50, 70)
+    shown, how = Image.fromarray(image), FILTERS[interpolation]
     whole = np.asarray(shown.resize((16, 16), how)).transpose(2, 0, 1)
-    assert np.abs(Resize(16, None, interpolation)(picture, 0, 1).astype(int) - whole).max() <= 2
+    assert np.abs(Resize(16, None, interpolation)(image, 0, 1).astype(int) - whole).max() <= 2
     middle = np.asarray(shown.resize((28, 20), how).crop((6, 2, 22, 18))).transpose(2, 0, 1)
-    assert np.abs(CenterCrop(16, 20, interpolation)(picture, 0, 1).astype(int) - middle).max() <= 2
+    assert np.abs(CenterCrop(16, 20, interpolation)(image, 0, 1).astype(int) - middle).max() <= 2
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_transform_is_bilinear_unless_it_is_told_otherwise(name: str) -> None:
-    picture = photo(50, 70)
+    image = photo(50, 70)
     bilinear, bicubic = MAKERS[name]("bilinear"), MAKERS[name]("bicubic")
     usual: dict[str, Transform] = {
         "resize": Resize(16),
@@ -77,9 +77,9 @@ def test_a_transform_is_bilinear_unless_it_is_told_otherwise(name: str) -> None:
         "random": RandomResizedCrop(16, 3),
         "center": CenterCrop(16, 20),
     }
-    assert np.array_equal(bilinear(picture, 2, 1), usual[name](picture, 2, 1))
-    assert not np.array_equal(bicubic(picture, 2, 1), bilinear(picture, 2, 1))
-    assert np.array_equal(pickle.loads(pickle.dumps(bicubic))(picture, 2, 1), bicubic(picture, 2, 1))
+    assert np.array_equal(bilinear(image, 2, 1), usual[name](image, 2, 1))
+    assert not np.array_equal(bicubic(image, 2, 1), bilinear(image, 2, 1))
+    assert np.array_equal(pickle.loads(pickle.dumps(bicubic))(image, 2, 1), bicubic(image, 2, 1))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

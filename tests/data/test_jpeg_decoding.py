@@ -17,7 +17,7 @@ pytest.importorskip("simplejpeg")
 
 
 @pytest.fixture
-def picture() -> Image.Image:
+def image() -> Image.Image:
     down, right = np.mgrid[0:217, 0:333]
     waves = [128 + 60 * np.sin(down / (9 + 5 * n)) + 60 * np.cos(right / (20 - 6 * n)) for n in range(3)]
     return Image.fromarray(np.clip(np.stack(waves, axis=-1), 0, 255).astype(np.uint8))
@@ -33,7 +33,7 @@ def by_pillow(path: Path, min_size: int | None, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("orientation", [None, 1, 3, 6])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_both_give_the_same_pixels(
-    picture: Image.Image,
+    image: Image.Image,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
@@ -45,25 +45,25 @@ def test_both_give_the_same_pixels(
         exif[0x0112] = orientation
     path = tmp_path / "a.jpg"
     for subsampling in (0, 1, 2):
-        picture.convert(mode).save(path, quality=85, subsampling=subsampling, progressive=progressive, exif=exif)
+        image.convert(mode).save(path, quality=85, subsampling=subsampling, progressive=progressive, exif=exif)
         for min_size in (None, 100, 50, 20):
             assert np.array_equal(decode(path, min_size), by_pillow(path, min_size, monkeypatch))
 
 
-def test_a_jpeg_cut_short_is_refused_all_the_same(picture: Image.Image, tmp_path: Path) -> None:
+def test_a_jpeg_cut_short_is_refused_all_the_same(image: Image.Image, tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
-    picture.save(path)
+    image.save(path)
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(InputError, match="damaged or cut short"):
+    with pytest.raises(InputError, match="damaged or truncated"):
         decode(path)
 
 
 def test_what_one_forgives_the_other_decides(
-    picture: Image.Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: Image.Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes flipped within the file: both read it alike, or both refuse it."""
     path = tmp_path / "a.jpg"
-    picture.save(path)
+    image.save(path)
     whole = path.read_bytes()
     random = np.random.default_rng(0)
     for _ in range(60):
@@ -80,7 +80,7 @@ def test_what_one_forgives_the_other_decides(
             assert np.array_equal(decode(path), expected)
 
 
-def test_a_png_that_is_called_jpg_is_read(picture: Image.Image, tmp_path: Path) -> None:
+def test_a_png_that_is_called_jpg_is_read(image: Image.Image, tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
-    picture.save(path, "PNG")
-    assert np.array_equal(decode(path), np.asarray(picture))
+    image.save(path, "PNG")
+    assert np.array_equal(decode(path), np.asarray(image))

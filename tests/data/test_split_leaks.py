@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
@@ -17,8 +18,8 @@ from labelgap.data.stratification import split_sizes, stratified_split
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 
 
-def picture(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
-    """A picture with shapes of its own, eight coloured rectangles, at any size."""
+def image(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
+    """An image with shapes of its own, eight coloured rectangles, at any size."""
     random = np.random.default_rng(seed)
     pixels = np.full((120, 160, 3), random.integers(0, 256, 3), dtype=np.uint8)
     for _ in range(8):
@@ -32,7 +33,7 @@ def album(folder: Path, rows: list[str], header: str = "image,split,cat") -> Pat
     """Write a table; images that are not there yet are drawn, each its own."""
     for number, row in enumerate(rows):
         if not (folder / row.split(",")[0]).exists():
-            picture(number).save(folder / row.split(",")[0])
+            image(number).save(folder / row.split(",")[0])
     (folder / "tags.csv").write_text("\n".join([header, *rows]) + "\n")
     return folder / "tags.csv"
 
@@ -75,7 +76,7 @@ def test_the_images_of_a_group_are_in_one_split_and_blanks_are_no_group(tmp_path
     for group in range(4, 12):
         assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
     assert len({placed[f"{number:02d}.png"] for number in range(20)}) > 1
-    assert data.rules[-1] == "the images of each of 8 groups are in one split"
+    assert sentences(data)[-1] == "the images of each of 8 groups are in one split"
 
 
 def test_copies_are_kept_on_one_side_where_we_divide(tmp_path: Path) -> None:
@@ -83,25 +84,27 @@ def test_copies_are_kept_on_one_side_where_we_divide(tmp_path: Path) -> None:
     album(tmp_path, rows, "image,cat")
     for number in range(8):
         (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number:02d}.png").read_bytes())
-        picture(number, (240, 180)).save(tmp_path / f"large{number}.jpg", quality=92)
+        image(number, (240, 180)).save(tmp_path / f"large{number}.jpg", quality=92)
     extra = [f"{name},1" for number in range(8) for name in (f"copy{number}.png", f"large{number}.jpg")]
     data = load_csv(album(tmp_path, rows + extra, "image,cat"))
     placed = split_of(data)
     for number in range(8):
         assert len({placed[name] for name in (f"{number:02d}.png", f"copy{number}.png", f"large{number}.jpg")}) == 1
-    assert data.rules[-1] == "8 exact and 8 near duplicates: kept on one side"
+    assert sentences(data)[-1] == "8 exact and 8 near duplicates: kept in one split"
     exact_only = load_csv(tmp_path / "tags.csv", duplicates="exact")
-    assert exact_only.rules[-1] == "8 exact duplicates: kept on one side"
-    assert "duplicate" not in load_csv(tmp_path / "tags.csv", duplicates="off").rules[-1]
+    assert sentences(exact_only)[-1] == "8 exact duplicates: kept in one split"
+    assert "duplicate" not in sentences(load_csv(tmp_path / "tags.csv", duplicates="off"))[-1]
     loose = load_csv(tmp_path / "tags.csv", allow_leaks=True, seed=1)
-    assert loose.rules[-1].startswith("8 exact and 8 near duplicates: ") and loose.rules[-1].endswith("as allowed")
+    assert sentences(loose)[-1].startswith("8 exact and 8 near duplicates: ") and sentences(loose)[-1].endswith(
+        "as allowed"
+    )
     assert sorted(split_of(data)) == sorted(split_of(loose))
 
 
 def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Path) -> None:
-    picture(1).save(tmp_path / "a.png")
-    picture(1).save(tmp_path / "b.png")
-    picture(1, (240, 180)).save(tmp_path / "c.jpg", quality=92)
+    image(1).save(tmp_path / "a.png")
+    image(1).save(tmp_path / "b.png")
+    image(1, (240, 180)).save(tmp_path / "c.jpg", quality=92)
     rows = ["x.png,train,1", "b.png,test,1", "a.png,train,1", "y.png,val,0", "c.jpg,val,1"]
     table = album(tmp_path, rows)
     with pytest.raises(ProblemsError) as caught:
@@ -113,7 +116,7 @@ def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Pa
     assert "--allow-leaks" in str(caught.value)
     data = load_csv(table, allow_leaks=True)
     assert [len(split) for split in data.splits] == [2, 2, 1]
-    assert any(rule.endswith("images of one split are in another as well, as allowed") for rule in data.rules)
+    assert any(rule.endswith("images of one split are in another as well, as allowed") for rule in sentences(data))
     with pytest.raises(ProblemsError, match="1 problem,"):
         load_csv(table, duplicates="exact")
     assert len(load_csv(table, duplicates="off").splits) == 3

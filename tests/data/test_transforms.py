@@ -24,7 +24,7 @@ TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResize
 
 
 def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
-    """A smooth picture with some noise."""
+    """A smooth image with some noise."""
     random = np.random.default_rng(seed)
     down, right = np.mgrid[0:height, 0:width]
     waves = [np.sin(down / (7 + 3 * n)) + np.cos(right / (11 - 2 * n)) for n in range(3)]
@@ -46,7 +46,7 @@ def everything(batches: ImageLoader) -> torch.Tensor:
 
 
 def reference_numbers(seed: int, epoch: int, row: int) -> Iterator[float]:
-    """The uniform numbers of a picture, in Python's whole numbers: SplitMix64 from the hash on."""
+    """The uniform numbers of an image, in Python's whole numbers: SplitMix64 from the hash on."""
 
     def mix(value: int) -> int:
         value = (value + 0x9E3779B97F4A7C15) & MASK
@@ -76,8 +76,8 @@ def test_numbers_have_the_distribution_they_are_named_after() -> None:
     draws = [CounterRNG(seed, epoch, row) for seed in (0, 1) for epoch in (1, 2) for row in range(1000)]
     uniform = np.array([one.uniform(2, 4) for one in draws])
     normal = np.array([one.normal(0.1) for one in draws])
-    below = np.array([one.below(5) for one in draws])
-    orders = [tuple(one.order(3)) for one in draws]
+    below = np.array([one.integer(5) for one in draws])
+    orders = [tuple(one.permutation(3)) for one in draws]
     assert uniform.min() >= 2 and uniform.max() < 4 and abs(uniform.mean() - 3) < 0.05
     assert abs(uniform.std() - 2 / math.sqrt(12)) < 0.02 and abs(np.corrcoef(uniform[1:], uniform[:-1])[0, 1]) < 0.05
     assert abs(normal.mean()) < 0.006 and abs(normal.std() - 0.1) < 0.005
@@ -97,12 +97,12 @@ def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_picture_is_never_changed(transform: Transform) -> None:
-    picture = photo(16, 16)
-    before = picture.copy()
-    picture.flags.writeable = False
+    image = photo(16, 16)
+    before = image.copy()
+    image.flags.writeable = False
     for row in range(4):
-        transform(picture, row=row, epoch=1).copy()
-    assert np.array_equal(picture, before)
+        transform(image, row=row, epoch=1).copy()
+    assert np.array_equal(image, before)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -122,8 +122,8 @@ def test_a_transform_survives_pickling(transform: Transform) -> None:
 
 
 def test_seed_epoch_and_row_all_change_what_is_random() -> None:
-    picture = photo(60, 80)
-    made = [RandomResizedCrop(16, seed)(picture, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
+    image = photo(60, 80)
+    made = [RandomResizedCrop(16, seed)(image, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
     assert all(not np.array_equal(one, other) for i, one in enumerate(made) for other in made[:i])
 
 
@@ -136,12 +136,12 @@ def test_a_squash_in_the_loader_is_the_default(files: FileImages) -> None:
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (1200, 1600), (7, 300)])
 @pytest.mark.parametrize("size", [448, 224, 31])
 def test_resizing_is_within_one_level_of_pillows_bilinear(height: int, width: int, size: int) -> None:
-    picture = photo(height, width)
-    expected = np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    apart = np.abs(resize(picture, size, size).astype(int) - expected)
+    image = photo(height, width)
+    expected = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    apart = np.abs(resize(image, size, size).astype(int) - expected)
     assert apart.max() <= 1 and apart.mean() < (0.3 if height > width else 0.01)
-    gray = np.asarray(Image.fromarray(picture[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
-    assert np.abs(resize(picture[..., :1], size, size)[0].astype(int) - gray).max() <= 1
+    grey = np.asarray(Image.fromarray(image[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
+    assert np.abs(resize(image[..., :1], size, size)[0].astype(int) - grey).max() <= 1
 
 
 def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
@@ -163,8 +163,8 @@ def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
 
 
 def test_light_and_colours_change_as_the_formulas_say() -> None:
-    """The whole of RandomCrop on one picture, in floats, with the numbers drawn by the reference."""
-    picture = np.clip(photo(90, 120), 60, 190)
+    """The whole of RandomCrop on one image, in floats, with the numbers drawn by the reference."""
+    image = np.clip(photo(90, 120), 60, 190)
     for row in range(6):
         numbers = reference_numbers(11, 2, row)
         share, shape = 0.08 + 0.92 * next(numbers), math.exp(math.log(0.75) + next(numbers) * math.log(16 / 9))
@@ -172,9 +172,7 @@ def test_light_and_colours_change_as_the_formulas_say() -> None:
         if wide > 120 or tall > 90:
             continue
         top, left = int(next(numbers) * (90 - tall + 1)), int(next(numbers) * (120 - wide + 1))
-        part = Image.fromarray(picture[top : top + tall, left : left + wide]).resize(
-            (24, 24), Image.Resampling.BILINEAR
-        )
+        part = Image.fromarray(image[top : top + tall, left : left + wide]).resize((24, 24), Image.Resampling.BILINEAR)
         values = np.asarray(part).astype(float)
         values = values[:, ::-1] if next(numbers) < 0.5 else values
         factors = [0.6 + 0.8 * next(numbers) for _ in range(3)]
@@ -194,20 +192,20 @@ def test_light_and_colours_change_as_the_formulas_say() -> None:
         scales = [0.2175, 0.0188, 0.0045]
         added = [255 * sum(vectors[c][k] * amounts[k] * scales[k] for k in range(3)) for c in range(3)]
         expected = np.clip(values + added, 0, 255).transpose(2, 0, 1)
-        assert np.abs(RandomResizedCrop(24, 11)(picture, row, 2) - expected).max() < 5
+        assert np.abs(RandomResizedCrop(24, 11)(image, row, 2) - expected).max() < 5
 
 
 def test_without_jitter_and_lighting_only_the_part_is_random() -> None:
-    picture = np.full((50, 60, 3), (10, 120, 250), dtype=np.uint8)
-    made = RandomResizedCrop(8, jitter=0, lighting=0)(picture, 0, 1)
+    image = np.full((50, 60, 3), (10, 120, 250), dtype=np.uint8)
+    made = RandomResizedCrop(8, jitter=0, lighting=0)(image, 0, 1)
     assert (made == np.array([10, 120, 250])[:, None, None]).all()
 
 
 def test_the_middle_is_cut_as_torchvision_cuts_it() -> None:
-    picture = photo(51, 77)
-    resized_whole = Image.fromarray(picture).resize((20 * 77 // 51, 20), Image.Resampling.BILINEAR)
+    image = photo(51, 77)
+    resized_whole = Image.fromarray(image).resize((20 * 77 // 51, 20), Image.Resampling.BILINEAR)
     expected = np.asarray(resized_whole.crop((7, 2, 7 + 16, 2 + 16))).transpose(2, 0, 1)
-    assert np.abs(CenterCrop(16, 20)(picture, 0, 1).astype(int) - expected).max() <= 1
+    assert np.abs(CenterCrop(16, 20)(image, 0, 1).astype(int) - expected).max() <= 1
 
 
 def test_grey_networks_get_grey_pictures(files: FileImages) -> None:
@@ -235,11 +233,11 @@ def test_senseless_arguments_are_refused(files: FileImages, tmp_path: Path) -> N
 
 
 def test_parts_of_pictures_are_not_mirrored_where_that_shows_something_else() -> None:
-    picture = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
+    image = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
     changed = 0
     for row in range(12):
-        free = RandomResizedCrop(16, jitter=0, lighting=0)(picture, row, 1)
-        kept = RandomResizedCrop(16, jitter=0, lighting=0, mirrored=False)(picture, row, 1)
+        free = RandomResizedCrop(16, jitter=0, lighting=0)(image, row, 1)
+        kept = RandomResizedCrop(16, jitter=0, lighting=0, flip=False)(image, row, 1)
         assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
         changed += not np.array_equal(free, kept)
     assert 0 < changed < 12

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import UNKNOWN, LabelTable
@@ -64,7 +65,7 @@ def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: i
         table = LabelTable.from_dense(full, classes, [f"{name}-{row:03d}.jpg" for row in range(images)])
         pixels = random.integers(0, 255, (images, 20, 30, 3), dtype=np.uint8)
         splits[name] = Split(name, ArrayImages(pixels, table.images), table, table)
-    data = Dataset("pets", splits["train"], splits["val"], splits["test"], rules=("blank means unknown",))
+    data = Dataset("pets", splits["train"], splits["val"], splits["test"], findings=(Note("blank means unknown"),))
     return data.observe(positives=1, negatives=0)
 
 

@@ -20,7 +20,7 @@ from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candi
 from labelgap.audit.scorers import Scorer
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.features import FEATURES
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.registry import load_from_recipe
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained

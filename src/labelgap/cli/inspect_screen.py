@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,6 @@ __all__ = ["LABEL_WIDTH", "class_table", "inspect_lines"]
 LABEL_WIDTH: Final = 13
 """Columns of the words at the left."""
 
-_SPLIT: Final = re.compile(r"\b(split|splits|val|test|duplicates?|near-duplicates?|leaks?)\b")
 _SHOWN: Final = 8
 _TIED: Final = "\u00a0"
 """A blank at which no line is broken."""
@@ -30,16 +28,18 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
         estimate: how long the next command will take, in words.
         width: columns of the terminal; only commands may be longer, so that they can be copied.
     """
+    from labelgap.data.label_warnings import FewPresent
+
     what = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
     first, took = f"{summary.name}: {what}", f"read in {seconds:.1f} s"
-    read, split = _rules(summary)
+    read, split = _findings(summary)
     if len(read) == 1 and len(first) + len(read[0]) + len(took) + 6 <= width:
         first += f" ({read.pop()})"
     lines = _beside(first, took, width, "")
     lines += _states(summary, width)
     lines += _rarest(summary, width)
-    findings = [_named(finding.text, finding.names) for finding in summary.findings if finding.kind != "few_present"]
-    lines += _block("looks wrong", findings, width)
+    warnings = [_named(str(each), each.names) for each in summary.warnings if not isinstance(each, FewPresent)]
+    lines += _block("looks wrong", warnings, width)
     lines += _block("read as", read, width) + _block("split", split, width)
     lines += _block("you can", summary.can, width) + _block("you cannot", summary.cannot, width)
     if summary.next:
@@ -92,7 +92,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _rarest(summary: DatasetSummary, width: int) -> list[str]:
-    from labelgap.data.summary import RARE_BELOW
+    from labelgap.data.label_warnings import RARE_BELOW
 
     few = sum(0 < row.present < RARE_BELOW for row in summary.classes)
     rows = summary.rarest(min(few, _SHOWN) or 3)
@@ -109,13 +109,11 @@ def _rarest(summary: DatasetSummary, width: int) -> list[str]:
     return _block("rarest", [text, note], width)
 
 
-def _rules(summary: DatasetSummary) -> tuple[list[str], list[str]]:
+def _findings(summary: DatasetSummary) -> tuple[list[str], list[str]]:
     """Return how labels were read, and how they were split; without the counts, which the screen shows anyway."""
-    counts = re.compile(rf"{summary.whole.images:,} \w+, {len(summary.classes):,} \w+\b")
-    said = [rule for rule in summary.rules if not counts.match(rule)]
-    known = [rule for rule in said if "nothing is missing here" not in rule]
-    split = [rule for rule in known if _SPLIT.search(rule)]
-    return [rule for rule in known if rule not in split], split
+    shown = [finding for finding in summary.findings if finding.topic != "counts"]
+    read = [str(finding) for finding in shown if finding.topic != "split"]
+    return read, [str(finding) for finding in shown if finding.topic == "split"]
 
 
 def _named(text: str, names: Sequence[str]) -> str:

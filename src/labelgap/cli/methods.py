@@ -49,7 +49,7 @@ def datasets() -> None:
     """List the data that can be read."""
     from labelgap.data import describe_datasets
 
-    rows = [(row.name, row.takes or "–", row.summary) for row in describe_datasets()]
+    rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
     _print(("data set", "path to", "what it is"), rows)
 
 

@@ -22,8 +22,8 @@ _WIDEST_NAME = 28
 def print_data(data: Dataset) -> None:
     """Say what was understood: images, classes, rules, and labels of each state per split."""
     print(f"{data.name}: {sum(map(len, data.splits)):,} images, {len(data.classes):,} classes")
-    for rule in data.rules:
-        print(f"  {rule}")
+    for finding in data.findings:
+        print(f"  {finding}")
     print(f"{'':<8}{'images':>10}{'present':>12}{'absent':>12}{'unknown':>12}")
     for split in data.splits:
         present, absent, unknown = split.labels.counts().total

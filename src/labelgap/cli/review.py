@@ -98,7 +98,7 @@ def review(
 
 def _check_images(folder: ReviewFolder) -> None:
     """Load the data, so that its errors are reported before the server starts."""
-    from labelgap.data.readers.features import FeatureVectors
+    from labelgap.data.feature_vectors import FeatureVectors
 
     if isinstance(folder.data.train.images, FeatureVectors):
         raise InputError(f"{folder.data.name} has feature vectors and no images: there is nothing to look at.")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["format_option", "pluralize", "truncate_text"]
+__all__ = ["format_option", "plural", "pluralize", "truncate_text"]
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun.
+
+    Example:
+        >>> plural("tag"), plural("class")
+        ('tags', 'classes')
+    """
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -14,7 +24,7 @@ def pluralize(count: int, noun: str) -> str:
         >>> pluralize(1, "label"), pluralize(2_000, "label")
         ('1 label', '2,000 labels')
     """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
 def format_option(name: str, value: str) -> str:

@@ -1,11 +1,12 @@
-"""Where images and labels come from: your own tables and folders, the papers' data sets, features, and digits."""
+"""Images and labels: your own tables and folders, the papers' data sets, features, and digits."""
 
 from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
 from labelgap.data.readers.coco import load_coco2014, load_coco2017
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
-from labelgap.data.readers.features import FEATURES, FeatureVectors, load_features
+from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.voc import load_voc2007, load_voc2012
@@ -16,6 +17,7 @@ from labelgap.data.registry import (
     load,
     load_from_recipe,
     open_data,
+    register_dataset,
 )
 from labelgap.data.stratification import stratified_split
 from labelgap.data.summary import DatasetSummary, summarize
@@ -50,6 +52,7 @@ __all__ = [
     "load_voc2007",
     "load_voc2012",
     "open_data",
+    "register_dataset",
     "stratified_split",
     "summarize",
 ]

@@ -1,23 +1,24 @@
-"""What a data set's labels allow and what they do not, in words, with the way out."""
+"""What the labels of a data set allow and what they do not, with the remedy."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.core.text import plural
 from labelgap.data.dataset import Dataset, Split
 
-__all__ = ["count_noun", "describe_capabilities", "measurable_classes", "plural"]
+__all__ = ["describe_capabilities", "measurable_classes"]
 
 _PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
-_FEW = "choose thresholds by accuracy"
-_ENOUGH = 300
+_FEW_CLASSES = "choose thresholds by accuracy"
+_RANDOM_SAMPLE = 300
 
 
 def measurable_classes(split: Split) -> NDArray[np.bool_]:
-    """Return, ``(K,)``, for which classes accuracy can be measured: a known present and a known absent are there.
+    """Return ``(K,)``: whether a class has a known present and a known absent label, so that it can be measured.
 
-    It goes by the truth where a split has one.
+    The truth counts where a split has one.
     """
     counts = split.evaluation_labels.counts()
     both: NDArray[np.bool_] = (counts.present > 0) & (counts.absent > 0)
@@ -50,7 +51,7 @@ def describe_capabilities(
         if counted:
             which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
             too_few = name == "val" and 2 * counted < every
-            can.append(f"{_FEW if too_few else purpose} on {name}, over {which} {plural(tag)}")
+            can.append(f"{_FEW_CLASSES if too_few else purpose} on {name}, over {which} {plural(tag)}")
             if too_few:
                 cannot.append(
                     f"choose epochs by accuracy: that takes half of the {plural(tag)}; the observed ranking will do"
@@ -59,7 +60,7 @@ def describe_capabilities(
             cannot.append(_lacking(splits[name], purpose, tag))
             wanting.append(splits[name])
     if wanting:
-        names, few = " and ".join(split.name for split in wanting), min(_ENOUGH, *map(len, wanting))
+        names, few = " and ".join(split.name for split in wanting), min(_RANDOM_SAMPLE, *map(len, wanting))
         each = " each" if len(wanting) > 1 else ""
         cannot[-1] += f"; to change that, label {few:,} random {names} {image}s{each} in full"
     return tuple(can), tuple(cannot)
@@ -74,23 +75,3 @@ def _lacking(split: Split, purpose: str, tag: str) -> str:
     missing, every = int(lacking.sum()), len(lacking)
     start = f"{purpose} on {split.name}" if missing == every else f"{purpose} of the others on {split.name}"
     return f"{start}: {missing:,} of {every:,} {plural(tag)} {lack} there"
-
-
-def plural(word: str) -> str:
-    """Return a word for more than one.
-
-    Example:
-        >>> plural("tag"), plural("class")
-        ('tags', 'classes')
-    """
-    return f"{word}es" if word.endswith("s") else f"{word}s"
-
-
-def count_noun(number: int, word: str) -> str:
-    """Return a number of things.
-
-    Example:
-        >>> count_noun(1, "class"), count_noun(1200, "class")
-        ('1 class', '1,200 classes')
-    """
-    return f"{number:,} {word if number == 1 else plural(word)}"

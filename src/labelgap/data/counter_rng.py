@@ -1,7 +1,7 @@
-"""Randomness of single pictures: the same for one (seed, epoch, row), wherever and in whatever order it is asked.
+"""Random numbers per image: a function of (seed, epoch, row), independent of process and order.
 
-A counter-based hash takes the place of a generator that would have to be carried along, so the number of loader
-processes, the order of the pictures and what ran before change nothing. The hash is the finaliser of SplitMix64
+A counter-based hash replaces a generator with state, so the number of worker processes, the order of the images and
+earlier draws change nothing. The hash is the finalizer of SplitMix64
 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 """
 
@@ -33,9 +33,9 @@ def hash_rows(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.uint64]:
 
 
 def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
-    """Say which pictures are mirrored in an epoch: a fair coin per (seed, epoch, row), the same wherever it is asked.
+    """Return which images are mirrored in an epoch: each with probability 1/2, drawn from (seed, epoch, row).
 
-    The coin is the top bit of ``hash_rows``.
+    The draw is the top bit of ``hash_rows``.
 
     Example:
         >>> flip_mask(0, 1, [7, 8, 9]).tolist() == [bool(flip_mask(0, 1, [row])[0]) for row in (7, 8, 9)]
@@ -45,16 +45,16 @@ def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
 
 
 class CounterRNG:
-    """As many numbers as wanted for one picture in one epoch, one after the other: SplitMix64 from ``hash_rows`` on.
+    """A stream of random numbers for one image in one epoch: SplitMix64, started at ``hash_rows``.
 
     Args:
         seed: of the run.
         epoch: counted from 1.
-        row: of the picture.
+        row: of the image.
 
     Example:
         >>> one, again = CounterRNG(0, 1, 7), CounterRNG(0, 1, 7)
-        >>> [one.uniform(), one.below(10)] == [again.uniform(), again.below(10)]
+        >>> [one.uniform(), one.integer(10)] == [again.uniform(), again.integer(10)]
         True
     """
 
@@ -77,15 +77,15 @@ class CounterRNG:
         length = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
         return deviation * length * math.cos(2.0 * math.pi * self.uniform())
 
-    def below(self, count: int) -> int:
+    def integer(self, count: int) -> int:
         """Return a whole number from 0 to ``count`` - 1."""
         return min(int(self.uniform() * count), count - 1)
 
-    def order(self, count: int) -> list[int]:
+    def permutation(self, count: int) -> list[int]:
         """Return 0 … ``count`` - 1 in random order (Fisher and Yates)."""
         numbers = list(range(count))
         for last in range(count - 1, 0, -1):
-            other = self.below(last + 1)
+            other = self.integer(last + 1)
             numbers[last], numbers[other] = numbers[other], numbers[last]
         return numbers
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import LabelTable, Revisions
 
@@ -20,14 +26,14 @@ Amount = int | Literal["all"]
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Where things are: one row per object, edges inclusive, in pixels of the image as stored.
+    """Bounding boxes: one row per object, edges inclusive, in pixels of the image as stored.
 
     Attributes:
         rows: ``(M,)`` image number within the split.
         classes: ``(M,)`` class number.
         corners: ``(M, 4)`` x0, y0, x1, y1.
-        doubtful: ``(M,)`` whether an object is marked as difficult, or is a crowd: measures of place leave it out. None
-            where nothing is marked.
+        difficult: ``(M,)`` whether an object is marked as difficult, or is a crowd: localization metrics leave it out.
+            None where nothing is marked.
     """
 
     rows: NDArray[np.int64]
@@ -37,16 +43,30 @@ class Boxes:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """Images and their labels.
+class Split(TorchDataset[tuple[Any, Tensor, int]]):
+    """Images and their labels; also a ``torch.utils.data.Dataset``.
+
+    ``split[i]`` is ``(image, labels, index)``: the image as uint8 ``(channels, height, width)`` after ``transform``, or
+    the feature vector; the observed labels as int8 ``(K,)``; and the row number, which losses with a state per image
+    take as ``index``.
 
     Attributes:
         name: train, val or test.
-        images: where the pixels come from, row by row.
-        labels: what was observed; this is what training sees.
-        truth: the full labels where somebody knows them, for measuring only.
+        images: the image of every row.
+        labels: the observed labels; training uses these.
+        truth: the full labels where they are known, for measuring only.
         boxes: where the objects are, if known.
         origin: row of every image in the official set that train and val were cut from; the papers draw labels there.
+        transform: what ``split[i]`` applies to an image, e.g. of ``torchvision.transforms.v2``. ``fit`` ignores it: a
+            run has a transform of its own.
+
+    Example:
+        >>> from labelgap.data import load
+        >>> train = load("digits", train=6, val=0, test=0).train.with_transform(lambda image: image.float() / 255)
+        >>> for images, labels, index in torch.utils.data.DataLoader(train, batch_size=3):
+        ...     print(tuple(images.shape), tuple(labels.shape), index.tolist())
+        (3, 1, 64, 64) (3, 10) [0, 1, 2]
+        (3, 1, 64, 64) (3, 10) [3, 4, 5]
     """
 
     name: str
@@ -55,6 +75,7 @@ class Split:
     truth: LabelTable | None = None
     boxes: Boxes | None = None
     origin: NDArray[np.int64] | None = None
+    transform: Callable[[Tensor], Any] | None = None
 
     def __post_init__(self) -> None:
         for what, table in (("labels", self.labels), ("truth", self.truth)):
@@ -63,11 +84,25 @@ class Split:
 
     @property
     def evaluation_labels(self) -> LabelTable:
-        """The truth where there is one, else what was observed."""
+        """The truth where there is one, else the observed labels."""
         return self.labels if self.truth is None else self.truth
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor, int]:
+        row = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= row < len(self):
+            raise IndexError(f"{self.name} has {len(self)} images; there is no image {index}")
+        if isinstance(self.images, FeatureVectors):
+            image = torch.from_numpy(np.array(self.images.vectors[row]))
+        else:
+            image = torch.from_numpy(np.array(self.images[row].transpose(2, 0, 1), order="C"))
+        return image if self.transform is None else self.transform(image), self.labels.batch([row])[0], row
+
+    def with_transform(self, transform: Callable[[Tensor], Any] | None) -> Split:
+        """Return the split with another ``transform``."""
+        return replace(self, transform=transform)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,23 +110,23 @@ class Dataset:
     """Train, val and test of one set of classes.
 
     Attributes:
-        name: how it was asked for.
-        train: what is learned from.
-        val: what epochs and thresholds are chosen on, or None.
-        test: what the result is reported on, or None.
-        rules: in words, how labels and splits were read.
-        backbone: the network that suits it.
-        protocol: the protocol that suits it.
-        flip: whether a mirrored image shows the same things; not so for digits.
-        recipe: how it was loaded and what was hidden since, so that ``reopen`` makes it again; empty when made by hand.
-        revisions: what a rule (a tag's parents) added to the labels that were observed.
+        name: the name or file it was loaded by.
+        train: the split to learn from.
+        val: the split that epochs and thresholds are selected on, or None.
+        test: the split that results are reported on, or None.
+        findings: how labels and splits were read; ``str()`` of each is a sentence.
+        backbone: the default backbone for it.
+        protocol: the default protocol for it.
+        flip: whether a mirrored image keeps its labels; not so for digits.
+        recipe: how it was loaded and what was hidden since, for ``load_from_recipe``; empty when made by hand.
+        revisions: what a rule (a tag's parents) added to the observed labels.
     """
 
     name: str
     train: Split
     val: Split | None = None
     test: Split | None = None
-    rules: tuple[str, ...] = field(default=())
+    findings: tuple[Finding, ...] = field(default=())
     backbone: str = "efficientnet-lite0"
     protocol: str = "linear"
     flip: bool = True
@@ -110,7 +145,7 @@ class Dataset:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits that there are."""
+        """The splits that exist."""
         return tuple(split for split in (self.train, self.val, self.test) if split is not None)
 
     def __repr__(self) -> str:
@@ -127,68 +162,59 @@ class Dataset:
         """Hide labels as the papers do, and keep what was known before as ``truth``.
 
         Where train and val were cut from one official set the draw is over that whole set in its own order, before the
-        split, so that the labels come out as in the papers.
+        split, so that the labels are those of the papers.
 
         Args:
             positives: how many of each image's positives to keep, or "all".
             negatives: how many of its negatives to keep, or "all".
             seed: 1200 in the papers.
-            splits: which splits lose labels; val and test stay whole by default.
+            splits: which splits lose labels; val and test stay complete by default.
         """
-        hidden = [self._drawn(self.split(name), positives, negatives, seed) for name in splits]
-        shown = f"{positives} present and {negatives} absent labels of every image (seed {seed}), the rest is hidden"
+        hidden = [self._observed(self.split(name), positives, negatives, seed) for name in splits]
+        shown = [LabelsObserved(name, positives, negatives, seed) for name in splits]
         step = {"observe": {"positives": positives, "negatives": negatives, "seed": seed, "splits": list(splits)}}
-        return self._showing(hidden, shown, step)
+        return self._with_splits(hidden, shown, step)
 
     def reveal(self, splits: Sequence[str] = ("train",)) -> Dataset:
         """Show all that is known, the opposite of ``observe``: what would be learned if no label were missing.
 
         Args:
-            splits: which splits show their ``truth`` as labels; one without it shows what it showed before.
+            splits: which splits show their ``truth`` as labels; one without it stays as it is.
         """
-        whole = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
-        return self._showing(whole, "every label that is known", {"reveal": {"splits": list(splits)}})
+        complete = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
+        return self._with_splits(complete, list(map(LabelsRevealed, splits)), {"reveal": {"splits": list(splits)}})
 
     def split(self, name: str) -> Split:
-        """Return a split by its name, or say which there are."""
+        """Return a split by its name; an unknown name is an error that lists the splits."""
         for split in self.splits:
             if split.name == name:
                 return split
         raise InputError(f"{self.name} has no split '{name}': there is {', '.join(s.name for s in self.splits)}.")
 
-    def _showing(self, changed: Sequence[Split], shown: str, step: Mapping[str, Any]) -> Dataset:
-        """Return the data set with some splits changed and, in words, what each of them shows now."""
-        said = tuple(_shows(split) for split in changed)
-        rules = [rule for rule in self.rules if not rule.startswith(said)]
-        by_name = {split.name: split for split in changed}
+    def _with_splits(self, changed: Sequence[Split], shown: Sequence[LabelsShown], step: Mapping[str, Any]) -> Dataset:
+        """Return the data set with some splits replaced, and what each of them shows now."""
+        splits = {split.name: split for split in changed}
+        kept = [each for each in self.findings if not (isinstance(each, LabelsShown) and each.split in splits)]
         recipe = {**self.recipe, "steps": [*self.recipe["steps"], step]} if self.recipe else {}
-        rules = [*rules, *(start + shown for start in said)]
-        return replace(self, **by_name, rules=tuple(rules), recipe=recipe)  # type: ignore[arg-type]
+        return replace(self, **splits, findings=(*kept, *shown), recipe=recipe)  # type: ignore[arg-type]
 
-    def _drawn(self, split: Split, positives: Amount, negatives: Amount, seed: int) -> Split:
+    def _observed(self, split: Split, positives: Amount, negatives: Amount, seed: int) -> Split:
         full = split.evaluation_labels
         if split.origin is None:
-            drawn = full.observe(positives, negatives, seed)
+            labels = full.observe(positives, negatives, seed)
         else:
-            pool, place = self._pool(split)
-            drawn = pool.observe(positives, negatives, seed).select(place)
-        return replace(split, labels=drawn, truth=full)
+            pool, rows = self._official_labels(split)
+            labels = pool.observe(positives, negatives, seed).select(rows)
+        return replace(split, labels=labels, truth=full)
 
-    def _pool(self, split: Split) -> tuple[LabelTable, NDArray[np.int64]]:
-        """Return the labels of the official set a split was cut from, in its order, and where the split's rows are."""
+    def _official_labels(self, split: Split) -> tuple[LabelTable, NDArray[np.int64]]:
+        """Return the labels of the official set a split was cut from, in its order, and the split's rows in it."""
         parts = [part for part in (self.train, self.val) if part is not None and part.origin is not None]
         if split not in parts:
             parts = [split]
-        origins = [np.asarray(part.origin) for part in parts]
-        order = np.argsort(np.concatenate(origins))
-        tables = [part.evaluation_labels for part in parts]
-        pool = LabelTable.concatenate(tables).select(order)
+        order = np.argsort(np.concatenate([np.asarray(part.origin) for part in parts]))
+        pool = LabelTable.concatenate([part.evaluation_labels for part in parts]).select(order)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         before = sum(len(part) for part in parts[: parts.index(split)])
         return pool, rank[before : before + len(split)]
-
-
-def _shows(split: Split) -> str:
-    """Begin the rule that says what a split shows of its labels; there is one at a time for each split."""
-    return f"{split.name} shows "

@@ -1,8 +1,7 @@
-"""Images that are there more than once: the same bytes, or nearly the same picture.
+"""Duplicate images: the same bytes, or nearly the same pixels.
 
-An image in train and its copy in test make a result look better than it is. No pair of images is compared that has
-nothing in common: bytes are hashed only where two files have the same size, and hashes of pictures are compared only
-where three of their seven parts agree.
+An image in train and its copy in test make a result look better than it is. Bytes are hashed only where two files have
+the same size, and perceptual hashes are compared only where three of their seven parts agree.
 """
 
 from __future__ import annotations
@@ -27,20 +26,19 @@ from labelgap.data.images import FileImages
 __all__ = ["DuplicatePairs", "MAX_HASH_DISTANCE", "cluster_ids", "exact_pairs", "find_duplicates", "near_pairs"]
 
 MAX_HASH_DISTANCE: Final = 4
-"""So many of the 63 bits may differ. Of 2,400 photos of VOC2012, scaled to 224 px, no two differ in fewer than 8.
+"""How many of the 63 bits may differ. Of 2,400 photos of VOC2012, scaled to 224 px, no two differ in fewer than 8.
 Copies of 400 of them at half, 1.7 and 4 times the size, or of JPEG quality 50 and 25, all differ in 4 or fewer; of
 copies with 2 % cut off at each side only two in three do, and the others are not found."""
 
 _PARTS: Final = 7
-_EQUAL: Final = 3  # of seven parts, when four bits or fewer differ
-_COLOUR: Final = 12.0
-_CHUNK: Final = 1 << 20
-_ONES: Final = np.array([number.bit_count() for number in range(256)])
+_EQUAL_PARTS: Final = 3  # of seven parts, when four bits or fewer differ
+_MAX_COLOR_DISTANCE: Final = 12.0
+_BIT_COUNTS: Final = np.array([number.bit_count() for number in range(256)])
 
 
 @dataclass(frozen=True, eq=False)
 class DuplicatePairs:
-    """Images that are the same, two by two: ``first < second``, row numbers; ``exact`` where the bytes agree."""
+    """Pairs of images that are copies: ``first < second``, row numbers; ``exact`` where the bytes agree."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -50,7 +48,7 @@ class DuplicatePairs:
         return len(self.first)
 
     def exact_only(self) -> DuplicatePairs:
-        """Return those whose bytes agree."""
+        """Return the pairs whose bytes agree."""
         return DuplicatePairs(self.first[self.exact], self.second[self.exact], self.exact[self.exact])
 
     def __add__(self, other: DuplicatePairs) -> DuplicatePairs:
@@ -62,7 +60,7 @@ class DuplicatePairs:
 
 
 def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> DuplicatePairs:
-    """Find the images that are there more than once: "exact" by their bytes, "near" by their looks too, "off" none."""
+    """Find copies of images: "exact" by their bytes, "near" by their looks too, "off" none."""
     if which == "off":
         return _pairs([], [], exact=True)
     exact = exact_pairs(images)
@@ -72,7 +70,7 @@ def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> Duplicat
 
 
 def exact_pairs(images: FileImages) -> DuplicatePairs:
-    """Find files with the same bytes; each is paired with the first of its kind. Files that are not there have none."""
+    """Find files with the same bytes; each is paired with the first of them. Missing files are skipped."""
     by_size: dict[int, list[int]] = {}
     for row in range(len(images)):
         try:
@@ -91,17 +89,17 @@ def exact_pairs(images: FileImages) -> DuplicatePairs:
 
 
 def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None = None) -> DuplicatePairs:
-    """Find pictures that look the same: at most ``MAX_HASH_DISTANCE`` bits of their hashes differ, and the colours agree.
+    """Find images that look the same: at most ``MAX_HASH_DISTANCE`` bits of their hashes differ, and the colors agree.
 
-    Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: pictures are
+    Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: images are
     sorted by every choice of three parts, and only neighbours are compared. The work grows as N log N.
 
     Args:
-        scan: what was seen.
-        rows: which images to compare, ascending; all when not given. Plain sheets are never alike.
+        scan: the perceptual hashes.
+        rows: which images to compare, ascending; all when not given. Images without texture never match.
 
     Returns:
-        enough pairs to connect all that are alike; of many equal ones not every pair.
+        enough pairs to connect all copies; not every pair of many equal images.
     """
     chosen = np.arange(len(scan.bits)) if rows is None else np.asarray(rows, dtype=np.int64)
     chosen = chosen[scan.textured[chosen]]
@@ -114,7 +112,7 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     right = representative[np.concatenate([same[0][:0], *(pair[1] for pair in found)])]
     first = np.concatenate([same[0], np.minimum(left, right)])
     second = np.concatenate([same[1], np.maximum(left, right)])
-    like = np.abs(scan.color[first] - scan.color[second]).max(axis=1, initial=0) <= _COLOUR
+    like = np.abs(scan.color[first] - scan.color[second]).max(axis=1, initial=0) <= _MAX_COLOR_DISTANCE
     pairs = np.unique(np.stack([first[like], second[like]], axis=1), axis=0)
     return DuplicatePairs(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=bool))
 
@@ -134,7 +132,7 @@ def cluster_ids(pairs: DuplicatePairs, count: int) -> NDArray[np.int64]:
 def _same_bits(
     rows: NDArray[np.int64], place: NDArray[np.int64], color: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pair pictures with one and the same hash, each with the next in the order of their colours."""
+    """Pair images with one and the same hash, each with the next in the order of their colors."""
     order = np.lexsort((rows, color, place))
     again = place[order][1:] == place[order][:-1]
     one, other = rows[order[:-1][again]], rows[order[1:][again]]
@@ -145,7 +143,7 @@ def _candidates(bits: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], N
     """Yield pairs of hashes that agree in three of seven parts, for every choice of three."""
     width = HASH_BITS // _PARTS
     parts = [(bits >> np.uint64(width * part)) & np.uint64(2**width - 1) for part in range(_PARTS)]
-    for chosen in combinations(range(_PARTS), _EQUAL):
+    for chosen in combinations(range(_PARTS), _EQUAL_PARTS):
         key = np.zeros(len(bits), dtype=np.uint64)
         for part in chosen:
             key = (key << np.uint64(width)) | parts[part]
@@ -164,19 +162,16 @@ def _close(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Keep the pairs whose hashes differ in few bits."""
     different = (bits[first] ^ bits[second]).view(np.uint8).reshape(-1, 8)
-    near = _ONES[different].sum(axis=1) <= MAX_HASH_DISTANCE
+    near = _BIT_COUNTS[different].sum(axis=1) <= MAX_HASH_DISTANCE
     return first[near], second[near]
 
 
 def _digest(path: Path) -> bytes | None:
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with path.open("rb") as file:
-            while block := file.read(_CHUNK):
-                digest.update(block)
+            return hashlib.file_digest(file, "blake2b").digest()
     except OSError:
         return None
-    return digest.digest()
 
 
 def _pairs(first: list[int], second: list[int], *, exact: bool) -> DuplicatePairs:

@@ -1,7 +1,7 @@
-"""Looking at every image once, before anything is trained: can it be read, and what does it look like?
+"""A scan of all image files before training: which can be read, and the perceptual hash of each.
 
-Each file is decoded as small as its format allows, on all processors, and what was seen is kept in the cache by the
-files' names, sizes and times, so that the same photos are not looked at twice.
+Each file is decoded as small as its format allows, on all processors. The result is cached under a hash of the files'
+names, sizes and times, so that the same files are not scanned twice.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["HASH_BITS", "ImageScan", "perceptual_hash", "scan_images"]
 
 HASH_BITS: Final = 63
 _SIDE: Final = 32
-_DECODED: Final = 64
-_FLAT: Final = 2.0
-_WORTH_KEEPING: Final = 1.0  # seconds
-_VERSION: Final = 1
+_DECODE_SIZE: Final = 64
+_MIN_DETAIL: Final = 2.0
+_MIN_CACHED_SECONDS: Final = 1.0
+_VERSION: Final = 2
 
 
 class ImageSignature(NamedTuple):
-    """What one picture looks like; see ``perceptual_hash``."""
+    """What copies of one image share; see ``perceptual_hash``."""
 
     bits: int
     detail: float
@@ -47,58 +47,58 @@ class ImageSignature(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageScan:
-    """What was seen of N images.
+    """The result of scanning N images.
 
     Attributes:
-        wrong: what is wrong with each, or "" where nothing is.
+        errors: why an image cannot be read, or "".
         bits: ``(N,)`` uint64, the perceptual hash, 63 bits.
-        shaped: ``(N,)`` whether there is anything in the picture that a hash could tell; a plain sheet has nothing.
-        colour: ``(N, 2)`` the mean of red − green and of blue − green.
+        textured: ``(N,)`` whether the image has enough detail for its hash to mean something.
+        color: ``(N, 2)`` the mean of red − green and of blue − green.
     """
 
-    wrong: tuple[str, ...]
+    errors: tuple[str, ...]
     bits: NDArray[np.uint64]
     textured: NDArray[np.bool_]
     color: NDArray[np.float32]
 
     def select(self, rows: NDArray[np.int64]) -> ImageScan:
-        """Return what was seen of these images, in this order."""
-        wrong = tuple(self.wrong[row] for row in rows.tolist())
-        return ImageScan(wrong, self.bits[rows], self.textured[rows], self.color[rows])
+        """Return the scan of these images, in this order."""
+        errors = tuple(self.errors[row] for row in rows.tolist())
+        return ImageScan(errors, self.bits[rows], self.textured[rows], self.color[rows])
 
     @property
     def unreadable(self) -> dict[int, str]:
-        """Row → what is wrong with it."""
-        return {row: reason for row, reason in enumerate(self.wrong) if reason}
+        """Row → why the image cannot be read."""
+        return {row: error for row, error in enumerate(self.errors) if error}
 
 
 def scan_images(images: FileImages) -> ImageScan:
-    """Look at every image, or remember what was seen; a file that cannot be read is noted, not raised."""
+    """Scan every image, or read the cached scan; a file that cannot be read is recorded, not raised."""
     key = _key(images)
     path = cache_folder() / "scans" / f"{key}.npz"
-    if key and path.exists() and (kept := _kept(path, len(images))) is not None:
-        return kept
+    if key and path.exists() and (cached := _read_cache(path, len(images))) is not None:
+        return cached
     started = time.perf_counter()
     with warnings.catch_warnings(), ThreadPoolExecutor(_processors()) as threads:
         warnings.simplefilter("ignore")  # once for all threads: broken metadata, sizes that are large but accepted
-        looks = list(threads.map(_look_or_reason, map(images.path, range(len(images)))))
-    found = _put_together(looks)
-    if key and time.perf_counter() - started > _WORTH_KEEPING:
-        _keep(path, found)
+        results = list(threads.map(_scan_file, map(images.path, range(len(images)))))
+    found = _collect(results)
+    if key and time.perf_counter() - started > _MIN_CACHED_SECONDS:
+        _write_cache(path, found)
     return found
 
 
 def perceptual_hash(pixels: NDArray[np.uint8]) -> ImageSignature:
-    r"""Hash a picture so that copies of it, scaled or saved anew, have nearly the same bits.
+    r"""Hash an image so that copies of it, resized or recompressed, have nearly the same bits.
 
-    The picture is brought to 32 × 32 grey pixels; of its cosine transform the 8 × 8 lowest frequencies but the first
-    are kept, and each bit says whether one of these 63 is above their median.
+    The image is resized to 32 × 32 gray pixels; each bit is whether one of the 63 lowest frequencies of its cosine
+    transform, the first left out, is above their median.
 
     Args:
         pixels: ``(height, width, 3)`` uint8.
 
     Returns:
-        the bits; how much detail those frequencies hold, in levels of grey; the mean of red − green and blue − green.
+        the bits; the detail in those frequencies, in gray levels; the mean of red − green and of blue − green.
 
     Reference: C. Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010.
 
@@ -116,50 +116,50 @@ def perceptual_hash(pixels: NDArray[np.uint8]) -> ImageSignature:
     return ImageSignature(bits, float(np.sqrt((low**2).sum())) / _SIDE, (float(red - green), float(blue - green)))
 
 
-def _look_or_reason(path: Path) -> ImageSignature | str:
+def _scan_file(path: Path) -> ImageSignature | str:
     try:
-        return perceptual_hash(decode(path, _DECODED, quiet=False))
+        return perceptual_hash(decode(path, _DECODE_SIZE, quiet=False))
     except InputError as error:
         return str(error)
 
 
-def _put_together(looks: list[ImageSignature | str]) -> ImageScan:
+def _collect(results: list[ImageSignature | str]) -> ImageScan:
     nothing = ImageSignature(0, 0.0, (0.0, 0.0))
-    seen = [nothing if isinstance(look, str) else look for look in looks]
+    signatures = [nothing if isinstance(result, str) else result for result in results]
     return ImageScan(
-        tuple(look if isinstance(look, str) else "" for look in looks),
-        np.array([look.bits for look in seen], dtype=np.uint64),
-        np.array([look.detail > _FLAT for look in seen], dtype=bool),
-        np.array([look.color for look in seen], dtype=np.float32).reshape(-1, 2),
+        tuple(result if isinstance(result, str) else "" for result in results),
+        np.array([each.bits for each in signatures], dtype=np.uint64),
+        np.array([each.detail > _MIN_DETAIL for each in signatures], dtype=bool),
+        np.array([each.color for each in signatures], dtype=np.float32).reshape(-1, 2),
     )
 
 
 def _key(images: FileImages) -> str:
-    """Return under what a scan is kept; "" for images that are not all there."""
+    """Return the key of a scan in the cache; "" where an image is missing."""
     try:
         return hashlib.sha256(f"{_VERSION} {images.fingerprint()}".encode()).hexdigest()[:32]
     except InputError:
         return ""
 
 
-def _kept(path: Path, count: int) -> ImageScan | None:
-    """Read a scan; None where the file is damaged, or not about these images."""
+def _read_cache(path: Path, count: int) -> ImageScan | None:
+    """Read a scan; None where the file is damaged, or of other images."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = ImageScan(tuple(stored["wrong"].tolist()), stored["bits"], stored["textured"], stored["color"])
+            found = ImageScan(tuple(stored["errors"].tolist()), stored["bits"], stored["textured"], stored["color"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return found if len(found.wrong) == len(found.bits) == count else None
+    return found if len(found.errors) == len(found.bits) == count else None
 
 
-def _keep(path: Path, found: ImageScan) -> None:
-    """Write a scan; where the cache cannot be written, it is made anew the next time."""
+def _write_cache(path: Path, found: ImageScan) -> None:
+    """Write a scan; where the cache cannot be written, the next scan is computed again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
             np.savez_compressed(
                 temporary,
-                wrong=np.array(found.wrong, dtype=str),
+                errors=np.array(found.errors, dtype=str),
                 bits=found.bits,
                 textured=found.textured,
                 color=found.color,

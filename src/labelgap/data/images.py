@@ -1,7 +1,7 @@
-"""Where pixels come from: an array in memory, or files in a folder, behind one small protocol.
+"""Sources of images: an array in memory, or files in a folder, behind one protocol.
 
-Everything above this room asks an ``ImageSource`` for row 17 and gets ``(height, width, channels)`` uint8, upright and
-in RGB, whatever the file looked like. A file that cannot be shown is an ``InputError`` that names it.
+``source[17]`` is an image as ``(height, width, channels)`` uint8, upright and in RGB, whatever the file format. A file
+that cannot be read is an ``InputError`` that names it.
 """
 
 from __future__ import annotations
@@ -15,36 +15,35 @@ from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import check_file, decode
 
-__all__ = ["ArrayImages", "FileImages", "ImageSource", "check_rows", "resize_to", "to_channels"]
+__all__ = ["ArrayImages", "FileImages", "ImageSource", "check_rows", "to_channels"]
 
 
 @runtime_checkable
 class ImageSource(Protocol):
-    """A numbered collection of pictures. Implementations can be pickled, so loader processes can have a copy."""
+    """A sequence of images. Implementations can be pickled, for the loader's worker processes."""
 
     @property
     def names(self) -> Sequence[str]:
-        """One name per picture, as the label table writes it."""
+        """One name per image, as in the label table."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
-        """Return picture ``row`` as ``(height, width, channels)``, one or three channels."""
+        """Return image ``row`` as ``(height, width, channels)``, one or three channels."""
 
     def select(self, rows: ArrayLike) -> ImageSource:
-        """Return the pictures of these rows, in this order."""
+        """Return the images of these rows, in this order."""
 
     def fingerprint(self) -> str:
-        """Return a hash that changes when a picture, or the order of the pictures, changes."""
+        """Return a hash that changes when an image, or the order of the images, changes."""
 
 
 class ArrayImages:
-    """Pictures of one size in one array.
+    """Images of one size in one array.
 
     Args:
         array: ``(N, H, W)`` or ``(N, H, W, C)`` uint8 with one or three channels. It is kept, not copied.
@@ -58,21 +57,21 @@ class ArrayImages:
 
     def __init__(self, array: NDArray[np.uint8], names: Sequence[str] | None = None) -> None:
         if array.dtype != np.uint8:
-            raise InputError(f"pictures in an array are uint8 (0…255), not {array.dtype}.")
+            raise InputError(f"images in an array are uint8 (0…255), not {array.dtype}.")
         array = array[..., None] if array.ndim == 3 else array
         if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape[1:]:
-            raise InputError(f"pictures in an array are (N, H, W) or (N, H, W, 1 or 3), not {array.shape}.")
+            raise InputError(f"images in an array are (N, H, W) or (N, H, W, 1 or 3), not {array.shape}.")
         self.names: tuple[str, ...] = tuple(map(str, range(len(array)) if names is None else names))
         if len(self.names) != len(array):
-            raise InputError(f"{len(array)} pictures were given, but {len(self.names)} names.")
+            raise InputError(f"{len(array)} images were given, but {len(self.names)} names.")
         self.array: NDArray[np.uint8] = array
 
     def __len__(self) -> int:
         return len(self.array)
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
-        picture: NDArray[np.uint8] = self.array[row]
-        return picture
+        image: NDArray[np.uint8] = self.array[row]
+        return image
 
     def __repr__(self) -> str:
         return f"ArrayImages({len(self):,} of {'×'.join(map(str, self.array.shape[1:]))})"
@@ -94,16 +93,16 @@ class ArrayImages:
 
 
 class FileImages:
-    """Picture files below one folder, read when asked for.
+    """Image files below one folder, read on access.
 
     Args:
         root: the folder.
-        names: paths relative to ``root``, or absolute ones below it; one that leads out of the folder is refused. A
-            link inside the folder is followed wherever it points: whoever keeps the folder put it there.
-        files: the same, where the files are called otherwise than the table calls them.
+        names: paths relative to ``root``, or absolute ones below it; one that leads out of the folder is an error.
+            Links inside the folder are followed.
+        files: the paths, where they differ from the names in the table.
 
-    Every picture comes as RGB: turned as its EXIF says, grey and palettes converted, transparency laid on white, 16
-    bits brought down to 8. No file is opened before it is asked for: a missing one shows then, or in ``fingerprint``.
+    Every image is RGB: oriented by its EXIF, gray and palettes converted, transparency composited on white, 16 bits
+    reduced to 8. Files are opened only when they are read: a missing one is an error then, or in ``fingerprint``.
     """
 
     def __init__(self, root: str | os.PathLike[str], names: Sequence[str], files: Sequence[str] | None = None) -> None:
@@ -125,16 +124,16 @@ class FileImages:
         return f"FileImages({len(self):,} below {self.root})"
 
     def path(self, row: int) -> Path:
-        """Return where picture ``row`` lies."""
+        """Return the path of image ``row``."""
         return self.root / self.files[row]
 
     def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
-        """Return picture ``row`` as ``(height, width, 3)``.
+        """Return image ``row`` as ``(height, width, 3)``.
 
         Args:
             row: which.
-            at_least: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much quicker for
-                photos that will be shrunk anyway.
+            min_size: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much faster for
+                photos that are resized afterwards.
         """
         return decode(self.path(row), min_size)
 
@@ -156,43 +155,17 @@ class FileImages:
         return digest.hexdigest()
 
 
-def resize_to(array: NDArray[np.uint8], size: int, channels: int = 3) -> NDArray[np.uint8]:
-    """Squash a picture to exactly ``size`` × ``size``, whatever its shape was, by Pillow's bilinear filter.
-
-    Args:
-        array: ``(H, W)``, ``(H, W, 1)`` or ``(H, W, 3)`` uint8.
-        size: the new height and width.
-        channels: 1 (grey, as Pillow's mode L weighs colours) or 3.
-
-    Returns:
-        ``(channels, size, size)`` uint8, contiguous and writable.
-
-    Example:
-        >>> resize_to(np.full((20, 10, 3), 7, np.uint8), 4, channels=1)[0, 0]
-        array([7, 7, 7, 7], dtype=uint8)
-    """
-    if size < 1:
-        raise InputError(f"pictures cannot be resized to {size} pixels.")
-    array = array[..., None] if array.ndim == 2 else array
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
-        raise InputError(f"a picture is (H, W) or (H, W, 1 or 3) of uint8, not {array.shape} of {array.dtype}.")
-    if array.shape[:2] != (size, size):
-        picture = Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2] == 1 else array))
-        array = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR)).reshape(size, size, -1)
-    return np.array(to_channels(array, channels).transpose(2, 0, 1), order="C")
-
-
 def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """Give pictures ``(…, 1 or 3)`` the number of channels asked for; the result may share memory with ``array``.
+    """Convert images ``(…, 1 or 3)`` to 1 or 3 channels; the result may share memory with ``array``.
 
-    Grey is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
+    Gray is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
 
     Example:
         >>> to_channels(np.array([[255, 0, 0]], np.uint8), 1)
         array([[76]], dtype=uint8)
     """
     if channels not in (1, 3):
-        raise InputError(f"pictures have 1 or 3 channels, not {channels}.")
+        raise InputError(f"images have 1 or 3 channels, not {channels}.")
     if array.shape[-1] == channels:
         return array
     if channels == 3:
@@ -203,7 +176,7 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
 
 def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Check row numbers, ``(n,)`` from 0 to ``count`` - 1; negative ones are refused, since they are never meant."""
+    """Return row numbers ``(n,)`` as int64; one outside of 0 to ``count`` - 1 is an error, also a negative one."""
     chosen = np.asarray(rows)
     if chosen.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -211,16 +184,14 @@ def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:
         raise InputError(f"rows are a list of whole numbers, not {chosen.dtype} of shape {chosen.shape}.")
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= count:
-        raise InputError(
-            f"row {low if low < 0 else high} does not exist: there are {count:,} pictures, counted from 0."
-        )
+        raise InputError(f"row {low if low < 0 else high} does not exist: there are {count:,} images, counted from 0.")
     return chosen.astype(np.int64)
 
 
 def _check_below(root: Path, name: str) -> None:
-    """Refuse a name that leads out of ``root``, by its text alone: nothing is looked up on the disk."""
+    """Raise an error for a name that leads out of ``root``, by its text alone: the disk is not accessed."""
     if "\0" in name or not name.strip():
-        raise InputError(f"{name!r} is not the name of a picture.")
+        raise InputError(f"{name!r} is not the name of an image.")
     if ".." not in name and ":" not in name and name[0] not in "/\\":
         return  # nothing in it could lead elsewhere
     try:
@@ -228,4 +199,4 @@ def _check_below(root: Path, name: str) -> None:
     except ValueError:  # another drive
         first = (os.pardir,)
     if first == (os.pardir,):
-        raise InputError(f"{name} leads out of the folder {root}: names of pictures are paths below it.")
+        raise InputError(f"{name} leads out of the folder {root}: names of images are paths below it.")

@@ -16,8 +16,8 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
 from labelgap.data.decoding import to_rgb
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, check_rows
-from labelgap.data.readers.features import FeatureVectors
 
 __all__ = ["InMemoryImages", "as_image_source"]
 

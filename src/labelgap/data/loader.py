@@ -1,8 +1,8 @@
-"""Pictures in batches, in exactly the order asked for.
+"""Images in batches, in a given order.
 
-A batch is ``(index, pixels)``: the row numbers as int64 ``(B,)`` and the pictures as uint8 ``(B, C, size, size)``; they
-become floats on the device, where that is cheap. What a batch holds depends on the arguments alone: not on the number
-of loader processes, not on torch's or numpy's global state, which are neither read nor moved.
+A batch is ``(index, pixels)``: the row numbers as int64 ``(B,)`` and the images as uint8 ``(B, C, size, size)``; they
+become floats on the device, where that is cheap. A batch depends on the arguments alone: not on the number of worker
+processes, nor on the global random state of torch or numpy, which is neither read nor changed.
 """
 
 from __future__ import annotations
@@ -43,47 +43,49 @@ def make_loader(
     pin_memory: bool = False,
     start_method: str | None = None,
 ) -> ImageLoader:
-    """Batch pictures in the order of ``rows``.
+    """Return the batches of images in the order of ``rows``.
 
     Args:
-        images: where the pictures are.
-        rows: row numbers, in the order wanted, repeats allowed; all in order when left out.
-        size: pictures are squashed to ``size`` × ``size``; left out where a ``transform`` is given.
-        interpolation: the filter that squashes; a ``transform`` has its own.
-        transform: what is done to pictures instead; see ``labelgap.data.transforms``.
+        images: their source.
+        rows: row numbers, in any order, with repeats or not; all rows when left out.
+        size: images are resized to ``size`` × ``size``; left out where a ``transform`` is given.
+        interpolation: the filter of the resize; a ``transform`` has its own.
+        transform: applied instead of the resize; see ``labelgap.data.transforms``.
         channels: 1 or 3.
         batch_size: the last batch may be smaller, unless ``drop_last``.
-        workers: loader processes; 0 reads in this one. More than there are processors are not started.
-        flip_seed: when given, half of the pictures are mirrored left to right, chosen by (seed, epoch, row); a
+        workers: worker processes; 0 reads in this one. There are at most as many as processors.
+        flip_seed: when given, half of the images are mirrored left to right, chosen by (seed, epoch, row); a
             ``transform`` has a seed of its own.
-        epoch: counted from 1; only what is random looks at it.
-        drop_last: leave out a last batch that is not full. For training only: val and test need every picture.
-        pin_memory: put batches into page-locked memory, for quicker copies to a GPU.
+        epoch: counted from 1; it changes only what is random.
+        drop_last: drop a last batch that is not full. For training only: val and test need every image.
+        pin_memory: put batches into page-locked memory, for faster copies to a GPU.
         start_method: "fork", "spawn" or "forkserver"; the system's default when left out.
 
     Returns:
-        Something to iterate over, as often as wanted, with a length in batches.
+        An iterable of batches, with a length in batches; it can be iterated over again.
 
     Example:
         >>> images = ArrayImages(np.arange(5 * 8 * 8, dtype=np.uint8).reshape(5, 8, 8))
-        >>> [(index.tolist(), tuple(pixels.shape)) for index, pixels in make_loader(images, [4, 0, 2], size=4, batch_size=2)]
+        >>> batches = make_loader(images, [4, 0, 2], size=4, batch_size=2)
+        >>> [(index.tolist(), tuple(pixels.shape)) for index, pixels in batches]
         [([4, 0], (2, 3, 4, 4)), ([2], (1, 3, 4, 4))]
     """
     if batch_size < 1 or workers < 0 or (size is not None and size < 1):
         raise InputError(f"batch size ({batch_size}) and size ({size}) are at least 1, workers ({workers}) at least 0.")
     if channels not in (1, 3):
-        raise InputError(f"pictures have 1 or 3 channels, not {channels}.")
+        raise InputError(f"images have 1 or 3 channels, not {channels}.")
     order = np.arange(len(images)) if rows is None else check_rows(rows, len(images))
     if drop_last:
         order = order[: len(order) // batch_size * batch_size]
-    batches = _Batches(images, order, _chosen(size, interpolation, transform, flip_seed), epoch, channels, batch_size)
+    chosen = _choose_transform(size, interpolation, transform, flip_seed)
+    batches = _Batches(images, order, chosen, epoch, channels, batch_size)
     return ImageLoader(batches, min(workers, _processors()), pin_memory, start_method)
 
 
-def _chosen(
+def _choose_transform(
     size: int | None, interpolation: Interpolation, transform: Transform | None, flip_seed: int | None
 ) -> Transform:
-    """Return what is done to pictures: the transform given, or squashing to a size."""
+    """Return the given transform, or a resize to ``size``."""
     if transform is None:
         if size is None:
             raise InputError("a loader needs a size, or a transform that has one.")
@@ -94,7 +96,7 @@ def _chosen(
 
 
 class ImageLoader:
-    """Batches to iterate over; made by ``make_loader``."""
+    """An iterable of batches; see ``make_loader``."""
 
     def __init__(self, batches: _Batches, workers: int, pin_memory: bool, start_method: str | None) -> None:
         self._batches = batches
@@ -106,7 +108,7 @@ class ImageLoader:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield ``(index, pixels)``; a picture that cannot be read raises its ``InputError`` here."""
+        """Yield ``(index, pixels)``; an image that cannot be read raises its ``InputError`` here."""
         for batch in self._source():
             if isinstance(batch, LabelGapError):
                 raise batch
@@ -121,7 +123,7 @@ class ImageLoader:
             num_workers=self._workers,
             pin_memory=self._pin_memory,
             multiprocessing_context=self._start_method if self._workers else None,
-            generator=torch.Generator(),  # its own, so that torch's global state is not moved
+            generator=torch.Generator(),  # its own, so that torch's global state does not change
         )
         with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
             warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
@@ -129,7 +131,7 @@ class ImageLoader:
 
 
 class _Batches(Dataset[Batch | LabelGapError]):
-    """Whole batches by number, so that a loader process hands over one pair of tensors instead of many."""
+    """Batches by number, so that a worker process sends one pair of tensors instead of many."""
 
     def __init__(
         self,
@@ -151,17 +153,17 @@ class _Batches(Dataset[Batch | LabelGapError]):
         return -(-len(self.order) // self.batch_size)
 
     def __getitem__(self, number: int) -> Batch | LabelGapError:
-        """Return batch ``number``, or the error as a value: raised in another process it would become a traceback."""
+        """Return batch ``number``, or the error as a value: raised in a worker it would become a traceback."""
         rows = self.order[number * self.batch_size : (number + 1) * self.batch_size]
         try:
-            pixels = self._whole(rows)
+            pixels = self._from_array(rows)
             pixels = self._one_by_one(rows) if pixels is None else pixels
         except LabelGapError as error:
             return error
         return torch.from_numpy(rows.copy()), torch.from_numpy(pixels)
 
-    def _whole(self, rows: NDArray[np.int64]) -> NDArray[np.uint8] | None:
-        """Take pictures out of an array all at once, where they have their size already; None where they do not."""
+    def _from_array(self, rows: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """Return a batch of an array of images that have the right size already; None for other images."""
         images, transform, size = self.images, self.transform, self.transform.size
         if not isinstance(images, ArrayImages) or not isinstance(transform, Resize):
             return None
@@ -174,14 +176,12 @@ class _Batches(Dataset[Batch | LabelGapError]):
         return pixels
 
     def _one_by_one(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read and transform pictures, ``(B, channels, size, size)``."""
+        """Read and transform images, ``(B, channels, size, size)``."""
         size, min_decode_size = self.transform.size, self.transform.min_decode_size
         pixels = np.empty((len(rows), self.channels, size, size), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
-            picture = (
-                self.images.read(row, min_decode_size) if isinstance(self.images, FileImages) else self.images[row]
-            )
-            made = self.transform(picture, row, self.epoch)
+            image = self.images.read(row, min_decode_size) if isinstance(self.images, FileImages) else self.images[row]
+            made = self.transform(image, row, self.epoch)
             if len(made) == self.channels:
                 pixels[place] = made
             else:

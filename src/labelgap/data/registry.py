@@ -1,10 +1,12 @@
-"""The data sets that labelgap can read, by name, and how a path is recognised.
+"""The data sets that labelgap can read, by name, and how a path is recognized.
 
-To add one: write ``data/NAME.py`` with a function from a path and options to a ``Dataset``, and enter it here.
+To add one to labelgap: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset``, and add
+it here. To add one from outside: ``register_dataset``, or an entry point of the group "labelgap.datasets".
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -14,23 +16,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.core.registry import Registry
+from labelgap.core.registry import Registry, load_plugins
 from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.coco import find_coco, load_coco2014, load_coco2017
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
-from labelgap.data.readers.features import FEATURES, is_feature_file, load_features
+from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.voc import find_voc, load_voc2007, load_voc2012
 
-__all__ = ["DatasetDescription", "dataset_names", "describe_datasets", "load", "load_from_recipe", "open_data"]
+__all__ = [
+    "DatasetDescription",
+    "dataset_names",
+    "describe_datasets",
+    "load",
+    "load_from_recipe",
+    "open_data",
+    "register_dataset",
+]
 
-_NAME = re.compile(r"[A-Za-z][\w-]*")
-_PATHS: Final = ("images", "aliases", "parents")
-"""Options that lead to files or folders."""
-_LESS_SPECIAL = ("parquet", "folder")
+ENTRY_POINTS: Final = "labelgap.datasets"
+_NAME: Final = re.compile(r"[A-Za-z][\w-]*")
+_PATH_OPTIONS: Final = ("images", "aliases", "parents")
+_GENERIC: Final = ("parquet", "folder")
+"""Formats that more special ones are often recognized as, too."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +51,24 @@ class _Reader:
     """How one kind of data is read.
 
     Attributes:
-        load: from a path (unless ``takes`` is empty) and options to a data set.
-        takes: what the path leads to, in words; empty when there is no path.
-        recognises: whether a path that exists leads to this kind of data.
+        load: from a path (unless ``path_to`` is empty) and options to a data set.
+        path_to: what the path leads to, in words; empty when there is no path.
+        recognizes: whether an existing path leads to this kind of data.
+        builtin: whether it comes with labelgap.
     """
 
     load: Callable[..., Dataset]
-    takes: str = ""
-    recognises: Callable[[Path], bool] = lambda path: False
+    path_to: str = ""
+    recognizes: Callable[[Path], bool] = lambda path: False
+    builtin: bool = True
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options, sorted."""
-        return tuple(sorted(set(inspect.signature(self.load).parameters) - {"path"}))
+    def options(self) -> tuple[str, ...] | None:
+        """The names of the options, sorted; None where ``load`` takes any (``**options``)."""
+        parameters = inspect.signature(self.load).parameters
+        if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+            return None
+        return tuple(sorted(set(parameters) - {"path"}))
 
 
 @dataclass(frozen=True)
@@ -58,68 +76,135 @@ class DatasetDescription:
     """What ``labelgap datasets`` says of one data set.
 
     Attributes:
-        name: how it is asked for.
-        takes: what its path leads to; empty when it needs none.
-        options: what else can be said.
+        name: its name.
+        path_to: what its path leads to; empty when it needs none.
+        options: names of its options.
         summary: a line about it.
     """
 
     name: str
-    takes: str
+    path_to: str
     options: tuple[str, ...]
     summary: str
 
 
-_READERS: Registry[_Reader] = Registry("data set", "`labelgap datasets` lists all.")
-_READERS.add(
-    "digits",
-    _Reader(load_digits),
-    summary="scenes of handwritten digits that come with labelgap, one label shown of each",
+_REGISTRY: Registry[_Reader] = Registry("data set", "`labelgap datasets` lists all.")
+
+
+def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() in suffixes
+
+
+def _is_voc(year: str) -> Callable[[Path], bool]:
+    return lambda path: find_voc(path, year) is not None
+
+
+def _is_coco(year: str) -> Callable[[Path], bool]:
+    return lambda path: find_coco(path, year) is not None
+
+
+_VOC, _COCO = "Everingham et al., IJCV 2010", "Lin et al., ECCV 2014"
+_BUILTIN: Final = (
+    ("digits", _Reader(load_digits), "scenes of handwritten digits, embedded in labelgap, one label shown of each", ""),
+    (
+        "csv",
+        _Reader(load_csv, "a .csv file", _has_suffix(".csv", ".tsv")),
+        "your own photos: a table of tags and a folder of images",
+        "",
+    ),
+    (
+        FEATURES,
+        _Reader(load_features, "an .npz or .parquet file with features", is_feature_file),
+        "vectors that a network computed elsewhere, and their labels; no pixels",
+        "",
+    ),
+    (
+        "parquet",
+        _Reader(load_parquet, "a .parquet file", _has_suffix(".parquet")),
+        "your own photos: as csv, in Parquet",
+        "",
+    ),
+    (
+        "voc2012",
+        _Reader(load_voc2012, "a VOC devkit", _is_voc("2012")),
+        "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes",
+        _VOC,
+    ),
+    ("voc2007", _Reader(load_voc2007, "a VOC devkit", _is_voc("2007")), "PASCAL VOC2007: 20 classes, boxes", _VOC),
+    (
+        "coco2014",
+        _Reader(load_coco2014, "a folder with COCO's annotations", _is_coco("2014")),
+        "COCO 2014 as the single-positive papers use it: 80 classes, boxes",
+        _COCO,
+    ),
+    (
+        "coco2017",
+        _Reader(load_coco2017, "a folder with COCO's annotations", _is_coco("2017")),
+        "COCO 2017: 80 classes, boxes",
+        _COCO,
+    ),
+    (
+        "folder",
+        _Reader(load_folder, "a folder with a folder of photos per tag", is_tag_folder),
+        "your own photos: sorted into a folder per tag, below train, val and test or not",
+        "",
+    ),
 )
-_READERS.add(
-    "csv",
-    _Reader(load_csv, "a .csv file", lambda path: path.is_file() and path.suffix.lower() in (".csv", ".tsv")),
-    summary="your own photos: a table of tags and a folder of images",
-)
-_READERS.add(
-    FEATURES,
-    _Reader(load_features, "an .npz or .parquet file with features", is_feature_file),
-    summary="vectors that a network computed elsewhere, and their labels; no pixels",
-)
-_READERS.add(
-    "parquet",
-    _Reader(load_parquet, "a .parquet file", lambda path: path.is_file() and path.suffix.lower() == ".parquet"),
-    summary="your own photos: as csv, in Parquet",
-)
-_READERS.add(
-    "voc2012",
-    _Reader(load_voc2012, "a VOC devkit", lambda path: find_voc(path, "2012") is not None),
-    summary="PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes",
-    reference="Everingham et al., IJCV 2010",
-)
-_READERS.add(
-    "voc2007",
-    _Reader(load_voc2007, "a VOC devkit", lambda path: find_voc(path, "2007") is not None),
-    summary="PASCAL VOC2007: 20 classes, boxes",
-    reference="Everingham et al., IJCV 2010",
-)
-_READERS.add(
-    "coco2014",
-    _Reader(load_coco2014, "a folder with COCO's annotations", lambda path: find_coco(path, "2014") is not None),
-    summary="COCO 2014 as the single-positive papers use it: 80 classes, boxes",
-    reference="Lin et al., ECCV 2014",
-)
-_READERS.add(
-    "coco2017",
-    _Reader(load_coco2017, "a folder with COCO's annotations", lambda path: find_coco(path, "2017") is not None),
-    summary="COCO 2017: 80 classes, boxes",
-    reference="Lin et al., ECCV 2014",
-)
-_READERS.add(
-    "folder",
-    _Reader(load_folder, "a folder with a folder of photos per tag", is_tag_folder),
-    summary="your own photos: sorted into a folder per tag, below train, val and test or not",
-)
+for _name, _reader, _summary, _reference in _BUILTIN:
+    _REGISTRY.add(_name, _reader, summary=_summary, reference=_reference)
+
+
+def register_dataset(
+    name: str,
+    load: Callable[..., Dataset],
+    *,
+    path_to: str = "",
+    recognizes: Callable[[Path], bool] | None = None,
+    summary: str = "",
+    reference: str = "",
+) -> Callable[..., Dataset]:
+    """Add a data set: ``load(name)`` and the commands know it then.
+
+    An installed package does the same with an entry point of the group "labelgap.datasets" that leads to the function.
+
+    Args:
+        name: a name that is not taken.
+        load: returns the ``Dataset``. Its parameter ``path``, if it has one, is the path of ``name=path``; all others
+            are options.
+        path_to: what the path leads to, in words.
+        recognizes: whether an existing path leads to such data, so that the path alone is enough.
+        summary: a line about it; the first line of the docstring of ``load`` when left out.
+        reference: the paper.
+
+    Returns:
+        ``load``, so that it can be called as before.
+
+    Example:
+        >>> def small_digits(seed: int = 0) -> Dataset:
+        ...     return load("digits", train=20, val=5, test=5, seed=seed)
+        >>> register_dataset("small-digits", small_digits)  # doctest: +SKIP
+        >>> load("small-digits", seed=3)  # doctest: +SKIP
+        Dataset(digits: 20 train, 5 val, 5 test; 10 classes)
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{name!r} is not a name of a data set: letters, digits, '_' and '-', a letter first.")
+    reader = _reader_of(load, path_to, recognizes)
+    _REGISTRY.add(name, reader, summary=summary or _first_line(load), reference=reference)
+    return load
+
+
+@functools.cache
+def _load_plugins() -> None:
+    """Register the data sets of installed packages, once per process."""
+    for name, load in load_plugins(ENTRY_POINTS):
+        if name not in _REGISTRY:
+            register_dataset(name, load)
+
+
+def _readers() -> Registry[_Reader]:
+    """Return all readers, with those of installed packages."""
+    _load_plugins()
+    return _REGISTRY
 
 
 def dataset_names() -> list[str]:
@@ -129,12 +214,15 @@ def dataset_names() -> list[str]:
         >>> dataset_names()
         ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017', 'folder']
     """
-    return _READERS.names()
+    return _readers().names()
 
 
 def describe_datasets() -> list[DatasetDescription]:
     """Return a row about every data set."""
-    return [DatasetDescription(entry.name, entry.value.takes, entry.value.options, entry.summary) for entry in _READERS]
+    return [
+        DatasetDescription(entry.name, entry.value.path_to, entry.value.options or (), entry.summary)
+        for entry in _readers()
+    ]
 
 
 def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
@@ -150,76 +238,63 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
         >>> load("digits", train=20, val=5, test=5).classes
         ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
     """
-    reader = _READERS.get(name).value
+    reader = _readers().get(name).value
+    known = reader.options
     for option in options:
-        if option not in reader.options:
-            raise UnknownNameError(f"{name} option", option, reader.options)
-    if not reader.takes:
+        if known is not None and option not in known:
+            raise UnknownNameError(f"{name} option", option, known)
+    if not reader.path_to:
         if path is not None:
-            raise InputError(f"{name} comes with labelgap and takes no path; {os.fspath(path)!r} was given.")
-        return _with_recipe(reader.load(**options), name, None, options)
+            raise InputError(f"{name} takes no path; {os.fspath(path)!r} was given.")
+        return _with_recipe(reader.load(**options), name, reader, None, options)
     if path is None:
-        raise InputError(f"{name} needs a path, to {reader.takes}: {name}=PATH.")
-    return _with_recipe(reader.load(path, **options), name, path, options)
+        raise InputError(f"{name} needs a path, to {reader.path_to}: {name}=PATH.")
+    return _with_recipe(reader.load(path, **options), name, reader, path, options)
 
 
 def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
-    """Make a data set again from its ``recipe``, as a run keeps it: load it, then hide or show labels as was done."""
+    """Load a data set again from its ``recipe``, as a run stores it, and hide or show labels as was done before.
+
+    A data set of ``register_dataset`` has to be registered in this process: labelgap does not import code because a run
+    folder names it.
+    """
     if not recipe:
         raise InputError("these data were made by hand, not loaded by name: they cannot be opened again from a run.")
-    data = load(recipe["name"], recipe["path"], **recipe["options"])
+    name = recipe["name"]
+    if name not in _readers() and recipe.get("loader"):
+        raise InputError(
+            f"the data set '{name}' is not registered here; {recipe['loader']} loaded it. Install the package that has "
+            f"it, or call labelgap.register_dataset({name!r}, …) first."
+        )
+    data = load(name, recipe["path"], **recipe["options"])
     for step in recipe["steps"]:
         for action, arguments in step.items():
             data = getattr(data, action)(**arguments)
     return data
 
 
-def _with_recipe(data: Dataset, name: str, path: str | os.PathLike[str] | None, options: dict[str, Any]) -> Dataset:
-    """Note how data were loaded, with whole paths: a run is opened from other folders than it was trained in."""
-    plain = {key: _plain(_whole(value) if key in _PATHS else value) for key, value in options.items()}
-    recipe: dict[str, Any] = {
-        "name": name,
-        "path": None if path is None else _whole(path),
-        "options": plain,
-        "steps": [],
-    }
-    return replace(data, recipe=recipe)
-
-
-def _whole(path: str | os.PathLike[str]) -> str:
-    return os.fspath(Path(os.path.normpath(Path(path).expanduser().absolute())))
-
-
-def _plain(value: Any) -> Any:
-    """Return an option as JSON can hold it, so that it comes back from a run's folder as it was."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
 def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     """Load what a person wrote for DATA: a path, ``name=path``, or the name of data that needs no path.
 
     Args:
-        text: a path that exists is recognised by what it leads to. A name beats a path: ``./digits`` is the path.
+        text: an existing path is recognized by what it leads to. A name beats a path: ``./digits`` is the path.
         **options: of that data set; None means not given.
     """
     text = os.fspath(text)
     refuse_url(text.partition("=")[2] if _NAME.fullmatch(text.partition("=")[0]) else text)
     given = {name: value for name, value in options.items() if value is not None}
-    if text in _READERS and not (_READERS.get(text).value.takes and Path(text).exists()):
+    if text in _readers() and not (_readers().get(text).value.path_to and Path(text).exists()):
         return load(text, **given)
     path = Path(text).expanduser()
     if path.exists():
-        name, also = _recognised(path)
+        name, others = _recognize(path)
         data = load(name, path, **given)
-        return replace(data, rules=(_said(name, also, text), *data.rules))
+        recognized = FormatRecognized(name, _readers().get(name).value.path_to, text, others)
+        return replace(data, findings=(recognized, *data.findings))
     name, equals, place = text.partition("=")
     if equals and _NAME.fullmatch(name):
         path = Path(place).expanduser()
-        if name in _READERS and place and not path.exists():
+        if name in _readers() and place and not path.exists():
             raise InputError(f"{path} does not exist.")
         return load(name, path if place else None, **given)
     if _NAME.fullmatch(text):
@@ -228,12 +303,12 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     raise InputError(f"{path} does not exist.")
 
 
-def _recognised(path: Path) -> tuple[str, tuple[str, ...]]:
+def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return the name of the data that a path leads to, and what else it could be read as."""
-    names = [entry.name for entry in _READERS if entry.value.recognises(path)]
+    names = [entry.name for entry in _readers() if entry.value.recognizes(path)]
     if names:
-        return names[0], tuple(name for name in names[1:] if name not in _LESS_SPECIAL)
-    known = "; ".join(f"{entry.value.takes} ({entry.name})" for entry in _READERS if entry.value.takes)
+        return names[0], tuple(name for name in names[1:] if name not in _GENERIC)
+    known = "; ".join(f"{entry.value.path_to} ({entry.name})" for entry in _readers() if entry.value.path_to)
     if path.is_dir():
         what = "is a folder"
         inside = next((child for child in sorted(path.iterdir()) if child.suffix.lower() == ".csv"), None)
@@ -241,10 +316,52 @@ def _recognised(path: Path) -> tuple[str, tuple[str, ...]]:
     else:
         what = f"is a '{path.suffix}' file" if path.suffix else "has no suffix"
         hint = f" If it is one all the same, say so: csv={path}"
-    raise InputError(f"{path} {what}, which labelgap does not recognise. It recognises: {known}.{hint}")
+    raise InputError(f"{path} {what}, which labelgap does not recognize. It recognizes: {known}.{hint}")
 
 
-def _said(name: str, also: tuple[str, ...], text: str) -> str:
-    """Say as what a path was recognised, and what else it could have been."""
-    other = "".join(f"; {each} is there too: {each}={text}" for each in also)
-    return f"recognised as {name}: {_READERS.get(name).value.takes}{other}"
+def _reader_of(
+    load: Callable[..., Dataset], path_to: str = "", recognizes: Callable[[Path], bool] | None = None
+) -> _Reader:
+    """Return the reader of a function from outside."""
+    if "path" in inspect.signature(load).parameters:
+        path_to = path_to or "its data"
+    elif path_to or recognizes:
+        raise InputError(f"{_qualified_name(load)} has no parameter 'path', so nothing can lead to it.")
+    return _Reader(load, path_to, recognizes or (lambda path: False), builtin=False)
+
+
+def _qualified_name(load: Callable[..., Dataset]) -> str:
+    return f"{load.__module__}:{getattr(load, '__qualname__', type(load).__name__)}"
+
+
+def _first_line(load: Callable[..., Dataset]) -> str:
+    return (inspect.getdoc(load) or "").partition("\n")[0].rstrip(".")
+
+
+def _with_recipe(
+    data: Dataset, name: str, reader: _Reader, path: str | os.PathLike[str] | None, options: Mapping[str, Any]
+) -> Dataset:
+    """Store how data was loaded, with absolute paths: a run is opened from other folders than it was trained in."""
+    plain = {key: _to_json(_absolute(value) if key in _PATH_OPTIONS else value) for key, value in options.items()}
+    recipe: dict[str, Any] = {
+        "name": name,
+        "path": None if path is None else _absolute(path),
+        "options": plain,
+        "steps": [],
+    }
+    if not reader.builtin:
+        recipe["loader"] = _qualified_name(reader.load)
+    return replace(data, recipe=recipe)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return os.fspath(Path(os.path.normpath(Path(path).expanduser().absolute())))
+
+
+def _to_json(value: Any) -> Any:
+    """Return an option as JSON can hold it, so that it comes back from a run's folder as it was."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(each) for key, each in value.items()}
+    return [_to_json(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -1,20 +1,30 @@
-"""Which rows are train, val and test: as the file says, or by our own division, with no image on two sides.
+"""Which rows are train, val and test: as the file says, or by a split of our own, with no image in two splits.
 
-An image is on two sides when a copy of it is in another split, or another image of its group. Where labelgap divides,
-all of them go to one side. Where the file itself does, it is a problem to be told, unless leaks are allowed.
+An image is in two splits when a copy of it, or another image of its group, is in another split. Where labelgap makes
+the split, all of them go to one. Where the file has a split, they are reported as problems, unless leaks are allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.findings import Finding
 from labelgap.data.dataset import Dataset
 from labelgap.data.duplicates import DuplicatePairs, cluster_ids
+from labelgap.data.findings import (
+    AutoSplit,
+    DuplicatesFound,
+    FileSplit,
+    GroupsKeptTogether,
+    LeaksAllowed,
+    NoTestSplit,
+    ValidationHeldOut,
+)
 from labelgap.data.stratification import split_sizes, stratified_split
 from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import SPLITS
@@ -22,27 +32,25 @@ from labelgap.labels.io.table_file import SPLITS
 __all__ = ["SplitInputs", "assign_splits", "is_auto_split"]
 
 Rows = dict[str, NDArray[np.int64]]
-NOT_GIVEN = "no split given"
-"""How the rule begins that says that labelgap has divided the data."""
 
 
 @dataclass(frozen=True, eq=False)
 class SplitInputs:
-    """What is known of the rows that are to be divided.
+    """What is known of the rows that are to be split.
 
     Attributes:
-        where: the file or folder, for messages.
+        path: the file or folder, for messages.
         table: labels.
-        splits: the split of every row, or None when none is given.
-        groups: the group of every row ("" for none), or None when none is given.
+        splits: the split of every row, or None when the file has none.
+        groups: the group of every row ("" for none), or None when the file has none.
         pairs: rows that are copies of one another.
-        lines: where every row stands in the file.
+        lines: the line of every row in the file.
         unit: what ``lines`` counts; "" when there is nothing to count.
-        seed: of our own division.
-        allow_leaks: whether an image may be on two sides.
+        seed: of a split of our own.
+        allow_leaks: whether an image may be in two splits.
     """
 
-    where: object
+    path: object
     table: LabelTable
     splits: Sequence[str] | None
     groups: Sequence[str] | None
@@ -54,122 +62,106 @@ class SplitInputs:
 
 
 def is_auto_split(data: Dataset) -> bool:
-    """Return whether labelgap has divided the data, which came without splits of their own."""
-    return any(rule.startswith(NOT_GIVEN) for rule in data.rules)
+    """Return whether labelgap made the split, because the data has none of its own."""
+    return any(isinstance(finding, AutoSplit) for finding in data.findings)
 
 
-def assign_splits(division: SplitInputs) -> tuple[Rows, list[str]]:
-    """Return the rows of every split, and in words where they come from."""
-    together = _together(division)
-    table, seed = division.table, division.seed
-    if division.splits is None:
-        kept = None if division.allow_leaks else together
-        parts = stratified_split(table, split_sizes(len(table), 1, 1), seed, kept)
+def assign_splits(inputs: SplitInputs) -> tuple[Rows, list[Finding]]:
+    """Return the rows of every split, and where the split comes from."""
+    clusters = cluster_ids(inputs.pairs + _group_pairs(inputs), len(inputs.table))
+    if inputs.splits is None:
+        groups = None if inputs.allow_leaks else clusters
+        parts = stratified_split(inputs.table, split_sizes(len(inputs.table), 1, 1), inputs.seed, groups)
         rows = dict(zip(SPLITS, parts, strict=True))
-        rule = f"{NOT_GIVEN}: 80/10/10, stratified by known positives, seed {seed}: {_sizes(rows)}"
-        return rows, [rule, *_kept_together(division, rows)]
-    given = np.array(division.splits)
+        return rows, [AutoSplit(_sizes(rows), inputs.seed), *_kept_together(inputs, rows)]
+    given = np.array(inputs.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
+    findings: list[Finding] = [FileSplit(_sizes(rows))]
     if not len(rows["train"]):
+        counts = ", ".join(f"{count:,} {name}" for name, count in _sizes(rows).items())
         raise InputError(
-            f"{division.where}: no row has 'train' under split ({_sizes(rows)}), so there is nothing to learn from."
+            f"{inputs.path}: no row has 'train' under split ({counts}), so there is nothing to learn from."
         )
-    rules = [f"split as the file says: {_sizes(rows)}", *_leaks(division, given)]
+    findings += _leaks(inputs, given)
     if not len(rows["val"]) and len(rows["train"]) > 1:
-        everything = rows["train"]
-        kept = None if division.allow_leaks else together[everything]
-        parts = stratified_split(table.select(everything), split_sizes(len(everything), 1), seed, kept)
-        rows = {**rows, "train": everything[parts[0]], "val": everything[parts[1]]}
-        rules.append(
-            f"no val rows: {len(parts[1]):,} of the {len(everything):,} train images (10 %) are held out as val, "
-            f"stratified by known positives, seed {seed}"
-        )
+        train = rows["train"]
+        groups = None if inputs.allow_leaks else clusters[train]
+        parts = stratified_split(inputs.table.select(train), split_sizes(len(train), 1), inputs.seed, groups)
+        rows = {**rows, "train": train[parts[0]], "val": train[parts[1]]}
+        findings.append(ValidationHeldOut(len(parts[1]), len(train), inputs.seed))
     if not len(rows["test"]):
-        rules.append("no test rows: nothing is measured on images that took no part")
-    return rows, rules
+        findings.append(NoTestSplit())
+    return rows, findings
 
 
-def _together(division: SplitInputs) -> NDArray[np.int64]:
-    """Return a number per row, the same for all that copies or a group connect."""
-    return cluster_ids(division.pairs + _group_pairs(division), len(division.table))
-
-
-def _group_pairs(division: SplitInputs) -> DuplicatePairs:
+def _group_pairs(inputs: SplitInputs) -> DuplicatePairs:
     """Pair every row with the first of its group."""
     first: dict[str, int] = {}
     found = [
-        (first.setdefault(group, row), row)
-        for row, group in enumerate(division.groups or ())
-        if group and group.strip()
+        (first.setdefault(group, row), row) for row, group in enumerate(inputs.groups or ()) if group and group.strip()
     ]
     ends = np.array(found, dtype=np.int64).reshape(-1, 2)
     ends = ends[ends[:, 0] != ends[:, 1]]
     return DuplicatePairs(ends[:, 0], ends[:, 1], np.zeros(len(ends), dtype=bool))
 
 
-def _kept_together(division: SplitInputs, rows: Rows) -> list[str]:
-    """Say what was kept on one side, or was not."""
-    said = []
-    if division.groups is not None and not division.allow_leaks:
-        count = len({group for group in division.groups if group.strip()})
-        said.append(f"the images of each of {count:,} groups are in one split")
-    if not len(division.pairs):
-        return said
-    if not division.allow_leaks:
-        return [*said, f"{_copies(division)}: kept on one side"]
-    split_of = np.empty(len(division.table), dtype=object)
-    for name, members in rows.items():
-        split_of[members] = name
-    apart = int((split_of[division.pairs.first] != split_of[division.pairs.second]).sum())
-    return [*said, f"{_copies(division)}: {apart:,} of them in two splits, as allowed"]
+def _kept_together(inputs: SplitInputs, rows: Rows) -> list[Finding]:
+    """Return what our own split keeps in one split, or does not."""
+    findings: list[Finding] = []
+    if inputs.groups is not None and not inputs.allow_leaks:
+        findings.append(GroupsKeptTogether(len({group for group in inputs.groups if group.strip()})))
+    if not len(inputs.pairs):
+        return findings
+    count = len(inputs.table)
+    exact = count - len(np.unique(cluster_ids(inputs.pairs.exact_only(), count)))
+    near = count - len(np.unique(cluster_ids(inputs.pairs, count))) - exact
+    apart = None
+    if inputs.allow_leaks:
+        split_of = np.empty(count, dtype=object)
+        for name, members in rows.items():
+            split_of[members] = name
+        apart = int((split_of[inputs.pairs.first] != split_of[inputs.pairs.second]).sum())
+    return [*findings, DuplicatesFound(exact, near, apart)]
 
 
-def _copies(division: SplitInputs) -> str:
-    """Count the images that are there once more: by their bytes, and by their looks."""
-    count = len(division.table)
-    same = count - len(np.unique(cluster_ids(division.pairs.exact_only(), count)))
-    alike = count - len(np.unique(cluster_ids(division.pairs, count))) - same
-    parts = [f"{number:,} {what}" for number, what in ((same, "exact"), (alike, "near")) if number]
-    return f"{' and '.join(parts)} duplicate{'s' if same + alike > 1 else ''}"
-
-
-def _leaks(division: SplitInputs, given: NDArray[np.str_]) -> list[str]:
-    """Tell the images of one split that are in another as well: as problems, or as a rule where they are allowed."""
-    count, pairs = len(division.table), division.pairs
-    kinds = {
+def _leaks(inputs: SplitInputs, given: NDArray[np.str_]) -> list[Finding]:
+    """Find the images of one split that are in another as well: an error, or a finding where leaks are allowed."""
+    count, pairs = len(inputs.table), inputs.pairs
+    relations = {
         "is the same file as": pairs.exact_only(),
         "looks like": pairs,
-        "is of one group with": _group_pairs(division),
+        "is of one group with": _group_pairs(inputs),
     }
-    told: dict[int, str] = {}
-    for what, connected in kinds.items():
-        for row, other in _apart(cluster_ids(connected, count), given):
-            told.setdefault(row, f"{_named(division, row)} {what} {_named(division, other, place=True)}")
-    if not told:
+    messages: dict[int, str] = {}
+    for relation, connected in relations.items():
+        for row, other in _leaked_rows(cluster_ids(connected, count), given):
+            message = f"{_describe_row(inputs, row)} {relation} {_describe_row(inputs, other, line=True)}"
+            messages.setdefault(row, message)
+    if not messages:
         return []
-    if division.allow_leaks:
-        return [f"{len(told):,} images of one split are in another as well, as allowed"]
-    problems = [Problem(int(division.lines[row]), message) for row, message in told.items()]
+    if inputs.allow_leaks:
+        return [LeaksAllowed(len(messages))]
+    problems = [Problem(int(inputs.lines[row]), message) for row, message in messages.items()]
     outcome = "nothing was trained: images of one split are in another (--allow-leaks uses them all the same)"
-    raise ProblemsError(division.where, problems, outcome, unit=division.unit)
+    raise ProblemsError(inputs.path, problems, outcome, unit=inputs.unit)
 
 
-def _apart(together: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:
+def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:
     """Return every row that is not in the first split of its cluster, with the first row that is."""
     order = np.array([SPLITS.index(name) for name in given])
     first: dict[int, int] = {}
     for row in np.lexsort((np.arange(len(order)), order)).tolist():
-        first.setdefault(int(together[row]), row)
-    leaders = np.array([first[int(number)] for number in together], dtype=np.int64)
+        first.setdefault(int(clusters[row]), row)
+    leaders = np.array([first[int(number)] for number in clusters], dtype=np.int64)
     return [(int(row), int(leaders[row])) for row in np.flatnonzero(order > order[leaders])]
 
 
-def _named(division: SplitInputs, row: int, *, place: bool = False) -> str:
-    """Name an image with its split, and where it stands."""
-    assert division.splits is not None
-    line = f", {division.unit} {division.lines[row]}" if place and division.unit else ""
-    return f"{division.table.images[row]} ({division.splits[row]}{line})"
+def _describe_row(inputs: SplitInputs, row: int, *, line: bool = False) -> str:
+    """Return the name of an image with its split, and its line if asked for."""
+    assert inputs.splits is not None
+    place = f", {inputs.unit} {inputs.lines[row]}" if line and inputs.unit else ""
+    return f"{inputs.table.images[row]} ({inputs.splits[row]}{place})"
 
 
-def _sizes(rows: Rows) -> str:
-    return ", ".join(f"{len(rows[name]):,} {name}" for name in SPLITS)
+def _sizes(rows: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
+    return {name: len(rows[name]) for name in SPLITS}

@@ -1,10 +1,9 @@
-"""How a table without splits is divided: by size, and alike in every class.
+"""A stratified split of a multi-label table.
 
-Rare classes come first, as long as there is a choice (iterative stratification: Sechidis, Tsoumakas and Vlahavas,
-"On the stratification of multi-label data", ECML PKDD 2011), with three rules of our own: the sizes are met exactly, a
+Rare classes are placed first, while there is a choice (iterative stratification: Sechidis, Tsoumakas and Vlahavas,
+"On the stratification of multi-label data", ECML PKDD 2011), with three changes: the sizes are met exactly, a
 class that is known to be present anywhere is present in the first split, and an image is placed with regard to all of
-its classes, not only the rarest, so that frequent ones are shared out well too. Images that have to stay together are
-placed as one.
+its classes, not only the rarest, so that frequent ones are well distributed too. Images of one group are placed as one.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ __all__ = ["split_sizes", "stratified_split"]
 
 
 def split_sizes(count: int, *tenths: int) -> tuple[int, ...]:
-    """Return how many of ``count`` rows the first split keeps and how many each other gets, so many tenths each.
+    """Return the size of the first split, and of each other one, which gets so many tenths of ``count`` rows.
 
-    Tenths are rounded; each split gets at least one row as long as the first keeps one.
+    Tenths are rounded; each split has at least one row as long as the first has one.
 
     Example:
         >>> split_sizes(100, 1, 1)
@@ -43,7 +42,7 @@ def split_sizes(count: int, *tenths: int) -> tuple[int, ...]:
 def stratified_split(
     table: LabelTable, sizes: Sequence[int], seed: int = 0, groups: ArrayLike | None = None
 ) -> tuple[NDArray[np.int64], ...]:
-    r"""Divide the rows of a table so that each split gets its share of every class's known positives.
+    r"""Split the rows of a table so that each split gets its share of every class's known positives.
 
     First every class, from the rarest on, gets one positive into the first split. Then the class with the fewest
     positives left to place is taken again and again, and each of its images goes to the split s with room that
@@ -59,8 +58,8 @@ def stratified_split(
 
     Args:
         table: N labels.
-        sizes: rows of each split, N together; the first is the one to learn from.
-        seed: of the order among equals.
+        sizes: rows of each split, N in all; the first is the one to learn from.
+        seed: of the order among ties.
         groups: ``(N,)`` whole numbers, the same for images that have to stay together; each alone when not given.
 
     Returns:
@@ -77,18 +76,18 @@ def stratified_split(
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):
         raise InputError(f"groups of shape {unit.shape} for {len(table)} rows: give one number for every row.")
-    placing = _Placing(table, unit, sizes, seed)
-    for column in np.argsort(placing.waiting, kind="stable").tolist():
-        placing.seed_class(column)
-    while (column := placing.rarest()) is not None:
-        for each in placing.waiting_units(column):
-            placing.put(each, placing.neediest(each))
-    placing.fill()
-    return tuple(np.flatnonzero(placing.split_of[unit] == split) for split in range(len(sizes)))
+    assignment = _Assignment(table, unit, sizes, seed)
+    for column in np.argsort(assignment.waiting, kind="stable").tolist():
+        assignment.seed_class(column)
+    while (column := assignment.rarest()) is not None:
+        for each in assignment.waiting_units(column):
+            assignment.put(each, assignment.neediest(each))
+    assignment.fill()
+    return tuple(np.flatnonzero(assignment.split_of[unit] == split) for split in range(len(sizes)))
 
 
-class _Placing:
-    """Which unit (an image, or a group) went where so far, how much room is left, and what each split still misses."""
+class _Assignment:
+    """The split of every unit (an image, or a group) so far, the room left, and the positives each split lacks."""
 
     unplaced = 255
 

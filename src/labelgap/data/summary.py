@@ -1,7 +1,7 @@
-"""What was understood of a data set: how many labels of each state, what looks wrong, what these labels allow.
+"""The summary of a data set: how many labels of each state, what looks wrong, what these labels allow.
 
-Nothing here is guessed: a class can be measured on a split only where at least one known present and one known absent
-label of it are there (the rule of ``labelgap.metrics``), and what the labels do not support is said, with the way out.
+A class can be measured on a split only where it has a known present and a known absent label (as in
+``labelgap.metrics``). What the labels do not support is listed, with the remedy.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from labelgap.data.capabilities import count_noun, describe_capabilities, measurable_classes, plural
+from labelgap.core.findings import Finding
+from labelgap.core.text import plural
+from labelgap.data.capabilities import describe_capabilities, measurable_classes
 from labelgap.data.dataset import Dataset, Split
-from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.data.label_warnings import LabelWarning, label_warnings
+from labelgap.labels import PRESENT, LabelTable
 
-__all__ = ["ClassSummary", "DatasetSummary", "Finding", "RARE_BELOW", "SplitSummary", "summarize"]
+__all__ = ["ClassSummary", "DatasetSummary", "SplitSummary", "summarize"]
 
-RARE_BELOW: Final = 10
-"""A class with fewer known positives is called rare: little can be learned of it."""
-
-_OWN: Final = ("csv", "parquet", "folder")
-"""Data that people bring themselves: they have photos and tags, where researchers have images and classes."""
+_USER_FORMATS: Final = ("csv", "parquet", "folder")
+"""Formats of people's own data: they speak of photos and tags, researchers of images and classes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class SplitSummary:
 
     Attributes:
         images: how many.
-        present: known to be there.
-        absent: known not to be there.
-        unknown: nobody said.
+        present: labels known to be present.
+        absent: labels known to be absent.
+        unknown: labels that are not known.
         measurable: classes with a known present and a known absent, so that accuracy can be measured.
     """
 
@@ -53,7 +53,7 @@ class ClassSummary:
         name: of the class.
         present: images known to have it.
         absent: images known not to have it.
-        unknown: images of which nobody said.
+        unknown: images for which it is not known.
         present_in_train: images to learn it from.
         measurable: the splits among val and test on which its accuracy can be measured.
     """
@@ -64,21 +64,6 @@ class ClassSummary:
     unknown: int
     present_in_train: int
     measurable: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that looks wrong.
-
-    Attributes:
-        kind: a word for machines.
-        text: a sentence for people.
-        names: the classes it is about, if it is about classes.
-    """
-
-    kind: str
-    text: str
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +79,11 @@ class DatasetSummary:
         classes: labels of each class, in the order of the columns.
         present_per_image: how many classes are known to be in an image, on average.
         most_present: how many in the image that has the most.
-        rules: in words, how labels and splits were read.
-        findings: what looks wrong.
+        findings: how labels and splits were read.
+        warnings: what looks wrong.
         can: what these labels allow.
         cannot: what they do not, and why.
-        next: the command to go on with; empty where there is nothing to learn from.
+        next: the command that trains on the data; empty where there is nothing to learn from.
     """
 
     name: str
@@ -109,15 +94,15 @@ class DatasetSummary:
     classes: tuple[ClassSummary, ...]
     present_per_image: float
     most_present: int
-    rules: tuple[str, ...]
     findings: tuple[Finding, ...]
+    warnings: tuple[LabelWarning, ...]
     can: tuple[str, ...]
     cannot: tuple[str, ...]
     next: str
 
     @property
     def class_words(self) -> str:
-        """More than one tag or class."""
+        """The plural of ``class_word``."""
         return plural(self.class_word)
 
     def rarest(self, count: int = 3) -> list[ClassSummary]:
@@ -127,16 +112,16 @@ class DatasetSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values, ready for ``json.dumps``."""
-        return {"format": 1, **asdict(self)}
+        findings = {key: [each.to_json() for each in getattr(self, key)] for key in ("findings", "warnings")}
+        return {"format": 1, **asdict(self), **findings}
 
 
 def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
-    """Count, and say what the numbers allow.
+    """Count labels, and derive what the counts allow.
 
     Args:
-        data: as it was loaded. Counts are of the observed labels; what can be measured goes by the truth, where a
-            data set has one.
-        typed: what the person wrote for DATA, options included, to go into the next command; the path when not given.
+        data: counts are of the observed labels; what can be measured follows from the truth, where there is one.
+        typed: DATA as it was typed, with its options, for the next command; the path when not given.
 
     Example:
         >>> from labelgap.data import load
@@ -144,7 +129,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         >>> summary.splits["train"].present, summary.splits["train"].unknown, summary.next
         (100, 900, 'labelgap train digits --out runs/first')
     """
-    own = data.recipe.get("name") in _OWN
+    own = data.recipe.get("name") in _USER_FORMATS
     words = ("photo", "tag") if own else ("image", "class")
     tables = [split.labels for split in data.splits]
     classes = _classes(data)
@@ -161,8 +146,8 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         classes=classes,
         present_per_image=float(per_image.mean()) if len(per_image) else 0.0,
         most_present=int(per_image.max(initial=0)),
-        rules=data.rules,
-        findings=tuple(_findings(data, whole, classes, words)),
+        findings=data.findings,
+        warnings=tuple(label_warnings(data, *words)),
         can=can,
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
@@ -202,42 +187,8 @@ def _present_per_row(table: LabelTable) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
 
 
-def _findings(
-    data: Dataset, whole: SplitSummary, classes: tuple[ClassSummary, ...], words: tuple[str, str]
-) -> list[Finding]:
-    image, tag = words
-    found = []
-    never = tuple(row.name for row in classes if not row.present)
-    if never:
-        found.append(Finding("never_present", f"{count_noun(len(never), tag)} never known to be present", never))
-    few = tuple(row.name for row in classes if 0 < row.present < RARE_BELOW)
-    if few:
-        found.append(
-            Finding("few_present", f"{count_noun(len(few), tag)} with fewer than {RARE_BELOW} known positives", few)
-        )
-    unseen = tuple(row.name for row in classes if row.present and not row.present_in_train)
-    if unseen:
-        found.append(
-            Finding("not_in_train", f"{count_noun(len(unseen), tag)} present in val or test but never in train", unseen)
-        )
-    bare = sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits)
-    if bare:
-        found.append(Finding("no_label", f"{count_noun(bare, image)} with no label at all"))
-    if not whole.unknown:
-        hint = "; if 0 only means 'not tagged', add --zeros unknown" if _has_zeros(data) else ""
-        found.append(Finding("all_known", f"every label is known, nothing is missing here{hint}"))
-    return found
-
-
-def _has_zeros(data: Dataset) -> bool:
-    """Whether the data are a table in which a 0 may have been written for want of a better word."""
-    options = data.recipe.get("options", {})
-    absent = any((split.labels.values == ABSENT).any() for split in data.splits)
-    return data.recipe.get("name") in ("csv", "parquet") and absent and "unlisted" not in options
-
-
 def _command(data: Dataset, typed: str | None) -> str:
-    """Return what trains on these data: a command as a person would type it, or the call for data made by hand."""
+    """Return what trains on these data: a command, or the call for data made by hand."""
     recipe = data.recipe
     if not recipe and typed is None:
         return "labelgap.fit(data, out='runs/first')"

@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, write_json
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.registry import load_from_recipe
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES

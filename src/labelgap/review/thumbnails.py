@@ -24,9 +24,9 @@ from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
 from labelgap.data.decoding import check_file, decode
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import FileImages
 from labelgap.data.loader import make_loader
-from labelgap.data.readers.features import FEATURES
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 

@@ -21,7 +21,7 @@ from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.sampling import draw_unknown
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.selection import Selection, choose_selection

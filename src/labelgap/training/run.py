@@ -17,9 +17,9 @@ from scipy.special import expit
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
 from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
-from labelgap.data.readers.features import FEATURES
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.decoding import decode
@@ -15,11 +16,11 @@ from labelgap.data.readers.csv import load_csv
 
 
 def album(folder: Path, good: int, bad: int) -> Path:
-    """A table of images of which the last are no pictures."""
+    """A table of images of which the last are no images."""
     for number in range(good):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"good{number}.png")
     for number in range(bad):
-        (folder / f"bad{number:02d}.jpg").write_text(f"no picture {number}")
+        (folder / f"bad{number:02d}.jpg").write_text(f"no image {number}")
     names = [*(f"good{number}.png" for number in range(good)), *(f"bad{number:02d}.jpg" for number in range(bad))]
     rows = [f"{name},{number % 2}" for number, name in enumerate(names)]
     (folder / "tags.csv").write_text("\n".join(["image,cat", *rows]) + "\n")
@@ -34,7 +35,7 @@ def test_all_images_that_cannot_be_read_are_told_in_one_error(tmp_path: Path) ->
     lines = str(caught.value).splitlines()
     assert "25 images cannot be read (--on-bad-image skip leaves them out)" in lines[0]
     assert len(lines) == 21 and lines[-1].endswith("…and 5 more")
-    assert "bad00.jpg is not a picture" in lines[1]
+    assert "bad00.jpg is not an image" in lines[1]
 
 
 def test_images_that_cannot_be_read_are_left_out_and_counted_when_asked(tmp_path: Path) -> None:
@@ -45,8 +46,8 @@ def test_images_that_cannot_be_read_are_left_out_and_counted_when_asked(tmp_path
     names = sorted(name for split in data.splits for name in split.labels.images)
     assert names == [f"good{number}.png" for number in (0, 1, 2, 5, 6, 7, 8, 9)]
     expected = "9 images cannot be read and are left out: good3.png, good4.png, bad00.jpg, bad01.jpg, bad02.jpg …"
-    assert expected in data.rules
-    assert "8 images, 1 classes" in data.rules[2]
+    assert expected in sentences(data)
+    assert "8 images, 1 classes" in sentences(data)[2]
     for split in data.splits:
         assert all(split.images[row].shape == (8, 8, 3) for row in range(len(split)))
 
@@ -67,7 +68,7 @@ def test_copies_are_found_beside_images_that_are_left_out(tmp_path: Path) -> Non
     data = load_csv(table, on_bad_image="skip")
     placed = {name: split.name for split in data.splits for name in split.labels.images}
     assert placed["again.png"] == placed["good5.png"]
-    assert data.rules[-1] == "1 exact duplicate: kept on one side"
+    assert sentences(data)[-1] == "1 exact duplicate: kept in one split"
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
@@ -100,7 +101,7 @@ def test_a_heic_photo_is_opened_by_its_content_with_the_extra(tmp_path: Path, mo
 
 def test_a_real_heic_photo_is_read(tmp_path: Path) -> None:
     heif = pytest.importorskip("pillow_heif")
-    picture = Image.new("RGB", (64, 48), (200, 30, 60))
-    heif.from_pillow(picture).save(tmp_path / "a.heic", quality=90)
+    image = Image.new("RGB", (64, 48), (200, 30, 60))
+    heif.from_pillow(image).save(tmp_path / "a.heic", quality=90)
     pixels = decode(tmp_path / "a.heic")
     assert pixels.shape == (48, 64, 3) and abs(int(pixels[20, 20, 0]) - 200) < 12

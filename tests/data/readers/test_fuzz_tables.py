@@ -51,7 +51,7 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
 def checked(file: TableFile, rows: int) -> None:
     assert len(file.table) == rows == len(file.lines) == len(set(file.table.images))
     assert all(groups is None or len(groups) == rows for groups in (file.splits, file.groups))
-    assert file.rules
+    assert file.findings
 
 
 @settings(max_examples=150)

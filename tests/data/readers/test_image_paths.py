@@ -97,8 +97,8 @@ def test_missing_and_empty_images_are_noted_rather_than_told_when_they_are_to_be
 
 def test_what_was_completed_is_said_with_an_example(tmp_path: Path) -> None:
     finder = place(tmp_path, "x/a.jpg", "x/b.jpg")
-    assert finder.rules() == []
+    assert finder.findings() == []
     assert finder("a") is None
-    assert finder.rules() == ["1 image name was completed: a is x/a.jpg"]
+    assert list(map(str, finder.findings())) == ["1 image name was completed: a is x/a.jpg"]
     assert finder("b") is None
-    assert finder.rules() == ["2 image names were completed: a is x/a.jpg"]
+    assert list(map(str, finder.findings())) == ["2 image names were completed: a is x/a.jpg"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.registry import load, open_data
@@ -69,9 +70,9 @@ def change(folder: Path, split: str, **changes: Any) -> None:
 @pytest.mark.parametrize(
     "start", ["", "annotations", "annotations/instances_train2014.json", "annotations/instances_val2014.json"]
 )
-def test_coco_is_recognised_wherever_one_points(tmp_path: Path, start: str) -> None:
+def test_coco_is_recognized_wherever_one_points(tmp_path: Path, start: str) -> None:
     data = open_data(coco(tmp_path) / start)
-    assert data.rules[0] == "recognised as coco2014: a folder with COCO's annotations"
+    assert sentences(data)[0] == "recognized as coco2014: a folder with COCO's annotations"
     assert data.classes == ("person", "bicycle", "stop sign", "ant")
 
 
@@ -94,7 +95,7 @@ def test_rows_are_sorted_as_texts_and_cut_as_in_the_papers(tmp_path: Path, insid
             expected = [PRESENT if column in present else ABSENT for column in range(4)]
             assert split.labels.to_dense()[row].tolist() == expected
             assert abs(int(split.images[row][0, 0, 0]) - number % 256) < 8
-    assert data.rules[1].startswith("2 images without any annotation are left out")
+    assert sentences(data)[1].startswith("2 images without any annotation are left out")
 
 
 def test_boxes_have_inclusive_corners_and_crowds_are_marked(tmp_path: Path) -> None:
@@ -125,11 +126,11 @@ def test_photos_that_are_missing_are_all_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"categories": CATEGORIES[:2]}, "is of category 90, which is none"),
+        ({"categories": CATEGORIES[:2]}, "is of category 90, which does not exist"),
         ({"images": []}, "has annotations, but is not among the images"),
         ({"annotations": []}, "has no annotations"),
-        ({"annotations": [{"image_id": 9}]}, "is not as COCO's instances are"),
-        ({"images": 3}, "is not as COCO's instances are"),
+        ({"annotations": [{"image_id": 9}]}, "is not a file of COCO instances"),
+        ({"images": 3}, "is not a file of COCO instances"),
         ({"categories": [*CATEGORIES[:3], {"id": 90, "name": "bee"}]}, "have other categories"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
@@ -87,21 +88,21 @@ def test_lists_of_tags_are_read_too(tmp_path: Path) -> None:
     assert load_csv(table, unlisted="absent").train.labels.complete
 
 
-def test_the_rules_say_how_gaps_were_read_and_what_was_found(tmp_path: Path) -> None:
+def test_the_findings_say_how_gaps_were_read_and_what_was_found(tmp_path: Path) -> None:
     data = load_csv(album(tmp_path, wide(10)))
-    assert data.rules == (
+    assert sentences(data) == (
         "a column per tag; 1 = present, 0 = absent, blank = unknown",
         "10 images, 2 classes: 10 labels present, 5 absent, 5 unknown",
         "no split given: 80/10/10, stratified by known positives, seed 0: 8 train, 1 val, 1 test",
     )
     unknown = load_csv(tmp_path / "tags.csv", zeros="unknown")
-    assert unknown.rules[0].startswith("a column per tag; 1 = present, 0 = unknown")
-    assert unknown.rules[1] == "10 images, 2 classes: 10 labels present, 0 absent, 10 unknown"
+    assert sentences(unknown)[0].startswith("a column per tag; 1 = present, 0 = unknown")
+    assert sentences(unknown)[1] == "10 images, 2 classes: 10 labels present, 0 absent, 10 unknown"
 
 
 def test_a_table_without_a_blank_asks_whether_zeros_are_known(tmp_path: Path) -> None:
     data = load_csv(album(tmp_path, "image,cat\na.png,1\nb.png,0\nc.png,1\n"))
-    assert any("--zeros unknown" in rule for rule in data.rules)
+    assert any("--zeros unknown" in rule for rule in sentences(data))
 
 
 def test_without_a_split_column_every_image_gets_one_and_the_same_each_time(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_tenth_of_train_becomes_val_where_the_file_has_none(tmp_path: Path) ->
     assert [len(split) for split in data.splits] == [27, 3, 10]
     assert data.test.labels.images == tuple(f"{row:03d}.png" for row in range(30, 40))
     assert sorted(everything(data)) == [f"{row:03d}.png" for row in range(40)]
-    assert data.rules[2:] == (
+    assert sentences(data)[2:] == (
         "split as the file says: 30 train, 0 val, 10 test",
         "no val rows: 3 of the 30 train images (10 %) are held out as val, stratified by known positives, seed 0",
     )
@@ -135,7 +136,7 @@ def test_a_tenth_of_train_becomes_val_where_the_file_has_none(tmp_path: Path) ->
 def test_without_test_rows_there_is_no_test_and_it_is_said(tmp_path: Path) -> None:
     data = load_csv(album(tmp_path, wide(8, ["train"] * 6 + ["val"] * 2)))
     assert data.test is None and data.val is not None and len(data.val) == 2
-    assert data.rules[-1].startswith("no test rows")
+    assert sentences(data)[-1].startswith("no test rows")
 
 
 def test_a_split_column_without_train_is_refused(tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def test_a_table_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
         ("", {}, "is empty: it needs a header"),
         ("image,cat\n", {}, "has a header and no rows"),
         ("image,cat\na.png,\n", {}, "nothing is known at all"),
-        ("picture,cat\na.png,1\n", {}, "no column is called 'image'"),
+        ("photo file,cat\na.png,1\n", {}, "no column is called 'image'"),
         ("image\na.png\n", {}, "no class"),
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),
         ("image,cat\na.png,1\n", {"unlisted": "absent"}, "--unlisted is for lists"),

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import make_loader
-from labelgap.data.readers.features import FeatureVectors
 from labelgap.data.registry import load, open_data
 from labelgap.labels import UNKNOWN, LabelTable
 
@@ -61,7 +62,7 @@ def table_file(folder: Path, content: Arrays) -> Path:
 def test_labels_are_what_was_observed_and_truth_is_all_that_is_known(tmp_path: Path) -> None:
     content = arrays()
     data = open_data(stored(tmp_path, content))
-    assert data.rules[0] == "recognised as features: an .npz or .parquet file with features"
+    assert sentences(data)[0] == "recognized as features: an .npz or .parquet file with features"
     assert data.classes == ("a", "b", "c") and (data.backbone, data.protocol, data.flip) == (
         "features",
         "linear",
@@ -78,7 +79,7 @@ def test_labels_are_what_was_observed_and_truth_is_all_that_is_known(tmp_path: P
 def test_parquet_holds_the_same(tmp_path: Path) -> None:
     content = arrays()
     one, other = open_data(stored(tmp_path, content)), open_data(table_file(tmp_path, content))
-    assert other.rules[0].startswith("recognised as features")
+    assert sentences(other)[0].startswith("recognized as features")
     for first, second in zip(one.splits, other.splits, strict=True):
         assert first.labels == second.labels and first.truth == second.truth
         assert isinstance(first.images, FeatureVectors) and isinstance(second.images, FeatureVectors)
@@ -145,7 +146,7 @@ def test_files_that_are_damaged_or_not_there_are_refused(tmp_path: Path) -> None
         load("features", path)
     with pytest.raises(InputError, match="does not exist"):
         load("features", tmp_path / "none.npz")
-    with pytest.raises(InputError, match="does not recognise"):
+    with pytest.raises(InputError, match="does not recognize"):
         open_data(path)
 
 
@@ -171,4 +172,4 @@ def test_the_real_features_carry_the_papers_labels_and_their_draw(shared_data: P
     assert data.train.labels.counts().total == (4574, 0, 86906)
     assert all(split.evaluation_labels.complete for split in data.splits)
     assert data.observe(positives=1, negatives=0, seed=1200).train.labels == data.train.labels
-    assert any("papers' cut of one set" in rule for rule in data.rules)
+    assert any("papers' split of one set" in rule for rule in sentences(data))

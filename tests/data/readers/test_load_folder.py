@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
@@ -45,8 +46,8 @@ def test_an_image_has_the_tag_of_each_folder_it_is_in_and_the_rest_is_unknown(ph
     assert whole(data)["cat/cat0.png"] == [1, 1]
     assert whole(data)["cat/cat1.png"] == [1, -1]
     assert whole(data)["dog/old/dog1.JPG"] == [-1, 1]
-    assert data.rules[:3] == (
-        "recognised as folder: a folder with a folder of photos per tag",
+    assert sentences(data)[:3] == (
+        "recognized as folder: a folder with a folder of photos per tag",
         "a folder per tag; a tag in whose folder a photo is not is unknown",
         "1 photos lie in several folders under one name, the same file: they have several tags",
     )
@@ -71,7 +72,7 @@ def test_one_file_under_two_names_is_two_images_kept_together(photos: Path) -> N
     data = load("folder", photos)
     placed = {name: split.name for split in data.splits for name in split.labels.images}
     assert placed["cat/cat1.png"] == placed["dog/copy.png"]
-    assert data.rules[-1] == "1 exact duplicate: kept on one side"
+    assert sentences(data)[-1] == "1 exact duplicate: kept in one split"
 
 
 def test_other_files_and_untagged_photos_are_counted(photos: Path) -> None:
@@ -81,8 +82,8 @@ def test_other_files_and_untagged_photos_are_counted(photos: Path) -> None:
     draw(photos / "loose.png")
     data = load("folder", photos)
     assert whole(data)["loose.png"] == [-1, -1]
-    assert "1 photos lie in no tag's folder: nothing is known of them" in data.rules
-    assert "files that are no images are left out: 1 .txt" in data.rules
+    assert "1 photos lie in no tag's folder: nothing is known of them" in sentences(data)
+    assert "files that are not images are left out: 1 .txt" in sentences(data)
 
 
 def test_folders_of_splits_are_splits(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_folders_of_splits_are_splits(tmp_path: Path) -> None:
     data = open_data(tmp_path)
     assert [len(split) for split in data.splits] == [8, 4, 6]
     assert whole(data)["train/cat/traincat0.png"] == [1, 1]
-    assert "split as the file says: 8 train, 4 val, 6 test" in data.rules
+    assert "split as the file says: 8 train, 4 val, 6 test" in sentences(data)
 
 
 def test_a_photo_in_two_splits_is_a_leak(tmp_path: Path) -> None:
@@ -112,11 +113,11 @@ def test_a_photo_in_two_splits_is_a_leak(tmp_path: Path) -> None:
 def test_tags_that_look_like_one_are_mentioned(tmp_path: Path) -> None:
     for tag in ("dog", "Dogs", "cat"):
         draw(tmp_path / tag / f"{tag}.png")
-    assert any("look like one tag" in rule for rule in load("folder", tmp_path).rules)
+    assert any("look like one tag" in rule for rule in sentences(load("folder", tmp_path)))
 
 
 def test_bad_images_are_told_without_lines_or_left_out(photos: Path) -> None:
-    (photos / "cat" / "bad.png").write_text("no picture")
+    (photos / "cat" / "bad.png").write_text("no image")
     (photos / "cat" / "lost.png").symlink_to(photos / "nowhere.png")
     with pytest.raises(ProblemsError, match="2 images cannot be read") as caught:
         load("folder", photos)
@@ -126,9 +127,9 @@ def test_bad_images_are_told_without_lines_or_left_out(photos: Path) -> None:
 
 def test_what_is_no_folder_of_tags_is_not_taken_for_one(tmp_path: Path) -> None:
     draw(tmp_path / "photos" / "a.png")
-    with pytest.raises(InputError, match="does not recognise"):
+    with pytest.raises(InputError, match="does not recognize"):
         open_data(tmp_path)
-    with pytest.raises(InputError, match="does not recognise"):
+    with pytest.raises(InputError, match="does not recognize"):
         open_data(tmp_path / "photos")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no folder in it holds images"):

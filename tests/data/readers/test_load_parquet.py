@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.registry import load, open_data
@@ -58,7 +59,7 @@ def test_what_a_table_wrote_keeps_its_classes_and_their_order(tmp_path: Path) ->
     album(tmp_path, {"image": list(table.images)})
     table.to_parquet(tmp_path / "tags.parquet")
     data = open_data(tmp_path / "tags.parquet")
-    assert data.classes == ("z", "b", "a") and data.rules[0] == "recognised as parquet: a .parquet file"
+    assert data.classes == ("z", "b", "a") and sentences(data)[0] == "recognized as parquet: a .parquet file"
     assert read_parquet(tmp_path / "tags.parquet").table == table
 
 
@@ -104,7 +105,7 @@ def test_columns_that_no_table_of_tags_has_are_one_problem_each_and_can_be_left_
 def test_names_that_are_numbers_find_their_files(tmp_path: Path) -> None:
     data = load("parquet", album(tmp_path, {"image": pa.array([7, 8, 9]), "cat": [1, 0, 1]}))
     assert sorted(name for split in data.splits for name in split.labels.images) == ["7", "8", "9"]
-    assert any(rule == "3 image names were completed: 7 is 7.png" for rule in data.rules)
+    assert any(rule == "3 image names were completed: 7 is 7.png" for rule in sentences(data))
     assert data.train.images[0].shape == (4, 6, 3)
 
 
@@ -114,7 +115,7 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
         open_data(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="does not exist"):
         load("parquet", tmp_path / "none.parquet")
-    pq.write_table(pa.table({"picture": ["a.png"], "cat": [1]}), tmp_path / "x.parquet")
+    pq.write_table(pa.table({"photo file": ["a.png"], "cat": [1]}), tmp_path / "x.parquet")
     with pytest.raises(InputError, match=r"x\.parquet: no column is called 'image'"):
         load("parquet", tmp_path / "x.parquet")
     damaged = tmp_path / "x.parquet"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.registry import load, open_data
@@ -72,9 +73,9 @@ def voc2012(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("start", ["", "VOCdevkit", "VOCdevkit/VOC2012"])
-def test_a_devkit_is_recognised_wherever_one_points(voc2012: Path, start: str) -> None:
+def test_a_devkit_is_recognized_wherever_one_points(voc2012: Path, start: str) -> None:
     data = open_data(voc2012.parent.parent / start)
-    assert data.rules[0] == "recognised as voc2012: a VOC devkit"
+    assert sentences(data)[0] == "recognized as voc2012: a VOC devkit"
     assert [len(split) for split in data.splits] == [8, 2, 2] and data.classes == CLASSES
 
 
@@ -90,7 +91,7 @@ def test_codes_are_theirs_and_not_ours(voc2012: Path) -> None:
             theirs = codes_of(number_of[image])
             assert row == [PRESENT if theirs[name] == PRESENT else ABSENT for name in CLASSES]
             difficult += sum(code == 0 for code in theirs.values())
-    assert f"taken as absent as in the papers ({difficult} labels); every label is known" in data.rules[0]
+    assert f"taken as absent as in the papers ({difficult} labels); every label is known" in sentences(data)[0]
 
 
 def test_train_and_val_are_the_papers_cut_of_sorted_rows_and_know_their_origin(voc2012: Path) -> None:
@@ -151,7 +152,7 @@ def test_both_years_in_one_devkit_are_told(voc2012: Path) -> None:
         voc2012.parent / "VOC2007"
     )
     data = open_data(voc2012.parent)
-    assert data.name == "voc2012" and data.rules[0].endswith(f"; voc2007 is there too: voc2007={voc2012.parent}")
+    assert data.name == "voc2012" and sentences(data)[0].endswith(f"; voc2007 is there too: voc2007={voc2012.parent}")
 
 
 def test_everything_that_is_wrong_with_the_lists_is_told_at_once(voc2012: Path) -> None:
@@ -201,10 +202,7 @@ def test_the_real_sample_agrees_with_the_papers_labels(shared_data: Path) -> Non
         for image, row in zip(split.labels.images, split.labels.to_dense().tolist(), strict=True):
             assert row == official[image]
     assert sum(split.boxes.difficult.sum() for split in data.splits) == 818  # type: ignore[union-attr]
-    picture = data.train.images[0]
+    first = data.train.images[0]
     inside = data.train.boxes.corners[data.train.boxes.rows == 0]  # type: ignore[union-attr]
-    assert (
-        min(picture.shape[:2]) == 224
-        and (inside[:, 2] < picture.shape[1]).all()
-        and (inside[:, 3] < picture.shape[0]).all()
-    )
+    height, width = first.shape[:2]
+    assert min(height, width) == 224 and (inside[:, 2] < width).all() and (inside[:, 3] < height).all()

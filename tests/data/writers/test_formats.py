@@ -122,8 +122,8 @@ def test_coco_puts_every_class_of_an_image_in_one_place(data: Dataset, tmp_path:
         annotated = [entry["category_id"] for entry in file["annotations"] if entry["image_id"] == image["id"]]
         assert sorted(annotated + image["neg_category_ids"] + image["not_exhaustive_category_ids"]) == [1, 2, 3, 4]
         assert all("bbox" not in entry for entry in file["annotations"])
-        with Image.open(data_file(data, row)) as picture:
-            assert (image["width"], image["height"]) == picture.size
+        with Image.open(data_file(data, row)) as opened:
+            assert (image["width"], image["height"]) == opened.size
 
 
 def data_file(data: Dataset, row: int) -> Path:
@@ -138,7 +138,7 @@ def data_file(data: Dataset, row: int) -> Path:
 def test_too_many_unknowns_are_left_out_and_still_unknown(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coco_file, "MOST_LISTED", 1)
+    monkeypatch.setattr(coco_file, "MAX_LISTED", 1)
     convert(data, "coco", tmp_path / "a.json")
     file = json.loads((tmp_path / "a.json").read_text())
     assert all(image["not_exhaustive_category_ids"] == [] for image in file["images"])
@@ -231,10 +231,10 @@ def test_nothing_is_overwritten_unless_told(data: Dataset, tmp_path: Path) -> No
     path = tmp_path / "a.json"
     convert(data, "labelstudio", path)
     path.unlink()
-    with pytest.raises(InputError, match=r"a\.xml is there already"):
+    with pytest.raises(InputError, match=r"a\.xml exists already"):
         convert(data, "labelstudio", path)
     convert(data, "labelstudio", path, force=True)
-    with pytest.raises(InputError, match=r"a\.json is there already"):
+    with pytest.raises(InputError, match=r"a\.json exists already"):
         convert(data, "coco", path)
     with pytest.raises(InputError, match="is a folder"):
         convert(data, "coco", tmp_path)

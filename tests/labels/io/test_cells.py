@@ -7,6 +7,7 @@ import pytest
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, TagListParser, parse_separator
+from labelgap.labels.io.findings import BracketedLists, SeparatorDetected
 
 
 @pytest.mark.parametrize("cell", ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t"])
@@ -34,7 +35,7 @@ def test_the_words_that_were_met_are_said_once_each() -> None:
     states = CellParser()
     for cell in ("1", "yes", "yes", "TRUE", "0", "no", "", "NA", "1.0", "what"):
         states.code(cell)
-    assert states.words() == (" (or yes, TRUE)", " (or no)", " (or NA)")
+    assert states.spellings() == (("yes", "TRUE"), ("no",), ("NA",))
 
 
 @pytest.mark.parametrize(
@@ -53,10 +54,10 @@ def test_the_separator_is_guessed_from_all_cells(cells: list[str], separator: st
 
 
 def test_a_guess_is_said_unless_it_is_the_usual() -> None:
-    assert TagListParser(None, ["a;b"]).rule() is None
-    assert TagListParser(None, ["a"]).rule() is None
-    assert TagListParser("|", ["a|b"]).rule() is None
-    assert TagListParser(None, ["a|b"]).rule() == "pipe between tags, as it seems (--separator says otherwise)"
+    assert TagListParser(None, ["a;b"]).findings() == []
+    assert TagListParser(None, ["a"]).findings() == []
+    assert TagListParser("|", ["a|b"]).findings() == []
+    assert TagListParser(None, ["a|b"]).findings() == [SeparatorDetected("pipe")]
 
 
 def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
@@ -67,7 +68,7 @@ def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
         [],
         [],
     ]
-    assert "['a', 'b']" in str(lists.rule())
+    assert lists.findings() == [BracketedLists()]
     assert TagListParser(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
 
 

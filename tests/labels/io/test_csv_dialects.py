@@ -6,6 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
 from labelgap.labels.io.csv import TableFile, TableOptions, read_csv
@@ -30,7 +31,7 @@ def test_the_encoding_is_guessed_and_said_where_it_is_not_utf_8(csv: Path, encod
     csv.write_bytes(ROWS.encode(encoding))
     file = read_csv(csv)
     assert file.table.classes == ("présent",)
-    assert file.rules[1:] == ((f"text in {said} (--encoding says otherwise)",) if said else ())
+    assert sentences(file)[1:] == ((f"text in {said} (--encoding says otherwise)",) if said else ())
 
 
 def test_an_encoding_that_is_given_is_not_guessed(csv: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_file_that_is_no_text_is_refused(csv: Path) -> None:
 def test_the_delimiter_is_guessed_from_the_header_and_said(csv: Path, mark: str, word: str) -> None:
     file = read(csv, "image,cat,a dog\na.jpg,1,\nb.jpg,0,1\n".replace(",", mark))
     assert file.table.classes == ("cat", "a dog") and file.table.to_dense().tolist() == [[1, -1], [0, 1]]
-    assert file.rules[-1] == f"{word} between cells (--delimiter says otherwise)"
+    assert sentences(file)[-1] == f"{word} between cells (--delimiter says otherwise)"
     assert read_csv(csv, delimiter=word).table == file.table == read_csv(csv, delimiter=mark).table
 
 
@@ -73,7 +74,7 @@ def test_the_line_with_which_excel_says_its_delimiter_is_understood(csv: Path) -
 def test_tags_may_be_separated_by_what_separates_cells_elsewhere(csv: Path) -> None:
     file = read(csv, "image;present\na.jpg;cat,dog\nb.jpg;owl\n")
     assert file.table.classes == ("cat", "dog", "owl")
-    assert file.rules[1:] == (
+    assert sentences(file)[1:] == (
         "comma between tags, as it seems (--separator says otherwise)",
         "semicolon between cells (--delimiter says otherwise)",
     )
@@ -83,17 +84,19 @@ def test_tags_may_be_separated_by_what_separates_cells_elsewhere(csv: Path) -> N
 def test_states_in_other_words_are_read_and_said(csv: Path) -> None:
     file = read(csv, "image,cat,dog\na.jpg,TRUE,x\nb.jpg,no,\nc.jpg,NA,1.0\n")
     assert file.table.to_dense().tolist() == [[1, 1], [0, -1], [-1, 1]]
-    assert file.rules[0] == ("a column per tag; 1 (or TRUE, x) = present, 0 (or no) = absent, blank (or NA) = unknown")
+    assert sentences(file)[0] == (
+        "a column per tag; 1 (or TRUE, x) = present, 0 (or no) = absent, blank (or NA) = unknown"
+    )
     assert read(csv, "image,cat\na.jpg,TRUE\nb.jpg,FALSE\n", zeros="unknown").table.to_dense().tolist() == [[1], [-1]]
 
 
 def test_columns_are_left_out_by_name_or_because_others_were_asked_for(csv: Path) -> None:
     text = "image,width,cat,dog\na.jpg,640,1,0\nb.jpg,512,,1\n"
     file = read(csv, text, ignore_columns=("width",))
-    assert file.table.classes == ("cat", "dog") and file.rules[-1] == "columns left out: width"
+    assert file.table.classes == ("cat", "dog") and sentences(file)[-1] == "columns left out: width"
     file = read(csv, text, classes=("dog", "cat"))
     assert file.table.classes == ("dog", "cat") and file.table.to_dense().tolist() == [[0, 1], [1, -1]]
-    assert file.rules[-1] == "columns left out: width"
+    assert sentences(file)[-1] == "columns left out: width"
     with pytest.raises(UnknownNameError, match=r"there is no column 'widht'\. Did you mean 'width'"):
         read(csv, text, ignore_columns=("widht",))
     with pytest.raises(UnknownNameError, match=r"there is no tag 'dogs'\. Did you mean 'dog'"):
@@ -121,7 +124,7 @@ def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:
     file = read(csv, text, ignore_columns=("url",), classes=("owl", "cat", "zebra"))
     assert file.table.classes == ("owl", "cat", "zebra")
     assert file.table.to_dense().tolist() == [[-1, 1, -1], [1, -1, -1]]
-    assert file.rules[-2:] == ("tags left out: dog (1 label)", "'zebra' is never listed")
+    assert sentences(file)[-2:] == ("tags left out: dog (1 label)", "'zebra' is never listed")
     with pytest.raises(UnknownNameError, match="there is no tag 'dgo'"):
         read(csv, text, ignore_columns=("url",), classes=("dgo",))
 
@@ -136,7 +139,7 @@ def test_tags_of_one_name_become_one(csv: Path) -> None:
     file = read(csv, text, rename={"dog": "Dog"})
     assert file.table.classes == ("Dog", "cat")
     assert file.table.to_dense().tolist() == [[1, 0], [0, 1], [1, -1]]
-    assert file.rules[1] == "renamed: dog = Dog"
+    assert sentences(file)[1] == "renamed: dog = Dog"
     with pytest.raises(UnknownNameError, match=r"there is no tag 'dgo'\. Did you mean"):
         read(csv, text, rename={"dgo": "Dog"})
 
@@ -150,12 +153,12 @@ def test_names_of_one_tag_that_contradict_each_other_are_told_with_their_lines(c
 
 def test_tags_that_look_like_one_are_listed_with_the_option_that_makes_them_one(csv: Path) -> None:
     file = read(csv, "image,dog,Dog,hot dog,hot_dog,bus\na.jpg,1,,1,,1\nb.jpg,,1,1,,1\nc.jpg,,1,,1,1\n")
-    assert file.rules[-2:] == (
+    assert sentences(file)[-2:] == (
         "'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog",
         "'hot dog' (2) and 'hot_dog' (1) look like one tag: --rename 'hot_dog=hot dog'",
     )
     merged = read_csv(csv, TableOptions(rename={"dog": "Dog", "hot_dog": "hot dog"}))
-    assert merged.table.classes == ("Dog", "hot dog", "bus") and "look like" not in " ".join(merged.rules)
+    assert merged.table.classes == ("Dog", "hot dog", "bus") and "look like" not in " ".join(sentences(merged))
 
 
 def test_synonyms_come_from_a_file_with_or_without_a_header(csv: Path) -> None:
@@ -194,7 +197,7 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
     assert file.table.to_dense().tolist() == [[1, 1, -1], [0, -1, 1], [-1, 0, -1]]
     ((only),) = file.revisions
     assert (only.image, only.class_name, only.value, only.source, only.epoch) == ("a.jpg", "animal", 1, "parents", None)
-    assert file.rules[-1] == (
+    assert sentences(file)[-1] == (
         "parents add 1 present label; 1 label says absent where a child is present, and stays; "
         "no tags here: canine, wolf"
     )
@@ -210,4 +213,4 @@ def test_a_cycle_of_parents_is_refused(csv: Path) -> None:
 def test_a_name_in_composed_and_in_decomposed_letters_looks_like_one_tag(csv: Path) -> None:
     composed, decomposed = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
     file = read(csv, f"image,{composed},{decomposed}\na.jpg,1,\nb.jpg,,1\n")
-    assert "look like one tag" in file.rules[-1]
+    assert "look like one tag" in sentences(file)[-1]

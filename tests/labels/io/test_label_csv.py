@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
@@ -41,7 +42,7 @@ def test_a_wide_table_has_a_column_per_class_and_blanks_are_unknown(csv: Path) -
     assert file.table.to_dense().tolist() == [[PRESENT, ABSENT], [UNKNOWN, PRESENT], [UNKNOWN, UNKNOWN]]
     assert file.lines.tolist() == [2, 3, 4]
     assert (file.path, file.splits, file.groups) == (csv, None, None)
-    assert file.rules == ("a column per tag; 1 = present, 0 = absent, blank = unknown",)
+    assert sentences(file) == ("a column per tag; 1 = present, 0 = absent, blank = unknown",)
     assert LabelTable.from_csv(csv) == file.table
 
 
@@ -50,7 +51,7 @@ def test_a_table_of_lists_names_what_is_there_and_what_is_not(csv: Path) -> None
     assert file.form == "lists"
     assert file.table.classes == ("cat", "dog", "owl")
     assert file.table.to_dense().tolist() == [[1, 0, 1], [-1, -1, -1], [-1, 1, -1]]
-    assert file.rules == ("lists of tags; a tag that is not listed is unknown",)
+    assert sentences(file) == ("lists of tags; a tag that is not listed is unknown",)
 
 
 def test_lists_need_no_column_of_absent_ones(csv: Path) -> None:
@@ -60,18 +61,18 @@ def test_lists_need_no_column_of_absent_ones(csv: Path) -> None:
 def test_unlisted_classes_are_absent_when_told_so(csv: Path) -> None:
     file = read(csv, "image,present\na.jpg,cat\nb.jpg,dog;owl\nc.jpg,\n", unlisted="absent")
     assert file.table.to_dense().tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 0]]
-    assert file.rules == ("lists of tags; a tag that is not listed is absent",)
+    assert sentences(file) == ("lists of tags; a tag that is not listed is absent",)
 
 
 def test_zeros_are_unknown_when_told_so(csv: Path) -> None:
     file = read(csv, "image,cat,dog\na.jpg,1,0\nb.jpg,0,1\n", zeros="unknown")
     assert file.table.to_dense().tolist() == [[1, -1], [-1, 1]]
-    assert file.rules == ("a column per tag; 1 = present, 0 = unknown, blank = unknown",)
+    assert sentences(file) == ("a column per tag; 1 = present, 0 = unknown, blank = unknown",)
 
 
 def test_a_table_without_blanks_says_what_its_zeros_were_taken_for(csv: Path) -> None:
-    rules = read(csv, "image,cat,dog\na.jpg,1,0\n").rules
-    assert rules[1] == (
+    file = read(csv, "image,cat,dog\na.jpg,1,0\n")
+    assert sentences(file)[1] == (
         "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
     )
 
@@ -82,7 +83,7 @@ def test_columns_stand_in_any_order_and_their_meaning_in_any_case(csv: Path) -> 
     assert file.table.images == ("a.jpg", "b.jpg")
     assert file.splits == ("train", "test")
     assert file.groups == ("g1", "")
-    assert file.rules[-1] == "the column 'group' says which images belong together, it is no tag"
+    assert sentences(file)[-1] == "the column 'group' says which images belong together, it is no tag"
 
 
 def test_absent_alone_is_a_class_like_any_other(csv: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_means_say_what_chance_would_reach_and_where_they_flatter(run: lg.Ru
 def test_the_states_of_the_labels_stand_in_a_table(run: lg.Run, digits: Dataset) -> None:
     said = sections(render_model_card(run, digits))["Data"]
     assert rows(said)["train"] == ["96", "96", "0", "864 (90 %)"]
-    assert all(f"- {escape_markdown(rule)}\n" in said for rule in digits.rules)
+    assert all(f"- {escape_markdown(str(finding))}\n" in said for finding in digits.findings)
     assert "The hidden labels of train are known" in said
 
 

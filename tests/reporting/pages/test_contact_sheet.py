@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from labelgap.core.findings import Note
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
 from labelgap.reporting.pages.contact_sheet import contact_sheet_images, write_contact_sheet
@@ -32,7 +33,7 @@ def data(tmp_path: Path) -> Dataset:
     codes[0], codes[1] = 0, -1
     codes[0, 0] = 1
     table = LabelTable.from_dense(codes, CLASSES, names)
-    return Dataset("my <tags>", Split("train", FileImages(tmp_path, names), table), rules=("a rule & more",))
+    return Dataset("my <tags>", Split("train", FileImages(tmp_path, names), table), findings=(Note("a rule & more"),))
 
 
 def test_a_card_tells_the_three_states_apart(data: Dataset) -> None:

@@ -63,7 +63,7 @@ def renamed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
     def split(old: Split | None) -> Any:
         return None if old is None else replace(old, labels=table(old.labels), truth=old.truth and table(old.truth))
 
-    return Dataset(data.name, split(data.train), split(data.val), split(data.test), data.rules)
+    return Dataset(data.name, split(data.train), split(data.val), split(data.test), data.findings)
 
 
 def check_self_contained(page: Reader) -> None:

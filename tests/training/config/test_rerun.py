@@ -62,9 +62,9 @@ def same(one: RunConfig, other: RunConfig) -> bool:
 @pytest.fixture(scope="module")
 def digits() -> Iterator[Dataset]:
     """The digits as they come with the package, but for their number: the command knows no other word for them."""
-    few = digits_of._made(96, 40, 40, 0)
+    few = digits_of._generate(96, 40, 40, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits_of, "_made", lambda *counts: few)
+        patch.setattr(digits_of, "_generate", lambda *counts: few)
         yield lg.load("digits")
 
 

@@ -75,7 +75,7 @@ def test_it_is_the_engine_with_one_head() -> None:
 
 def test_its_numbers_are_those_of_a_linear_run(tmp_path: Any) -> None:
     from labelgap.data.dataset import Dataset, Split
-    from labelgap.data.readers.features import FeatureVectors
+    from labelgap.data.feature_vectors import FeatureVectors
 
     X, full, Y = data()
     vectors = X.astype(np.float32)

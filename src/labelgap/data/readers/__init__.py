@@ -1,3 +1,3 @@
-"""Readers."""
+"""Readers: from files of one format to a ``Dataset``."""
 
 __all__: list[str] = []

@@ -19,6 +19,7 @@ import numpy as np
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.findings import CocoLabels, ImagesWithoutAnnotations, OfficialSplits
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
@@ -28,7 +29,7 @@ __all__ = ["find_coco", "load_coco2014", "load_coco2017"]
 
 
 def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
-    """Read COCO 2014: train and val are cut from train2014, test is val2014, as in the papers.
+    """Read COCO 2014: train and val are parts of train2014, test is val2014, as in the papers.
 
     Args:
         path: the folder with ``annotations/instances_train2014.json``, ``annotations/instances_val2014.json`` and the
@@ -38,7 +39,7 @@ def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
 
 
 def load_coco2017(path: str | os.PathLike[str]) -> Dataset:
-    """Read COCO 2017: train and val are cut from train2017, test is val2017.
+    """Read COCO 2017: train and val are parts of train2017, test is val2017.
 
     Args:
         path: as for ``load_coco2014``, with 2017.
@@ -65,32 +66,32 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
     if root is None:
         raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
     name = f"coco{year}"
-    train, left_out = _read(root, "train", year)
-    test, left_out_too = _read(root, "val", year)
+    train, train_empty = _read(root, "train", year)
+    test, test_empty = _read(root, "val", year)
     if train.labels.classes != test.labels.classes:
         raise InputError(f"{root / 'annotations'}: train{year} and val{year} have other categories.")
-    rules = [
-        "a class with an annotation (a crowd's too) is present, all others are absent; every label is known",
-        f"{left_out + left_out_too:,} images without any annotation are left out; rows sorted by number as a text",
-        f"train is the official train{year}, test the official val{year}",
+    findings = [
+        CocoLabels(),
+        ImagesWithoutAnnotations(train_empty + test_empty),
+        OfficialSplits(f"train{year}", f"val{year}"),
     ]
-    return from_official_splits(name, train, test, rules)
+    return from_official_splits(name, train, test, findings)
 
 
 def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
     """Read an official split, and count the images without annotations."""
     path = _file(root, split, year)
-    content = _parsed(path)
+    content = _read_json(path)
     try:
-        return _understood(root, path, split, year, content)
+        return _parse(root, path, split, year, content)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         what = f"{type(error).__name__}: {error}" if not isinstance(error, KeyError) else f"no {error}"
-        raise InputError(f"{path} is not as COCO's instances are ({what}).") from None
+        raise InputError(f"{path} is not a file of COCO instances ({what}).") from None
 
 
-def _understood(root: Path, path: Path, split: str, year: str, content: Mapping[str, Any]) -> tuple[Split, int]:
+def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, Any]) -> tuple[Split, int]:
     categories = {int(each["id"]): column for column, each in enumerate(content["categories"])}
     classes = [str(each["name"]) for each in content["categories"]]
     files = {int(each["id"]): str(each["file_name"]) for each in content["images"]}
@@ -106,7 +107,7 @@ def _understood(root: Path, path: Path, split: str, year: str, content: Mapping[
         row, column = row_of[int(each["image_id"])], categories.get(int(each["category_id"]))
         if column is None:
             raise InputError(
-                f"{path}: annotation {each.get('id')} is of category {each['category_id']}, which is none."
+                f"{path}: annotation {each.get('id')} is of category {each['category_id']}, which does not exist."
             )
         codes[row, column] = PRESENT
         if each.get("bbox"):
@@ -133,20 +134,20 @@ def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:
     return left, top, left + width - 1, top + height - 1
 
 
-def _parsed(path: Path) -> dict[str, Any]:
-    """Read a file of instances; outlines are dropped while reading, they are most of it."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a file of instances without its segmentations, which are most of it."""
     try:
         with path.open(encoding="utf-8") as file:
-            content = json.load(file, object_hook=_without_outlines)
+            content = json.load(file, object_hook=_without_segmentation)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is not as COCO's instances are: it holds no object.")
+        raise InputError(f"{path} is not a file of COCO instances: it holds no object.")
     return content
 
 
-def _without_outlines(value: dict[str, Any]) -> dict[str, Any]:
+def _without_segmentation(value: dict[str, Any]) -> dict[str, Any]:
     value.pop("segmentation", None)
     return value

@@ -1,6 +1,6 @@
 """Your own photos and tags: a CSV of labels and a folder of images.
 
-The text is understood by ``labelgap.labels``, the images are found and divided by ``labelgap.data.readers.image_table``.
+``labelgap.labels`` parses the text; ``labelgap.data.readers.image_table`` finds the images and splits them.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ def load_csv(
 ) -> Dataset:
     """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
 
-    Without a ``split`` column 80 % of the images are to learn from, 10 % are val and 10 % are test, stratified by known
+    Without a ``split`` column 80 % of the images are train, 10 % val and 10 % test, stratified by known
     positives; copies of an image, and images of one ``group``, stay together. With one, but without val rows, 10 % of
     train are held out as val.
 
     Args:
         path: wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``).
-        images: the folder that the names under ``image`` start from; the CSV's own folder when not given.
-        zeros: what a 0 in a wide table says: "absent", or "unknown" where it only means that nobody tagged it.
-        unlisted: what a class in neither list of a lists table is: "unknown" or "absent".
-        delimiter: between cells; like the next two guessed, and said in ``rules``, when not given.
+        images: the folder that the names under ``image`` are relative to; the CSV's own folder when not given.
+        zeros: what a 0 in a wide table means: "absent", or "unknown" where it only means that nobody tagged it.
+        unlisted: the state of a class in neither list of a lists table: "unknown" or "absent".
+        delimiter: between cells; like the next two detected, and reported in ``findings``, when not given.
         encoding: of the text.
         separator: between the tags of a list.
         classes: the tags to use, in this order; other columns are left out.
-        ignore_columns: columns that are no tags.
+        ignore_columns: columns that are not tags.
         rename: old name → new name, of tags (two that get one name become one) and of columns (``{"file": "image"}``).
         aliases: a CSV of two columns, synonym and tag.
         parents: a CSV of two columns, child and parent: where a child is present its parent is, as revisions.
-        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out and says how many.
-        duplicates: which copies of images are looked for: "near", "exact" or "off".
-        allow_leaks: whether copies of an image may be in two splits; refused otherwise where the file has such splits.
+        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
+        duplicates: which copies of images are searched for: "near", "exact" or "off".
+        allow_leaks: whether copies of an image may be in two splits; an error otherwise where the file has such splits.
         seed: of the split, where the file gives none.
     """
     refuse_url(path, "tables")
@@ -83,7 +83,7 @@ def table_options(
     aliases: str | os.PathLike[str] | None,
     parents: str | os.PathLike[str] | None,
 ) -> TableOptions:
-    """Put the options of a table into one object; see ``load_csv``."""
+    """Return the options of a table as one object; see ``load_csv``."""
     return TableOptions(
         zeros,
         unlisted,

@@ -1,4 +1,4 @@
-"""Vectors that a network computed elsewhere, with their labels: a data set without pixels.
+"""Feature vectors that a network computed elsewhere, with their labels: a data set without pixels.
 
 npz: ``{split}_features`` (N, D), ``{split}_ids`` (N,), ``classes`` (K,), and of labels (N, K) with 1 present, 0 absent,
 −1 or NaN unknown: ``{split}_labels``, or ``{split}_truth`` (all that is known) and ``{split}_observed`` (what training
@@ -10,100 +10,38 @@ Parquet: a row per image with ``features`` (a list of numbers), ``id`` or ``imag
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from copy import copy
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.images import check_rows
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.findings import FeaturesRead, PaperSplitRecognized
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.labels import LabelTable, paper_split
 from labelgap.labels.io.table_file import SPLITS
 
-__all__ = ["FEATURES", "FeatureVectors", "is_feature_file", "load_features"]
-
-FEATURES: Final = "features"
-"""The name of the backbone that is no network: what comes in are its features."""
+__all__ = ["is_feature_file", "load_features"]
 
 _KINDS: Final = ("labels", "truth", "observed")
 
 
-class FeatureVectors:
-    """One vector per image, in place of the pixels.
-
-    It stands where an ``ImageSource`` does, but asking it for a picture is an error that says why.
-
-    Args:
-        vectors: ``(N, D)`` floats, any precision. They are kept, not copied.
-        names: ``N`` names; row numbers when left out.
-
-    Example:
-        >>> images = FeatureVectors(np.eye(3, dtype=np.float32), names="abc")
-        >>> images.width, images.select([2]).vectors
-        (3, array([[0., 0., 1.]], dtype=float32))
-    """
-
-    def __init__(self, vectors: NDArray[np.floating[Any]], names: Sequence[str] | None = None) -> None:
-        vectors = np.asarray(vectors)
-        if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
-            raise InputError(f"features are (N, D) floats, not {vectors.shape} of {vectors.dtype}.")
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(wrong):
-            raise InputError(f"the features of row {wrong[0]} are not finite, and those of {len(wrong)} rows in all.")
-        self.names: tuple[str, ...] = tuple(map(str, range(len(vectors)) if names is None else names))
-        if len(self.names) != len(vectors):
-            raise InputError(f"{len(vectors)} vectors were given, but {len(self.names)} names.")
-        self.vectors = vectors
-
-    @property
-    def width(self) -> int:
-        """D, the number of features."""
-        return int(self.vectors.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def __getitem__(self, row: int) -> NoReturn:
-        raise InputError(
-            "these data are feature vectors, there are no pixels to show or to train a network on: "
-            "use the protocol linear, or data with images."
-        )
-
-    def __repr__(self) -> str:
-        return f"FeatureVectors({len(self):,} of {self.width:,} numbers)"
-
-    def select(self, rows: ArrayLike) -> Self:
-        """Return these rows, in this order."""
-        chosen = check_rows(rows, len(self))
-        selected = copy(self)
-        selected.vectors = self.vectors[chosen]
-        selected.names = tuple(self.names[row] for row in chosen.tolist())
-        return selected
-
-    def fingerprint(self) -> str:
-        """Return a hash of the shape and every number."""
-        digest = hashlib.blake2b(f"{self.vectors.shape} {self.vectors.dtype}".encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(self.vectors).data)
-        return digest.hexdigest()
-
-
 def load_features(path: str | os.PathLike[str]) -> Dataset:
-    """Read features and labels that were computed before; see the head of this file for the layout.
+    """Read features and their labels; the docstring of this module describes the layout.
 
-    Where train and val are the papers' cut of one set (their ids, sorted, give it back), labels are drawn over that
-    whole set, as in the papers.
+    Where train and val are the papers' split of one set (their sorted ids show it), labels are drawn over that whole
+    set, as in the papers.
 
     Args:
         path: an ``.npz`` or ``.parquet`` file.
@@ -122,17 +60,17 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
         raise InputError(
             f"{path}: the splits have features of different widths ({', '.join(map(str, sorted(widths)))})."
         )
-    rules = [f"features of {widths.pop():,} numbers and their labels: 1 = present, 0 = absent, -1 = unknown; no pixels"]
+    findings: list[Finding] = [FeaturesRead(widths.pop())]
     origins = _origins(parts)
     if origins:
         parts = {name: _with_origin(split, origins.get(name)) for name, split in parts.items()}
-        rules.append("train and val are the papers' cut of one set (recognised): labels are drawn over all of it")
+        findings.append(PaperSplitRecognized())
     return Dataset(
         path.name,
         parts["train"],
         parts.get("val"),
         parts.get("test"),
-        rules=tuple(rules),
+        findings=tuple(findings),
         backbone=FEATURES,
         protocol="linear",
         flip=False,
@@ -140,7 +78,7 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
 
 
 def is_feature_file(path: Path) -> bool:
-    """Whether a file holds features: by the names of its arrays or columns."""
+    """Return whether a file holds features, by the names of its arrays or columns."""
     if not path.is_file():
         return False
     try:
@@ -178,12 +116,12 @@ def _table(codes: NDArray[Any], classes: NDArray[Any] | None, ids: Sequence[str]
 
 
 def _within(observed: LabelTable, truth: LabelTable) -> bool:
-    """Whether all that was observed is true."""
+    """Return whether all observed labels agree with the truth."""
     return observed is truth or bool((truth.to_dense()[observed.rows, observed.columns] == observed.values).all())
 
 
 def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
-    """Return the rows that train and val had in one sorted set, if the papers' cut of it gives just them."""
+    """Return the rows of train and val in one sorted set, if they are the papers' split of it."""
     if "train" not in parts or "val" not in parts:
         return {}
     train, val = (np.array(parts[name].labels.images) for name in ("train", "val"))
@@ -223,9 +161,9 @@ def _from_parquet(path: Path) -> dict[str, NDArray[Any]]:
             raise InputError(f"{path} has no column '{needed}': it has {', '.join(table.column_names[:10])}.")
     arrays: dict[str, NDArray[Any]] = {}
     splits = np.array([str(each) for each in table["split"].to_pylist()])
-    strange = sorted({*splits.tolist()} - {*SPLITS})
-    if strange:
-        raise InputError(f"{path}: '{strange[0]}' under split: it is train, val or test.")
+    unknown = sorted({*splits.tolist()} - {*SPLITS})
+    if unknown:
+        raise InputError(f"{path}: '{unknown[0]}' under split: it is train, val or test.")
     for split in sorted({*splits.tolist()}):
         rows = table.filter(pa.array(splits == split))
         for kind in (FEATURES, *_KINDS):

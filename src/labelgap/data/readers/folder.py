@@ -1,12 +1,12 @@
 """Photos sorted into folders, one folder per tag, below train, val and test or not.
 
-A photo in several folders, under one name and with the same bytes, is one image with several tags. A photo that lies
-in no tag's folder has none that is known. Being in one folder says nothing about the others: those tags are unknown.
+A photo in several folders, under one name and with the same bytes, is one image with several tags. A photo in no tag's
+folder has no known label. A photo in one tag's folder is unknown for all other tags.
 """
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,14 @@ from typing import Final
 import numpy as np
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
 from labelgap.data.dataset import Dataset
+from labelgap.data.findings import (
+    FolderPerClass,
+    ImagesWithoutClass,
+    ImagesWithSeveralClasses,
+    OtherFilesSkipped,
+)
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
@@ -31,11 +38,10 @@ _SPLIT_NAMES: Final = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-_OTHERS: Final = 3
 
 
 @dataclass
-class _Found:
+class _FolderImage:
     """One image: where its first copy lies, its split, and the tags of all its copies."""
 
     file: str
@@ -56,63 +62,64 @@ def load_folder(
 
     Args:
         path: ``path/TAG/photo.jpg``, or ``path/SPLIT/TAG/photo.jpg`` with train, val (or valid, validation) and test.
-            Folders inside a tag's folder belong to the tag. An image is called by the path of its first copy.
-        unlisted: what a tag in whose folder a photo does not lie is: "unknown" or "absent".
-        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out and says how many.
-        duplicates: which copies under other names are looked for: "near", "exact" or "off".
+            Folders inside a tag's folder belong to the tag. The name of an image is the path of its first copy.
+        unlisted: the state of the tags in whose folder a photo is not: "unknown" or "absent".
+        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
+        duplicates: which copies under other names are searched for: "near", "exact" or "off".
         allow_leaks: whether copies of an image may be in two splits.
-        seed: of the split, where there are no such folders.
+        seed: of the split, where there are no folders of splits.
     """
     refuse_url(path, "photos")
     root = Path(path)
     if not root.is_dir():
         raise InputError(f"{root} is not a folder, or does not exist: it holds a folder of photos per tag.")
     options = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
-    tops = _tops(root)
+    folders = _tag_folders(root)
     others: Counter[str] = Counter()
-    found = _gather(root, tops, others)
-    tags = sorted({tag for _, tag, _ in tops if tag is not None})
+    found = _find_images(root, folders, others)
+    tags = sorted({tag for _, tag, _ in folders if tag is not None})
     if not tags or not any(image.tags for image in found):
         raise InputError(f"{root}: no folder in it holds images; each tag needs a folder with photos, e.g. {root}/dog.")
     images = [image.file for image in found]
     table = LabelTable.from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
     splits = None if found[0].split is None else tuple(str(image.split) for image in found)
-    rules = (*_rules(found, splits is not None, unlisted, others), *similar_class_names(table))
-    file = TableFile(root, table, splits, None, np.arange(len(images)), "lists", rules, unit="")
+    findings = (*_findings(found, splits is not None, unlisted, others), *similar_class_names(table))
+    file = TableFile(root, table, splits, None, np.arange(len(images)), "lists", findings, unit="")
     return build_dataset(file, root, {}, {}, options, [])
 
 
 def is_tag_folder(path: Path) -> bool:
-    """Whether a folder holds at least two folders with images, or train with them, and no table beside them."""
+    """Return whether a folder holds at least two folders with images, or train with them, and no table beside them."""
     if not path.is_dir() or any(child.suffix.lower() in (".csv", ".parquet") for child in path.iterdir()):
         return False
-    filled = {folder for _, tag, folder in _tops(path) if tag is not None and _first_image(folder)}
+    filled = {folder for _, tag, folder in _tag_folders(path) if tag is not None and _first_image(folder)}
     return len(filled) > 1
 
 
-def _tops(root: Path) -> list[tuple[str | None, str | None, Path]]:
+def _tag_folders(root: Path) -> list[tuple[str | None, str | None, Path]]:
     """Return (split, tag, folder) of every tag's folder, and with tag None of the folders they lie in."""
     folders = _folders(root)
     if folders and all(folder.name.lower() in _SPLIT_NAMES for folder in folders):
-        tops: list[tuple[str | None, str | None, Path]] = []
+        found: list[tuple[str | None, str | None, Path]] = []
         for folder in folders:
             split = _SPLIT_NAMES[folder.name.lower()]
-            tops += [(split, None, folder), *((split, tag.name, tag) for tag in _folders(folder))]
-        return tops
+            found += [(split, None, folder), *((split, tag.name, tag) for tag in _folders(folder))]
+        return found
     return [(None, None, root), *((None, folder.name, folder) for folder in folders)]
 
 
-def _gather(root: Path, tops: list[tuple[str | None, str | None, Path]], others: Counter[str]) -> list[_Found]:
-    """Find all images; copies under one name, of one split and with the same bytes are one."""
-    names: dict[tuple[str | None, str, int | None], list[tuple[Path, _Found]]] = {}
-    found: list[_Found] = []
-    digests: dict[Path, bytes] = {}
-    for split, tag, folder in tops:
+def _find_images(
+    root: Path, folders: list[tuple[str | None, str | None, Path]], others: Counter[str]
+) -> list[_FolderImage]:
+    """Find all images; copies under one name, in one split and with the same bytes are one image."""
+    names: dict[tuple[str | None, str, int | None], list[tuple[Path, _FolderImage]]] = {}
+    found: list[_FolderImage] = []
+    for split, tag, folder in folders:
         for file in _images(folder, deep=tag is not None, others=others):
             alike = names.setdefault((split, file.name, _size(file)), [])
-            image = next((image for first, image in alike if _same(first, file, digests)), None)
+            image = next((image for first, image in alike if _same_bytes(first, file)), None)
             if image is None:
-                image = _Found(file.relative_to(root).as_posix(), split)
+                image = _FolderImage(file.relative_to(root).as_posix(), split)
                 found.append(image)
                 alike.append((file, image))
             if tag is not None:
@@ -121,22 +128,19 @@ def _gather(root: Path, tops: list[tuple[str | None, str | None, Path]], others:
 
 
 def _size(file: Path) -> int | None:
-    """Return the size of a file; None where it cannot be asked for, e.g. of a link to nowhere."""
+    """Return the size of a file; None where the system does not know it, e.g. of a broken link."""
     try:
         return file.stat().st_size
     except OSError:
         return None
 
 
-def _same(first: Path, second: Path, digests: dict[Path, bytes]) -> bool:
-    """Whether two files have the same bytes; those that cannot be read are different, and told of later."""
-    for file in (first, second):
-        if file not in digests:
-            try:
-                digests[file] = hashlib.blake2b(file.read_bytes(), digest_size=16).digest()
-            except OSError:
-                digests[file] = os.fsencode(file)
-    return digests[first] == digests[second]
+def _same_bytes(first: Path, second: Path) -> bool:
+    """Return whether two files have the same bytes; a file that cannot be read is reported later."""
+    try:
+        return filecmp.cmp(first, second, shallow=False)
+    except OSError:
+        return False
 
 
 def _images(folder: Path, *, deep: bool, others: Counter[str]) -> Iterator[Path]:
@@ -158,17 +162,12 @@ def _first_image(folder: Path) -> Path | None:
     return next(_images(folder, deep=True, others=Counter()), None)
 
 
-def _rules(found: list[_Found], split: bool, unlisted: str, others: Counter[str]) -> list[str]:
-    rules = [
-        f"a folder per tag{' below each split' if split else ''}; a tag in whose folder a photo is not is {unlisted}"
-    ]
-    several = sum(len(image.tags) > 1 for image in found)
-    if several:
-        rules.append(f"{several:,} photos lie in several folders under one name, the same file: they have several tags")
-    untagged = sum(not image.tags for image in found)
-    if untagged:
-        rules.append(f"{untagged:,} photos lie in no tag's folder: nothing is known of them")
+def _findings(found: list[_FolderImage], split: bool, unlisted: str, others: Counter[str]) -> list[Finding]:
+    findings: list[Finding] = [FolderPerClass(split, unlisted)]
+    if several := sum(len(image.tags) > 1 for image in found):
+        findings.append(ImagesWithSeveralClasses(several))
+    if untagged := sum(not image.tags for image in found):
+        findings.append(ImagesWithoutClass(untagged))
     if others:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common(_OTHERS))
-        rules.append(f"files that are no images are left out: {kinds}{' …' if len(others) > _OTHERS else ''}")
-    return rules
+        findings.append(OtherFilesSkipped(dict(others.most_common())))
+    return findings

@@ -1,7 +1,7 @@
-"""From the name of an image, as somebody wrote it into a table, to a file below a folder.
+"""From the name of an image in a table to a file below a folder.
 
-Names may lack the extension, the subfolder, or the composed form of an accent. A file is taken only if it is the one
-that can be meant: where two could be, or where the folders written and the folders found disagree, it is a problem.
+Names may lack the suffix, the subfolder, or the composed form of an accent. A file is used only if no other matches:
+two candidates, or folders in the name that differ from the folders of the file, are a problem.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError
+from labelgap.data.findings import ImageNamesCompleted
 
 __all__ = ["ImageFinder", "is_image_name", "refuse_url"]
 
-_SUFFIX: Final = re.compile(r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE)
-_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_MOST_FILES: Final = 2_000_000
+_IMAGE_SUFFIX: Final = re.compile(
+    r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
+)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_MAX_FILES: Final = 2_000_000
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's name ends as those of images do; hidden files are none.
+    """Return whether a file's name has the suffix of an image format; hidden files are not images.
 
     Example:
         >>> is_image_name("a.JPG"), is_image_name("notes.txt"), is_image_name("._a.jpg")
         (True, False, False)
     """
-    return name != _bare(name) and not name.startswith(".")
+    return name != _without_suffix(name) and not name.startswith(".")
 
 
 def refuse_url(text: str | os.PathLike[str], what: str = "data") -> None:
-    """Refuse what lies on another machine, and say what to do.
+    """Raise an error for a URL: labelgap reads local files only.
 
     Example:
         >>> refuse_url("photos/a.jpg")
     """
     written = os.fspath(text)
-    if _ADDRESS.match(written):
+    if _URL.match(written):
         copy = "aws s3 sync" if written.startswith("s3") else "wget or curl"
         raise InputError(
             f"{written}: labelgap reads {what} from a disk. Copy it here first ({copy}), then give the copy's path."
@@ -48,18 +51,18 @@ def refuse_url(text: str | os.PathLike[str], what: str = "data") -> None:
 
 
 class ImageFinder:
-    """Says what is wrong with an image's name, and keeps the file of every name with which nothing is.
+    """Checks the names of images, and maps every valid one to its file.
 
     Args:
-        folder: where names start; nothing outside of it is taken.
-        skip: whether images that are missing or empty are to be left out, rather than told as problems.
+        folder: names are relative to it; nothing outside of it is used.
+        skip: whether missing and empty images are left out, rather than reported as problems.
 
     Attributes:
         files: name → path of its file, below the folder.
         skipped: name → why it is left out.
-        completed: name → file, where the table had it otherwise.
-        checked: how many names were asked for.
-        missing: how many of them are not there.
+        completed: name → file, where the name in the table was incomplete.
+        checked: how many names were checked.
+        missing: how many of them have no file.
     """
 
     def __init__(self, folder: Path, *, skip: bool = False) -> None:
@@ -73,35 +76,31 @@ class ImageFinder:
         self._names: dict[str, str] = {}
 
     def __call__(self, name: str) -> str | None:
-        """Return what is wrong with a name, or None."""
+        """Return the problem with a name, or None."""
         self.checked += 1
-        if _ADDRESS.match(name):
+        if _URL.match(name):
             return f"{name} is an address: labelgap reads images from a disk. Copy them here, and give --images DIR"
         inside = _inside(self.folder, self.folder / name)
         if inside is None:
             return f"{name} lies outside of the image folder {self.folder}"
-        file, wrong = self._look(name, inside)
+        file, problem = self._find(name, inside)
         if file is None:
             self.missing += 1
             if self.skip:
-                self.skipped[name] = wrong
-            return None if self.skip else wrong
+                self.skipped[name] = problem
+            return None if self.skip else problem
         first = self._names.setdefault(os.path.normpath(file), name)
         if first != name:
             return f"{name} is {first} once more, written differently"
         self.files[name] = file
-        return self._state(name, self.folder / file)
+        return self._check_file(name, self.folder / file)
 
-    def rules(self) -> list[str]:
-        """Say how many names were completed, with an example."""
-        if not self.completed:
-            return []
-        name, file = next(iter(self.completed.items()))
-        count = len(self.completed)
-        return [f"{count:,} image name{'s were' if count > 1 else ' was'} completed: {name} is {file}"]
+    def findings(self) -> list[ImageNamesCompleted]:
+        """Return how many names were completed, with an example; empty when none was."""
+        return [ImageNamesCompleted(len(self.completed), name, file) for name, file in list(self.completed.items())[:1]]
 
-    def _look(self, name: str, inside: str) -> tuple[str | None, str]:
-        """Return the file of a name below the folder; or None, and what is wrong."""
+    def _find(self, name: str, inside: str) -> tuple[str | None, str]:
+        """Return the file of a name below the folder; or None, and the problem."""
         place = self.folder / name
         try:
             os.lstat(place)
@@ -109,7 +108,7 @@ class ImageFinder:
         except (FileNotFoundError, NotADirectoryError):
             found = self._candidates(inside)
         except (OSError, ValueError) as error:
-            return name, str(error)  # told by ``_state``
+            return name, str(error)  # reported by ``_check_file``
         if len(found) == 1:
             self.completed[name] = found[0]
             return found[0], ""
@@ -118,13 +117,13 @@ class ImageFinder:
         return None, f"{place} does not exist"
 
     def _candidates(self, inside: str) -> list[str]:
-        """Return the files that can be meant by a name that is not there as it is written."""
+        """Return the files that match a name for which no file exists as it is written."""
         key = _key(inside)
         parts = key.split("/")
         found = []
-        for file in self._below.get(parts[-1], ()):
+        for file in self._files_by_name.get(parts[-1], ()):
             whole = _key(file)
-            for written in {whole, _bare(whole)}:
+            for written in {whole, _without_suffix(whole)}:
                 ours = written.split("/")
                 shorter = min(len(ours), len(parts))
                 if ours[-shorter:] == parts[-shorter:]:
@@ -132,43 +131,43 @@ class ImageFinder:
         return sorted(set(found))
 
     @cached_property
-    def _below(self) -> dict[str, list[str]]:
-        """The image files below the folder by their last name, with and without its extension."""
+    def _files_by_name(self) -> dict[str, list[str]]:
+        """The image files below the folder by file name, with and without its suffix."""
         found: dict[str, list[str]] = {}
         seen = 0
         for top, folders, files in os.walk(self.folder):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             seen += len(files)
-            if seen > _MOST_FILES:
+            if seen > _MAX_FILES:
                 break
             for name in filter(is_image_name, files):
                 file = os.path.relpath(Path(top) / name, self.folder)
                 key = _key(name)
-                for written in {key, _bare(key)}:
+                for written in {key, _without_suffix(key)}:
                     found.setdefault(written, []).append(file)
         return found
 
-    def _state(self, name: str, place: Path) -> str | None:
-        """Return what is wrong with a file that is there."""
+    def _check_file(self, name: str, place: Path) -> str | None:
+        """Return the problem with an existing file, or None."""
         try:
             state = place.stat()
         except (FileNotFoundError, NotADirectoryError):
-            wrong = f"{place} does not exist"
+            problem = f"{place} does not exist"
         except (OSError, ValueError) as error:
-            wrong = f"{place} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+            problem = f"{place} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
         else:
             if not stat.S_ISREG(state.st_mode):
                 return f"{place} is not a file"
             if state.st_size:
                 return None
-            wrong = f"{place} is empty (0 bytes)"
+            problem = f"{place} is empty (0 bytes)"
         if self.skip:
-            self.skipped[name] = wrong
-        return None if self.skip else wrong
+            self.skipped[name] = problem
+        return None if self.skip else problem
 
 
 def _inside(folder: Path, place: Path) -> str | None:
-    """Return a path as seen from a folder, without detours, or None when it leads out of it. Links are not followed."""
+    """Return a path relative to a folder, or None when it leads out of it. Links are not followed."""
     try:
         relative = os.path.relpath(place, folder)
     except ValueError:  # another drive
@@ -176,12 +175,12 @@ def _inside(folder: Path, place: Path) -> str | None:
     return None if Path(relative).parts[:1] == (os.pardir,) else relative
 
 
-def _bare(name: str) -> str:
-    """Return a name without the extension of an image."""
+def _without_suffix(name: str) -> str:
+    """Return a name without the suffix of an image."""
     head, dot, last = name.rpartition(".")
-    return head if _SUFFIX.fullmatch(dot + last) else name
+    return head if _IMAGE_SUFFIX.fullmatch(dot + last) else name
 
 
 def _key(path: str) -> str:
-    """Return a path in one form, whatever its case, its accents and its slashes."""
+    """Return a path in a normal form: lower case, composed accents, forward slashes."""
     return unicodedata.normalize("NFC", path.replace("\\", "/")).casefold()

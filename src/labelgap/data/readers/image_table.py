@@ -1,13 +1,13 @@
-"""A table of labels and a folder of images become a data set: what CSV, Parquet and folders of photos share.
+"""From a table of labels and a folder of images to a data set: what CSV, Parquet and folders of photos share.
 
-The images are looked for, looked at, and divided into train, val and test where the table does not say. Whatever was
-decided is said in the data set's ``rules``.
+The images are found and decoded once, and split into train, val and test where the table has no split. The data set's
+``findings`` say what was decided.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,30 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.findings import Finding
+from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.duplicates import DuplicatePairs, find_duplicates
+from labelgap.data.findings import ImagesSkipped, LabelsCounted
 from labelgap.data.image_scan import scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.split import SplitInputs, assign_splits
-from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import TableFile
 
 __all__ = ["ImageOptions", "build_dataset", "read_image_table", "resolve_image_folder"]
 
-_NAMED = 5
-
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What is done about images.
+    """How images are checked and split.
 
     Attributes:
-        on_bad_image: "error" names all that cannot be read in one error, "skip" leaves them out and says how many.
-        duplicates: which copies are looked for: "near" (pictures that look the same, too), "exact" or "off". In any
-            case every image is decoded once, small, to find those that cannot be read; that is remembered.
+        on_bad_image: "error" names all that cannot be read in one error, "skip" leaves them out.
+        duplicates: which copies are searched for: "near" (images that look the same, too), "exact" or "off". In any
+            case every image is decoded once, small, to find those that cannot be read; the result is cached.
         allow_leaks: whether an image may be in two splits.
-        seed: of the division, where there is none.
+        seed: of the split, where the table has none.
     """
 
     on_bad_image: str = "error"
@@ -54,26 +54,26 @@ class ImageOptions:
 
 
 def resolve_image_folder(images: str | os.PathLike[str] | None, table: Path) -> Path:
-    """Return the folder that image names start from; the table's own when none is given."""
+    """Return the folder that image names are relative to; the table's own when none is given."""
     if images is not None:
         refuse_url(images, "images")
     folder = table.parent if images is None else Path(images)
     if images is not None and not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}: images is the folder that the names under 'image' start from.")
+        raise InputError(f"{folder} {what}: images is the folder that the names under 'image' are relative to.")
     return folder
 
 
 def read_image_table(
     path: Path, folder: Path, read: Callable[[ImageFinder], TableFile], options: ImageOptions
 ) -> Dataset:
-    """Read a table with its images, or raise one error with everything that is wrong.
+    """Read a table with its images, or raise one error with everything that is invalid.
 
     Args:
         path: the table.
-        folder: where image names start.
-        read: reads the table, asking the finder about every image.
-        options: what is done about images.
+        folder: the folder that image names are relative to.
+        read: reads the table, and has the finder check every image.
+        options: how images are checked and split.
     """
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
     try:
@@ -83,7 +83,7 @@ def read_image_table(
             raise
         outcome = f"nothing was trained. None of its images is in {folder}: where are they? (--images DIR)"
         raise ProblemsError(path, error.problems, outcome, unit=error.unit) from None
-    return build_dataset(file, folder, finder.files, finder.skipped, options, finder.rules())
+    return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
 
 
 def build_dataset(
@@ -92,53 +92,56 @@ def build_dataset(
     files: Mapping[str, str],
     skipped: Mapping[str, str],
     options: ImageOptions,
-    found: list[str],
+    findings: Sequence[Finding],
 ) -> Dataset:
-    """Look at the images of a table, leave out or refuse what cannot be read, and divide the rest.
+    """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
 
     Args:
         file: the table.
-        folder: where the files are.
+        folder: of the images.
         files: image → path of its file below the folder.
         skipped: image → why it is left out already.
-        options: what is done about images.
-        found: what was found out about the files so far, in words.
+        options: how images are checked and split.
+        findings: about the files so far.
     """
     images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
-    wrong = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
-    usable = np.array([row for row in range(len(images)) if row not in wrong], dtype=np.int64)
-    seen = scan_images(images.select(usable))
-    wrong |= {int(usable[row]): reason for row, reason in seen.unreadable.items()}
-    if wrong and options.on_bad_image == "error":
-        problems = [Problem(int(file.lines[row]), reason) for row, reason in wrong.items()]
-        outcome = f"nothing was trained: {_images(len(wrong))} cannot be read (--on-bad-image skip leaves them out)"
+    invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
+    usable = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
+    scan = scan_images(images.select(usable))
+    invalid |= {int(usable[row]): reason for row, reason in scan.unreadable.items()}
+    if invalid and options.on_bad_image == "error":
+        problems = [Problem(int(file.lines[row]), reason) for row, reason in invalid.items()]
+        count = pluralize(len(invalid), "image")
+        outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
         raise ProblemsError(file.path, problems, outcome, unit=file.unit)
-    good = np.array([row for row in range(len(images)) if row not in wrong], dtype=np.int64)
+    good = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
     if not len(good):
         raise InputError(
-            f"{file.path}: none of its {len(images):,} images can be read, e.g. {next(iter(wrong.values()))}"
+            f"{file.path}: none of its {len(images):,} images can be read, e.g. {next(iter(invalid.values()))}"
         )
-    images, seen = images.select(good), seen.select(np.searchsorted(usable, good))
-    pairs = find_duplicates(images, seen, options.duplicates)
-    return _divided(file, good, images, pairs, options, [*found, *_left_out(wrong, file.table)])
+    images, scan = images.select(good), scan.select(np.searchsorted(usable, good))
+    pairs = find_duplicates(images, scan, options.duplicates)
+    if invalid:
+        findings = (*findings, ImagesSkipped(tuple(file.table.images[row] for row in sorted(invalid))))
+    return _split_table(file, good, images, pairs, options, findings)
 
 
-def _divided(
+def _split_table(
     file: TableFile,
     good: NDArray[np.int64],
     images: FileImages,
     pairs: DuplicatePairs,
     options: ImageOptions,
-    found: list[str],
+    findings: Sequence[Finding],
 ) -> Dataset:
     table = file.table if len(good) == len(file.table) else file.table.select(good)
     splits, groups = (
         None if values is None else [values[row] for row in good.tolist()] for values in (file.splits, file.groups)
     )
-    division = SplitInputs(
+    inputs = SplitInputs(
         file.path, table, splits, groups, pairs, file.lines[good], file.unit, options.seed, options.allow_leaks
     )
-    rows, said = assign_splits(division)
+    rows, split_findings = assign_splits(inputs)
     parts = {
         name: Split(name, images.select(members), table.select(members))
         for name, members in rows.items()
@@ -146,31 +149,12 @@ def _divided(
     }
     if "train" not in parts or not len(parts["train"].labels.values):
         raise InputError(f"{file.path}: no label of a train image is known, so there is nothing to learn from.")
-    rules = (*file.rules, _counted(table), *found, *said)
+    counts = LabelsCounted(len(table), len(table.classes), *table.counts().total)
     return Dataset(
         file.path.name,
         parts["train"],
         parts.get("val"),
         parts.get("test"),
-        rules=rules,
+        findings=(*file.findings, counts, *findings, *split_findings),
         revisions=file.revisions,
     )
-
-
-def _left_out(wrong: Mapping[int, str], table: LabelTable) -> list[str]:
-    if not wrong:
-        return []
-    names = ", ".join(table.images[row] for row in sorted(wrong)[:_NAMED])
-    more = " …" if len(wrong) > _NAMED else ""
-    verb = "is" if len(wrong) == 1 else "are"
-    return [f"{_images(len(wrong))} cannot be read and {verb} left out: {names}{more}"]
-
-
-def _images(count: int) -> str:
-    return f"{count:,} image{'s' if count != 1 else ''}"
-
-
-def _counted(table: LabelTable) -> str:
-    present, absent, unknown = table.counts().total
-    found = f"{present:,} labels present, {absent:,} absent, {unknown:,} unknown"
-    return f"{len(table):,} images, {len(table.classes):,} classes: {found}"

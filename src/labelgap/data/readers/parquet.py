@@ -1,4 +1,4 @@
-"""Your own photos and tags in a Parquet file: the rules are those of CSV."""
+"""Your own photos and tags in a Parquet file, read by the same rules as a CSV."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """PASCAL VOC2007 and VOC2012 in the devkit's own layout, as the single-positive papers read them.
 
 ``ImageSets/Main/CLASS_SPLIT.txt`` has a line per image: 1 where an object of the class is in it, 0 where only difficult
-ones are, −1 where none is. Their −1 says absent, ours unknown: nothing is passed through as it is. As in the papers a
-difficult object counts as absent, rows are sorted by name and classes by the alphabet.
+ones are, −1 where none is. VOC's −1 is absent, labelgap's −1 is unknown: all codes are translated. As in the papers a
+difficult object counts as absent, rows are sorted by name and classes in alphabetical order.
 
 Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 2010.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.findings import OfficialSplits, VocLabels
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
@@ -26,11 +27,11 @@ from labelgap.labels import ABSENT, PRESENT, LabelTable
 __all__ = ["find_voc", "load_voc2007", "load_voc2012"]
 
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
-"""What the devkit's codes say: present; only difficult objects, absent for the papers; absent."""
+"""The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 
 
 def load_voc2007(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset:
-    """Read VOC2007: train and val are cut from ``trainval``, test is ``test``; without it, as VOC2012.
+    """Read VOC2007: train and val are parts of ``trainval``, test is ``test``; without it, as VOC2012.
 
     Args:
         path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2007``.
@@ -42,7 +43,7 @@ def load_voc2007(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset
 
 
 def load_voc2012(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset:
-    """Read VOC2012: train and val are cut from the official ``train``, test is the official ``val``, as in the papers.
+    """Read VOC2012: train and val are parts of the official ``train``, test is the official ``val``, as in the papers.
 
     Args:
         path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2012``.
@@ -70,18 +71,15 @@ def _main(root: Path) -> Path:
     return root / "ImageSets" / "Main"
 
 
-def _load(root: Path, name: str, learned: str, tested: str, boxes: bool) -> Dataset:
-    train, difficult = _read(root, learned)
-    test, difficult_too = _read(root, tested)
+def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -> Dataset:
+    train, train_difficult = _read(root, train_name)
+    test, test_difficult = _read(root, test_name)
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})
-        raise InputError(f"{_main(root)}: {odd[0]} is a class of one of {learned} and {tested}, but not of the other.")
-    rules = [
-        f"labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
-        f"({difficult + difficult_too:,} labels); every label is known",
-        f"train is the official {learned}, test the official {tested}",
-    ]
-    return from_official_splits(name, _split(root, "train", train, boxes), _split(root, "test", test, boxes), rules)
+        raise InputError(f"{_main(root)}: {odd[0]} is a class of only one of {train_name} and {test_name}.")
+    findings = [VocLabels(train_difficult + test_difficult), OfficialSplits(train_name, test_name)]
+    splits = _split(root, "train", train, boxes), _split(root, "test", test, boxes)
+    return from_official_splits(name, *splits, findings)
 
 
 def _split(root: Path, name: str, table: LabelTable, boxes: bool) -> Split:

@@ -1,9 +1,9 @@
-"""Labels as one COCO JSON, with LVIS's two lists for what plain COCO cannot say.
+"""Labels as one COCO JSON file, with LVIS's two lists for what plain COCO cannot express.
 
 A class that is present in an image has annotations: one per box where boxes are known (``iscrowd`` where an object is
 a crowd or marked as difficult), else one for the whole image without a box. A known absent class is in the image's
 ``neg_category_ids``, an unknown one in its ``not_exhaustive_category_ids`` (Gupta, Dollár and Girshick, "LVIS", CVPR
-2019: tools that know these lists neither reward nor punish what they find of such a class). A class in none of the
+2019: tools that know these lists ignore what they find of such a class). A class in none of the
 three is unknown as well. The split of an image is its ``split``, which other tools ignore.
 """
 
@@ -23,18 +23,18 @@ from labelgap.data.images import ArrayImages, FileImages
 from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
-__all__ = ["MOST_LISTED", "read_coco", "write_coco"]
+__all__ = ["MAX_LISTED", "read_coco", "write_coco"]
 
-MOST_LISTED: Final = 20_000_000
-"""More unknown labels than this are not written out: what is in no list is unknown anyway."""
+MAX_LISTED: Final = 20_000_000
+"""More unknown labels than this are not listed: a class in no list is unknown anyway."""
 
-Place = tuple[list[float], bool]  # corners, and whether the object is marked as doubtful
+Place = tuple[list[float], bool]  # corners, and whether the object is marked as difficult
 
 
 def write_coco(data: Dataset, path: Path) -> None:
     """Write the observed labels of all splits; boxes only of classes that are known to be present."""
     exchange = merge_splits(data)
-    listed = exchange.table.counts().total[2] <= MOST_LISTED
+    listed = exchange.table.counts().total[2] <= MAX_LISTED
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for split in data.splits:
@@ -114,9 +114,9 @@ def _size(split: Split, row: int) -> dict[str, int]:
     if isinstance(source, FileImages):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # only the header is looked at
-                with Image.open(source.path(row)) as picture:
-                    return {"width": picture.width, "height": picture.height}
-        except Exception:  # whatever is wrong with the image, its labels are right
+                warnings.simplefilter("ignore")  # only the header is read
+                with Image.open(source.path(row)) as image:
+                    return {"width": image.width, "height": image.height}
+        except Exception:  # the labels are written all the same
             return {}
     return {}

@@ -1,4 +1,4 @@
-"""What travels between labelgap and other tools: one table of all splits, and the split of every row."""
+"""One table of all splits and the split of every row: what labelgap exchanges with other tools."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["ExchangeTable", "known_class_names", "merge_splits", "read_json", "w
 
 @dataclass(frozen=True, eq=False)
 class ExchangeTable:
-    """Labels in three states, and where each image belongs.
+    """Labels in three states, and the split of each image.
 
     Attributes:
         table: all images.
-        splits: train, val or test for each of them; None where a file names none.
-        files: what their files are called, from the folder of the images on; the names where nothing else is known.
+        splits: train, val or test for each of them; None where the file has no splits.
+        files: their paths below the folder of the images; the names where the paths are not known.
     """
 
     table: LabelTable
@@ -34,7 +34,7 @@ class ExchangeTable:
 
 
 def merge_splits(data: Dataset) -> ExchangeTable:
-    """Put the splits of a data set one below the other: the observed labels, never a hidden truth."""
+    """Concatenate the splits of a data set: the observed labels, never a hidden truth."""
     try:
         table = LabelTable.concatenate([split.labels for split in data.splits])
     except InputError as error:
@@ -52,7 +52,7 @@ def _files(split: Split) -> Iterable[str]:
 
 
 def known_class_names(table: LabelTable, row: int) -> tuple[list[str], list[str]]:
-    """Return the classes known to be present, and those known to be absent, in an image."""
+    """Return the names of the classes known to be present, and of those known to be absent, in an image."""
     entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
     columns, values = table.columns[entries], table.values[entries]
     present, absent = ([table.classes[column] for column in columns[values == state]] for state in (PRESENT, ABSENT))
@@ -60,7 +60,7 @@ def known_class_names(table: LabelTable, row: int) -> tuple[list[str], list[str]
 
 
 def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
-    """Read a JSON file; where keys are asked for, check that it is an object that has them."""
+    """Read a JSON file; where ``keys`` are given, check that it is an object that has them."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -74,5 +74,5 @@ def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
 
 
 def write_compact_json(path: Path, value: Any) -> None:
-    """Write JSON without blanks, whole or not at all: these files are for machines, and have a list per image."""
+    """Write JSON without blanks, atomically: these files are for machines, and have a list per image."""
     write_text(path, json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")

@@ -3,8 +3,8 @@
     dataset = fiftyone.Dataset.from_json("tags.json", rel_dir="photos/")
 
 As FiftyOne keeps Open Images: ``positive_labels`` are known to be present, ``negative_labels`` known to be absent, and
-a class in neither is unknown. The split is a tag of the sample; where the table calls images otherwise than their files
-are called, that is their ``name``.
+a class in neither is unknown. The split is a tag of the sample; ``name`` is an image's name in the table
+where it differs from its file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labels in the formats of other tools, with all three states; and back."""
+"""The formats that labels are written in for other tools, with all three states."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["ConversionResult", "convert", "format_names"]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What was written.
+    """The files that were written.
 
     Attributes:
-        paths: the file asked for, and what lies beside it.
-        hint: how to open it in the other tool; empty where that needs no words.
+        paths: the file, and what is written beside it.
+        hint: how to open it in the other tool; may be empty.
     """
 
     paths: tuple[Path, ...]
@@ -48,31 +48,31 @@ def format_names() -> list[str]:
 def convert(
     data: Dataset, to: str, out: str | os.PathLike[str], *, prefix: str | None = None, force: bool = False
 ) -> ConversionResult:
-    """Write the observed labels of all splits in another format, whole or not at all.
+    """Write the observed labels of all splits in another format, atomically.
 
     Args:
-        data: whose labels; images are not copied, and a hidden truth is not shown.
+        data: the data set; images are not copied, and a hidden truth is not written.
         to: one of ``format_names()``.
         out: the file to write.
-        prefix: what stands before every image's name; for FiftyOne and Label Studio.
-        force: whether a file that is there already may be replaced.
+        prefix: put before every image's name; for FiftyOne and Label Studio.
+        force: whether an existing file may be replaced.
     """
     if to not in _FORMATS:
         raise UnknownNameError("format", to, _FORMATS)
     path = Path(out)
     source = data.recipe.get("path")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(f"{path} is the data themselves: they are never overwritten. Write to another file.")
+        raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file in it.")
     for place in (path, *([interface_path(path)] if to == "labelstudio" else [])):
         if place.exists() and not force:
-            raise InputError(f"{place} is there already. Write to another file, or replace it with --force.")
-    if prefix is not None and to not in _SHOWN:
-        raise InputError(f"--prefix is for {' and '.join(sorted(_SHOWN))}: {to} names images as they are.")
-    if to in _SHOWN and not all(isinstance(split.images, FileImages) for split in data.splits):
+            raise InputError(f"{place} exists already. Write to another file, or replace it with --force.")
+    if prefix is not None and to not in _IMAGE_TOOLS:
+        raise InputError(f"--prefix is for {' and '.join(sorted(_IMAGE_TOOLS))}: {to} names images as they are.")
+    if to in _IMAGE_TOOLS and not all(isinstance(split.images, FileImages) for split in data.splits):
         raise InputError(
-            f"{data.name} has no image files that {_SHOWN[to]} could open. Convert it to csv, parquet or coco."
+            f"{data.name} has no image files that {_IMAGE_TOOLS[to]} could open. Convert it to csv, parquet or coco."
         )
     return _FORMATS[to](data, path, prefix)
 
@@ -107,7 +107,7 @@ def _fiftyone(data: Dataset, path: Path, prefix: str | None) -> ConversionResult
 
 def _labelstudio(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
     interface = write_label_studio(data, path, LOCAL_FILES if prefix is None else prefix)
-    hint = f"paste {interface} into the project's labelling interface, then import {path}"
+    hint = f"paste {interface} into the project's labeling interface, then import {path}"
     if prefix is None:
         hint += f"; images come from local storage, LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={_folder(data)}"
     return ConversionResult((path, interface), hint)
@@ -125,4 +125,4 @@ _FORMATS: dict[str, Callable[[Dataset, Path, str | None], ConversionResult]] = {
     "fiftyone": _fiftyone,
     "labelstudio": _labelstudio,
 }
-_SHOWN = {"fiftyone": "FiftyOne", "labelstudio": "Label Studio"}
+_IMAGE_TOOLS = {"fiftyone": "FiftyOne", "labelstudio": "Label Studio"}

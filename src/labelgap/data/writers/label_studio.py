@@ -1,9 +1,9 @@
-"""Labels as tasks that Label Studio imports, and the labelling interface that shows them.
+"""Labels as tasks that Label Studio imports, and the labeling interface that shows them.
 
-A task has one annotation with two multiple choices: ``present`` and ``absent``; a class ticked in neither is unknown.
+A task has one annotation with two multiple choices: ``present`` and ``absent``; a class selected in neither is unknown.
 The interface is written beside the tasks as ``.xml``: paste it into the project's settings before the import.
 
-Label Studio shows images by address. Without a prefix they are read from its local storage
+Label Studio shows images by URL. Without a prefix they are read from its local storage
 (``/data/local-files/?d=…`` below ``LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT``).
 """
 
@@ -34,7 +34,7 @@ def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> 
     Args:
         data: the data set.
         path: of the tasks, not ``.xml``.
-        prefix: of every image's address, e.g. ``https://example.org/photos/`` or ``s3://bucket/``.
+        prefix: of every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``.
     """
     interface = interface_path(path)
     text = _interface(data)
@@ -42,13 +42,13 @@ def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> 
     tasks = []
     for row, (name, split) in enumerate(zip(exchange.table.images, exchange.splits or (), strict=True)):
         file = exchange.files[row]
-        address = prefix + (file if prefix.partition("://")[0] in ("s3", "gs") else quote(file))
+        url = prefix + (file if prefix.partition("://")[0] in ("s3", "gs") else quote(file))
         result = [
             _choices(state, names)
             for state, names in zip(_STATES, known_class_names(exchange.table, row), strict=True)
             if names
         ]
-        task: dict[str, Any] = {"data": {"image": address, "name": name, "split": split}}
+        task: dict[str, Any] = {"data": {"image": url, "name": name, "split": split}}
         tasks.append(task | ({"annotations": [{"result": result}]} if result else {}))
     write_text(interface, text)
     write_compact_json(path, tasks)
@@ -58,7 +58,7 @@ def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> 
 def read_label_studio(path: Path) -> ExchangeTable:
     """Read what ``write_label_studio`` wrote, or Label Studio's own export (JSON) of such a project.
 
-    Classes come in the order of the interface where it lies beside the tasks, else sorted. Of several annotations of a
+    Classes come in the order of the interface where it is beside the tasks, else sorted. Of several annotations of a
     task the last one counts, and cancelled ones do not.
     """
     tasks = read_json(path)
@@ -67,10 +67,10 @@ def read_label_studio(path: Path) -> ExchangeTable:
     try:
         images = [task["data"]["name"] for task in tasks]
         splits = [task["data"].get("split") for task in tasks]
-        lists = [_ticked(task) for task in tasks]
+        lists = [_selected(task) for task in tasks]
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {error}.") from None
-    present, absent = ([ticked[state] for ticked in lists] for state in _STATES)
+    present, absent = ([selected[state] for selected in lists] for state in _STATES)
     classes = _classes_of(interface_path(path)) or sorted({name for names in (*present, *absent) for name in names})
     try:
         table = LabelTable.from_lists(present, absent, classes=classes, images=images)
@@ -80,7 +80,7 @@ def read_label_studio(path: Path) -> ExchangeTable:
 
 
 def interface_path(path: Path) -> Path:
-    """Return where the interface of a file of tasks lies."""
+    """Return the path of the interface of a file of tasks."""
     if path.suffix.lower() == ".xml":
         raise InputError(f"{path} would be the interface: give the tasks another suffix, e.g. {path.stem}.json")
     return path.with_suffix(".xml")
@@ -90,17 +90,17 @@ def _choices(state: str, names: list[str]) -> dict[str, Any]:
     return {"id": state, "from_name": state, "to_name": "image", "type": "choices", "value": {"choices": names}}
 
 
-def _ticked(task: dict[str, Any]) -> dict[str, list[str]]:
+def _selected(task: dict[str, Any]) -> dict[str, list[str]]:
     kept = [found for found in task.get("annotations") or () if not found.get("was_cancelled")]
-    ticked: dict[str, list[str]] = {state: [] for state in _STATES}
+    selected: dict[str, list[str]] = {state: [] for state in _STATES}
     for result in kept[-1]["result"] if kept else ():
-        if result["from_name"] in ticked:
-            ticked[result["from_name"]] = list(result["value"]["choices"])
-    return ticked
+        if result["from_name"] in selected:
+            selected[result["from_name"]] = list(result["value"]["choices"])
+    return selected
 
 
 def _interface(data: Dataset) -> str:
-    """Return the labelling interface: the image, and the classes twice."""
+    """Return the labeling interface: the image, and the classes twice."""
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name="image", value="$image")
     for state in _STATES:
@@ -126,5 +126,5 @@ def _classes_of(interface: Path) -> list[str]:
     try:
         view = ElementTree.parse(interface).getroot()
     except ElementTree.ParseError as error:
-        raise InputError(f"{interface} is not a labelling interface: {error}.") from None
+        raise InputError(f"{interface} is not a labeling interface: {error}.") from None
     return [choice.get("value", "") for choice in view.iterfind("Choices[@name='present']/Choice")]

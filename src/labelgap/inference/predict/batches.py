@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelgap.core.errors import LabelGapError
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import make_loader
-from labelgap.data.readers.features import FeatureVectors
 from labelgap.data.transforms import Transform
 
 __all__ = ["ReadBatch", "read_batches"]

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.findings import BracketedLists, SeparatorDetected
 
 __all__ = ["CellParser", "SEPARATORS", "TagListParser", "describe_separator", "parse_separator"]
 
@@ -38,8 +40,8 @@ class CellParser:
         >>> states = CellParser()
         >>> [states.code(cell) for cell in ("1.0", "yes", "0", "", "maybe")]
         [1, 1, 0, -1, None]
-        >>> states.words()
-        (' (or yes)', '', '')
+        >>> states.spellings()
+        (('yes',), (), ())
     """
 
     def __init__(self, zero: int = ABSENT) -> None:
@@ -57,11 +59,9 @@ class CellParser:
                 self._met[code].append(cell)
             return self._codes.setdefault(cell, self._zero if code == ABSENT else code)
 
-    def words(self) -> tuple[str, str, str]:
-        """Return the other words that were met for 1, for 0 and for blank, ready to stand behind them."""
-        met = [self._met[state] for state in (PRESENT, ABSENT, UNKNOWN)]
-        present, absent, unknown = (f" (or {', '.join(words[:4])})" if words else "" for words in met)
-        return present, absent, unknown
+    def spellings(self) -> tuple[tuple[str, ...], ...]:
+        """Return the other spellings of 1, of 0 and of blank that the cells have."""
+        return tuple(tuple(self._met[state]) for state in (PRESENT, ABSENT, UNKNOWN))
 
 
 def _state(cell: str) -> int | None:
@@ -105,13 +105,13 @@ class TagListParser:
             return names
         return [name for part in cell.split(self.separator) if (name := part.strip())]
 
-    def rule(self) -> str | None:
-        """Say what was guessed, unless it is what labelgap itself would write."""
+    def findings(self) -> list[Finding]:
+        """Return what was detected, unless it is what labelgap itself writes."""
         if self.bracketed:
-            return "lists written as ['a', 'b'] are read as such (--separator says otherwise)"
+            return [BracketedLists()]
         if not self.guessed or self.separator == ";":
-            return None
-        return f"{describe_separator(self.separator)} between tags, as it seems (--separator says otherwise)"
+            return []
+        return [SeparatorDetected(describe_separator(self.separator))]
 
 
 def _unpacked(cell: str) -> list[str] | None:

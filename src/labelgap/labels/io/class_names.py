@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.labels.io.dialect import detect_dialect, open_text
+from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
@@ -127,28 +127,26 @@ def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTabl
     return chosen, int(len(kept) - kept.sum())
 
 
-def similar_class_names(table: LabelTable) -> list[str]:
-    """Say which tags differ only in case, blanks, marks or a plural, each with the option that makes them one.
+def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:
+    """Find classes whose names differ only in case, blanks, marks or a plural.
 
     Example:
-        >>> similar_class_names(LabelTable.from_lists([["Dog", "cats"], ["Dog", "dog"], ["cat", "owl"]]))
-        ["'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog",
-         "'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat"]
+        >>> for found in similar_class_names(LabelTable.from_lists([["Dog", "cats"], ["Dog", "dog"], ["cat", "owl"]])):
+        ...     print(found)
+        'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog
+        'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat
     """
-    present = table.counts().present
-    alike: dict[str, list[int]] = {}
+    present = table.counts().present.tolist()
+    by_key: dict[str, list[tuple[str, int]]] = {}
     for column, name in enumerate(table.classes):
-        alike.setdefault(_key(name), []).append(column)
-    said = []
-    for columns in alike.values():
-        if len(columns) > 1:
-            ranked = sorted(columns, key=lambda column: (-int(present[column]), table.classes[column]))
-            shown = " and ".join(f"'{table.classes[column]}' ({present[column]:,})" for column in ranked)
-            chosen = table.classes[ranked[0]]
-            options = [shlex.quote(f"{table.classes[column]}={chosen}") for column in ranked[1:]]
-            said.append(f"{shown} look like one tag: {' '.join(f'--rename {option}' for option in options)}")
-    more = [f"{len(said) - _SHOWN:,} more tags look like another"] if len(said) > _SHOWN else []
-    return said[:_SHOWN] + more
+        by_key.setdefault(_key(name), []).append((name, present[column]))
+    similar = [
+        SimilarClasses(tuple(sorted(names, key=lambda item: (-item[1], item[0]))))
+        for names in by_key.values()
+        if len(names) > 1
+    ]
+    more = [MoreSimilarClasses(len(similar) - _SHOWN)] if len(similar) > _SHOWN else []
+    return [*similar[:_SHOWN], *more]
 
 
 def _key(name: str) -> str:

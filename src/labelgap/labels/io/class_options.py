@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labelgap.core.errors import UnknownNameError, nearest
-from labelgap.core.text import pluralize, truncate_text
+from labelgap.core.findings import Finding
+from labelgap.core.text import truncate_text
 from labelgap.labels.io.class_names import (
     read_name_pairs,
     rename_classes,
@@ -14,6 +15,7 @@ from labelgap.labels.io.class_names import (
     select_classes,
     similar_class_names,
 )
+from labelgap.labels.io.findings import ClassesLeftOut, ClassesRenamed, ClassNeverListed, HierarchyApplied
 from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS
 from labelgap.labels.io.hierarchy import implied_labels
 from labelgap.labels.io.table_file import TableOptions
@@ -25,11 +27,11 @@ __all__ = ["ResolvedTable", "apply_class_options", "resolve_class_names"]
 
 @dataclass(frozen=True)
 class ResolvedTable:
-    """A table as it will be used, what was added to it, and what was done in words."""
+    """A table as it will be used, what was added to it, and what was done."""
 
     table: LabelTable
     revisions: Revisions = field(default_factory=Revisions)
-    rules: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def resolve_class_names(options: TableOptions) -> dict[str, str]:
@@ -55,7 +57,7 @@ def apply_class_options(
         form: "wide" or "lists"; the tags of lists are in alphabetical order.
         refuse: raises an error about labels (row, class) that two names of one tag contradict each other on.
     """
-    rules: list[str] = []
+    findings: list[Finding] = []
     for old, new in options.rename.items():
         if old not in table.classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
             raise UnknownNameError("tag", truncate_text(old), map(truncate_text, table.classes), "(--rename OLD=NEW)")
@@ -63,20 +65,20 @@ def apply_class_options(
     if met:
         table, torn = rename_classes(table, names, alphabetical=form == "lists")
         refuse(torn)
-        rules.append(f"renamed: {truncate_text(', '.join(f'{old} = {names[old]}' for old in met), 200)}")
+        findings.append(ClassesRenamed(tuple((old, names[old]) for old in met)))
     if options.classes is not None:
         table, said = _chosen(table, [names.get(name, name) for name in options.classes])
-        rules += said
+        findings += said
     revisions = Revisions()
     if options.parents is not None:
         pairs = read_name_pairs(options.parents, "child", "parent")
         found = implied_labels(table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs])
         table, revisions = table.revised(found.revisions), found.revisions
-        rules.append(_implied_rule(len(revisions), found.contradicted, found.unknown_names))
-    return ResolvedTable(table, revisions, (*rules, *similar_class_names(table)))
+        findings.append(HierarchyApplied(len(revisions), found.contradicted, tuple(found.unknown_names)))
+    return ResolvedTable(table, revisions, (*findings, *similar_class_names(table)))
 
 
-def _chosen(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[str]]:
+def _chosen(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
     """Keep some tags of a table, and say which others there were and which of them never occur."""
     classes = list(dict.fromkeys(classes))
     missing = [name for name in classes if name not in table.classes]
@@ -84,22 +86,6 @@ def _chosen(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list
         raise UnknownNameError("tag", truncate_text(missing[0]), map(truncate_text, table.classes), "(--classes)")
     left_out = [name for name in table.classes if name not in classes]
     table, labels = select_classes(table, classes)
-    rules = []
-    if left_out:
-        rules.append(f"tags left out: {truncate_text(', '.join(left_out), 200)} ({pluralize(labels, 'label')})")
-    for name in missing:
-        close = nearest(name, left_out)
-        rules.append(
-            f"'{truncate_text(name)}' is never listed" + (f"; did you mean '{truncate_text(close)}'?" if close else "")
-        )
-    return table, rules
-
-
-def _implied_rule(added: int, against: int, strange: Sequence[str]) -> str:
-    rule = f"parents add {pluralize(added, 'present label')}"
-    if against:
-        verbs = ("say", "stay") if against > 1 else ("says", "stays")
-        rule += f"; {pluralize(against, 'label')} {verbs[0]} absent where a child is present, and {verbs[1]}"
-    if strange:
-        rule += f"; no tags here: {truncate_text(', '.join(strange), 100)}"
-    return rule
+    findings: list[Finding] = [ClassesLeftOut(tuple(left_out), labels)] if left_out else []
+    findings += [ClassNeverListed(name, nearest(name, left_out)) for name in missing]
+    return table, findings

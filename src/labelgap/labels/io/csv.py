@@ -37,7 +37,7 @@ def read_csv(
     Args:
         path: the file.
         options: how its cells are to be understood.
-        encoding: of the text; guessed when None, and the guess is among the ``rules``.
+        encoding: of the text; guessed when None, and reported in ``findings``.
         delimiter: between cells, or its name; guessed when None.
         check_image: says what is wrong with an image's name, or None; what it says is told with all other problems.
     """
@@ -46,7 +46,7 @@ def read_csv(
     problems: list[Problem] = []
     with open_text(path, dialect.encoding) as file:
         rows = _rows(file, dialect.delimiter, dialect.skip, problems)
-        return parse_rows(path, rows, chosen, check_image=check_image, problems=problems, rules=dialect.rules)
+        return parse_rows(path, rows, chosen, check_image=check_image, problems=problems, findings=dialect.findings)
 
 
 def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:

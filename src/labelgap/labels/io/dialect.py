@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
 from labelgap.labels.io.cells import describe_separator, parse_separator
+from labelgap.labels.io.findings import DelimiterDetected, EncodingDetected
 
 __all__ = ["Dialect", "detect_dialect", "open_text"]
 
@@ -34,13 +36,13 @@ class Dialect:
         encoding: the name of Python's codec.
         delimiter: between cells.
         skip: lines before the header that only say the delimiter.
-        rules: in words, what was guessed; nothing where the file is as labelgap would write it.
+        findings: what was detected; empty where the file is written as labelgap writes it.
     """
 
     encoding: str
     delimiter: str
     skip: int
-    rules: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 def detect_dialect(
@@ -55,16 +57,18 @@ def detect_dialect(
         is_header: whether the cells of the first record, cut at the right places, can be the header.
     """
     codec = _encoding(path) if encoding is None else _codec(encoding)
-    rules = [] if encoding is not None or codec == "utf-8-sig" else [f"text in {codec} (--encoding says otherwise)"]
+    findings: list[Finding] = []
+    if encoding is None and codec != "utf-8-sig":
+        findings.append(EncodingDetected(codec))
     with open_text(path, codec) as file:
         marked = _MARKED.fullmatch(file.readline())
     skip = 1 if marked else 0
     if delimiter is not None:
-        return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(rules))
+        return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(findings))
     mark = marked[1] if marked else _delimiter(path, codec, is_header)
     if mark != ",":
-        rules.append(f"{describe_separator(mark)} between cells (--delimiter says otherwise)")
-    return Dialect(codec, mark, skip, tuple(rules))
+        findings.append(DelimiterDetected(describe_separator(mark)))
+    return Dialect(codec, mark, skip, tuple(findings))
 
 
 @contextmanager

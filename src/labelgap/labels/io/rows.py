@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, nearest
+from labelgap.core.findings import Finding
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, TagListParser
 from labelgap.labels.io.class_options import ResolvedTable, apply_class_options, resolve_class_names
+from labelgap.labels.io.findings import AllCellsKnown, ColumnPerClass, ColumnsIgnored, GroupColumn, ListsOfClasses
 from labelgap.labels.io.header import HeaderColumns, parse_header
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import LabelTable
@@ -67,7 +69,7 @@ def parse_rows(
     problems: list[Problem] | None = None,
     classes: Sequence[str] | None = None,
     unit: str = "line",
-    rules: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
 ) -> TableFile:
     """Read the rows of a file, the header first, or raise one error with everything that is wrong with them.
 
@@ -79,7 +81,7 @@ def parse_rows(
         problems: where whoever makes the rows puts those that are none.
         classes: all class names of a lists table, where the file knows them; those that occur, sorted, when None.
         unit: what the numbers of ``rows`` count.
-        rules: what has been found out about the file so far.
+        findings: about the file so far.
     """
     problems = [] if problems is None else problems
     line, header = next(rows, (0, []))
@@ -99,8 +101,8 @@ def parse_rows(
         )
     splits = tuple(reading.splits) if columns.split is not None else None
     groups = tuple(reading.groups) if columns.group is not None else None
-    rules = (*_rules(settled, form, options, columns, said), *rules)
-    return TableFile(path, settled.table, splits, groups, lines, form, rules, unit, settled.revisions)
+    findings = (*_findings(settled, form, options, columns, said), *findings)
+    return TableFile(path, settled.table, splits, groups, lines, form, findings, unit, settled.revisions)
 
 
 def _checked(reading: _Reading, rows: Iterator[Row]) -> Iterator[Row]:
@@ -131,7 +133,7 @@ def _checked(reading: _Reading, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _read_wide(
     reading: _Reading, rows: Iterator[Row], options: TableOptions, classes: Sequence[str] | None
-) -> tuple[LabelTable, list[str]]:
+) -> tuple[LabelTable, list[Finding]]:
     if options.unlisted != "unknown":
         raise InputError(
             f"{reading.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
@@ -158,9 +160,7 @@ def _read_wide(
     starts = np.concatenate([[0], np.asarray(lengths)])
     names = [columns.header[number] for number in columns.tags]
     table = LabelTable(starts, np.asarray(numbers), np.asarray(values), names, list(reading.images))
-    present, absent, unknown = states.words()
-    said = [f"a column per tag; 1{present} = present, 0{absent} = {options.zeros}, blank{unknown} = unknown"]
-    return table, said
+    return table, [ColumnPerClass(options.zeros, *states.spellings())]
 
 
 def _tell_strange(reading: _Reading, name: str, bad: list[tuple[int, Cell]], filled: int) -> None:
@@ -180,7 +180,7 @@ def _tell_strange(reading: _Reading, name: str, bad: list[tuple[int, Cell]], fil
 
 def _read_lists(
     reading: _Reading, rows: Iterator[Row], options: TableOptions, classes: Sequence[str] | None
-) -> tuple[LabelTable, list[str]]:
+) -> tuple[LabelTable, list[Finding]]:
     if options.zeros != "absent":
         raise InputError(
             f"{reading.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
@@ -202,9 +202,7 @@ def _read_lists(
     reading.refuse_problems()
     images = list(reading.images)
     table = LabelTable.from_lists(present, absent, classes=classes, images=images, unlisted=options.unlisted)
-    separated = lists.rule()
-    said = [f"lists of tags; a tag that is not listed is {options.unlisted}"]
-    return table, [*said, separated] if separated else said
+    return table, [ListsOfClasses(options.unlisted), *lists.findings()]
 
 
 def _refuse_torn(reading: _Reading, lines: NDArray[np.int64], torn: Sequence[tuple[int, str]]) -> None:
@@ -216,14 +214,14 @@ def _refuse_torn(reading: _Reading, lines: NDArray[np.int64], torn: Sequence[tup
     reading.refuse_problems()
 
 
-def _rules(
-    settled: ResolvedTable, form: str, options: TableOptions, columns: HeaderColumns, said: Sequence[str]
-) -> tuple[str, ...]:
-    rules = list(said)
-    if form == "wide" and settled.table.complete and options.zeros == "absent":
-        rules.append("every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown")
+def _findings(
+    resolved: ResolvedTable, form: str, options: TableOptions, columns: HeaderColumns, cells: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    findings = list(cells)
+    if form == "wide" and resolved.table.complete and options.zeros == "absent":
+        findings.append(AllCellsKnown())
     if columns.group is not None:
-        rules.append("the column 'group' says which images belong together, it is no tag")
+        findings.append(GroupColumn())
     if columns.ignored:
-        rules.append(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}")
-    return (*rules, *settled.rules)
+        findings.append(ColumnsIgnored(tuple(columns.ignored)))
+    return (*findings, *resolved.findings)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Finding
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
@@ -64,7 +65,7 @@ class TableFile:
         groups: the group of every row, or None when the file has no such column.
         lines: where every row stands in the file.
         form: "wide" or "lists".
-        rules: in words, how cells and gaps were read.
+        findings: how cells and gaps were read.
         unit: what ``lines`` counts: "line", or "row" in files without lines.
         revisions: what ``parents`` added to the labels that were observed.
     """
@@ -75,7 +76,7 @@ class TableFile:
     groups: tuple[str, ...] | None
     lines: NDArray[np.int64]
     form: Literal["wide", "lists"]
-    rules: tuple[str, ...]
+    findings: tuple[Finding, ...]
     unit: str = "line"
     revisions: Revisions = field(default_factory=Revisions)
 

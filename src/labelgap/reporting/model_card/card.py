@@ -22,7 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from labelgap.core.errors import LabelGapError, UnknownNameError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.readers.features import FEATURES
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import describe_method
 from labelgap.models import create_backbone
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
@@ -165,7 +165,7 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "chance_map": next((_chance_map(split) for split in measured if split.name == "test"), None),
         "never_present": [name for name, count in present.items() if count == 0],
         "rarely_present": [name for name, count in present.items() if 0 < count < RARE_CLASS_LIMIT],
-        "findings": [str(finding) for finding in data.rules],
+        "findings": [str(finding) for finding in data.findings],
         "label_counts": label_counts,
         "hidden_splits": [split.name for split in data.splits if split.truth is not None and not split.labels.complete],
         **_class_values(run, data),

@@ -18,7 +18,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.reporting.example_images import thumbnail_data_url
@@ -89,7 +89,7 @@ def write_contact_sheet(
         "name": single_line(summary.name),
         "tiles": _tiles(summary),
         "states": _states(summary),
-        "findings": [_finding(finding.text, finding.names) for finding in summary.findings],
+        "findings": [_finding(str(warning), warning.names) for warning in summary.warnings],
         "random": contact_sheet_images(random, images),
         "rarest": [
             (single_line(name), image)

@@ -66,7 +66,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         **_memorization(run, data, figures),
         **_classes(run, data, figures),
         "examples": random_examples(run, data) if images and data is not None else [],
-        "rules": [single_line(rule) for rule in data.rules] if data is not None else [],
+        "rules": [single_line(str(finding)) for finding in data.findings] if data is not None else [],
         "states": _states(run, data),
         "recipe": data_rows(config),
         "method": method_description(config),

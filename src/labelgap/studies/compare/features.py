@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.features import FEATURES, FeatureVectors
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.models import check_backbone, create_backbone, is_pretrained
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import check_feature_data

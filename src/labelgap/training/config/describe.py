@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.data.readers.features import FEATURES
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import defaults, describe_method
 from labelgap.training.config.schema import LinearPhase, RunConfig
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.features import FEATURES
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels.codes import PRESENT
 from labelgap.losses import Loss, loss, published_options
 from labelgap.losses.expected_positives import ExpectedPositivesLoss

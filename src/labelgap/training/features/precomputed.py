@@ -13,8 +13,8 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.data.readers.features import FEATURES, FeatureVectors
 from labelgap.models import RANDOM_WEIGHTS, Backbone, Classifier, InputSpec, WeightsInfo, create_backbone
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.inputs import FeatureInputs

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.features import FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.models import Backbone
 from labelgap.training.features.extract import extract_features
 from labelgap.training.progress import Reporter

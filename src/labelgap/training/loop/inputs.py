@@ -88,7 +88,7 @@ class ImageInputs:
         size, filter_ = self.backbone.input_spec.size, self.backbone.input_spec.interpolation
         if self.transform == "crop":
             if epoch is not None:
-                return RandomResizedCrop(size, self.seed, interpolation=filter_, mirrored=self.flip)
+                return RandomResizedCrop(size, self.seed, interpolation=filter_, flip=self.flip)
             return CenterCrop(size, round(size * 256 / 224), interpolation=filter_)
         return Resize(size, self.seed if self.flip and epoch is not None else None, interpolation=filter_)
 

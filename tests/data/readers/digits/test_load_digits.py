@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.digits.dataset import _made, load_digits
+from labelgap.data.readers.digits.dataset import _generate, load_digits
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 
@@ -78,11 +79,11 @@ def test_every_image_has_a_name_of_its_own() -> None:
 
 
 def test_four_loads_make_the_scenes_once() -> None:
-    _made.cache_clear()
+    _generate.cache_clear()
     first = small()
     assert all(small() is first for _ in range(3))
     assert load_digits(seed=0, test=30, val=15, train=60) is first
-    assert _made.cache_info().misses == 1
+    assert _generate.cache_info().misses == 1
 
 
 def test_what_is_shared_cannot_be_changed() -> None:
@@ -99,7 +100,7 @@ def test_another_seed_makes_other_scenes() -> None:
 
 def test_the_same_seed_makes_the_same_pixels_labels_and_boxes() -> None:
     once = content(load_digits(train=12, val=4, test=6, seed=3))
-    _made.cache_clear()
+    _generate.cache_clear()
     np.random.seed(77)
     assert content(load_digits(train=12, val=4, test=6, seed=3)) == once
 
@@ -109,12 +110,15 @@ def test_splits_of_no_images_are_left_out() -> None:
     assert data.val is None and data.test is None and len(data.train) == 5
 
 
-def test_the_rules_say_what_is_hidden_and_observing_again_replaces_it() -> None:
+def test_the_findings_say_what_is_hidden_and_observing_again_replaces_it() -> None:
     data = small()
-    assert data.rules[-1] == "train shows 1 present and 0 absent labels of every image (seed 1200), the rest is hidden"
+    assert (
+        sentences(data)[-1]
+        == "train shows 1 present and 0 absent labels of every image (seed 1200), the rest is hidden"
+    )
     again = data.observe(positives="all", negatives=2, seed=5)
-    assert again.rules[:-1] == data.rules[:-1]
-    assert again.rules[-1].startswith("train shows all present and 2 absent labels of every image (seed 5)")
+    assert sentences(again)[:-1] == sentences(data)[:-1]
+    assert sentences(again)[-1].startswith("train shows all present and 2 absent labels of every image (seed 5)")
 
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"val": -1}, {"test": 2.5}, {"seed": -1}, {"train": True}])

@@ -1,3 +1,3 @@
-"""Digits."""
+"""The embedded data set: scenes of handwritten digits."""
 
 __all__: list[str] = []

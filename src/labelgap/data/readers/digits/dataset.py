@@ -1,6 +1,6 @@
-"""The data set that comes with the package: scenes of handwritten digits, each showing one of its labels.
+"""The embedded data set: scenes of handwritten digits, of which each shows one label.
 
-Nothing is downloaded and nothing is stored: the scenes are made from a seed, once per process.
+Nothing is downloaded and nothing is stored: the scenes are generated from a seed, once per process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.findings import DigitScenesGenerated
 from labelgap.data.images import ArrayImages
 from labelgap.data.readers.digits.scenes import CLASS_NAMES, Scenes, digit_scenes
 from labelgap.labels import LabelTable
@@ -17,10 +18,10 @@ __all__ = ["load_digits"]
 
 
 def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: int = 0) -> Dataset:
-    """Make scenes of one to five handwritten digits, classes "0" to "9", with boxes.
+    """Generate scenes of one to five handwritten digits, classes "0" to "9", with boxes.
 
     Training images show one positive each (drawn with the papers' seed, 1200), all other labels are unknown; what was
-    hidden is kept as ``truth``. Val and test are known in full. Made once per process: four runs share the pixels.
+    hidden is kept as ``truth``. Val and test are complete. Generated once per process: several runs share the pixels.
 
     Args:
         train: number of training scenes.
@@ -37,23 +38,19 @@ def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: i
     """
     for name, value, least in (("train", train, 1), ("val", val, 0), ("test", test, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"digits: {name}={value!r} is no whole number from {least} on.")
-    return _made(train, val, test, seed)
+            raise InputError(f"digits: {name}={value!r} is not a whole number of at least {least}.")
+    return _generate(train, val, test, seed)
 
 
 @lru_cache(maxsize=2)
-def _made(train: int, val: int, test: int, seed: int) -> Dataset:
+def _generate(train: int, val: int, test: int, seed: int) -> Dataset:
     scenes = digit_scenes(seed, (train, val, test))
-    rules = (
-        f"scenes of handwritten digits made with seed {seed}: {train:,} train, {val:,} val, {test:,} test",
-        "every label is known, and shown in val and test",
-    )
     whole = Dataset(
         "digits",
         train=_split("train", scenes.train),
         val=_split("val", scenes.val) if val else None,
         test=_split("test", scenes.test) if test else None,
-        rules=rules,
+        findings=(DigitScenesGenerated({"train": train, "val": val, "test": test}, seed),),
         backbone="small-cnn",
         protocol="end-to-end",
         flip=False,

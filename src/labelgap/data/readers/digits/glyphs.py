@@ -1,4 +1,4 @@
-"""The handwritten digits inside scikit-learn, redrawn as ink of any size and slant.
+"""The handwritten digits of scikit-learn, rendered at any size and rotation.
 
 The 1,797 digits are 8×8 grids of 0…16. Enlarging, turning and squeezing such a grid is linear in its 64 cells, so one
 sparse matrix per (size, turn) draws a whole batch of digits; a steep ramp then makes crisp strokes of it.

@@ -1,11 +1,10 @@
-"""Scenes of handwritten digits, made on the fly: the data set that comes with the package.
+"""Scenes of handwritten digits, generated on the fly: the embedded data set.
 
-Each scene is a 64×64 grey picture of one to five digits from scikit-learn's collection, large and small, upright and
-turned, dark on light and light on dark, bold and faint, among stains, pen strokes and torn-off corners of other digits.
-Its labels say which of the ten digits appear, and its boxes say where. Training, validation and test scenes are built
-from different handwriting: no digit image is in two of them.
+Each scene is a 64×64 gray image of one to five digits from scikit-learn's collection, of different size, rotation,
+polarity and contrast, among stains, pen strokes and corners of other digits. Its labels are the digits that appear, its
+boxes are where. Train, val and test use different handwriting: no digit image is in two of them.
 
-The same seed gives the same pixels everywhere; neither numpy's global state nor the machine plays a part.
+The same seed gives the same pixels on every machine; numpy's global state is not used.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _BANK: Final = 256
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Pictures, what is in them, and where.
+    """Images, their labels and boxes.
 
     Attributes:
         images: ``(N, 64, 64)`` uint8.
@@ -84,7 +83,7 @@ class DigitScenes(NamedTuple):
 
 
 def digit_scenes(seed: int = 0, counts: tuple[int, int, int] = (4000, 1000, 2000)) -> DigitScenes:
-    """Make the data set ``digits``.
+    """Generate the data set ``digits``.
 
     Args:
         seed: everything follows from it.
@@ -107,7 +106,7 @@ def digit_scenes(seed: int = 0, counts: tuple[int, int, int] = (4000, 1000, 2000
 
 
 def split_digits(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Deal the 1,797 digits to train (60 %), val (15 %) and test (25 %), class by class.
+    """Split the 1,797 digits into train (60 %), val (15 %) and test (25 %), class by class.
 
     Returns:
         Three sorted arrays of row numbers, disjoint, together all of them.
@@ -125,7 +124,7 @@ def split_digits(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
 
 
 def make_scenes(digits: NDArray[np.int64], count: int, entropy: tuple[int, ...]) -> Scenes:
-    """Make ``count`` scenes out of the given digits only.
+    """Generate ``count`` scenes from the given digits only.
 
     Args:
         digits: row numbers into scikit-learn's digits.

@@ -1,0 +1,80 @@
+"""Feature vectors in place of images: what a network computed elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.data.images import check_rows
+
+__all__ = ["FEATURES", "FeatureVectors"]
+
+FEATURES: Final = "features"
+"""The name of the backbone that is no network: what comes in are its features."""
+
+
+class FeatureVectors:
+    """One vector per image, in place of the pixels.
+
+    It is accepted where an ``ImageSource`` is, but ``vectors[row]`` as an image is an error that says why.
+
+    Args:
+        vectors: ``(N, D)`` floats, any precision. They are kept, not copied.
+        names: ``N`` names; row numbers when left out.
+
+    Example:
+        >>> images = FeatureVectors(np.eye(3, dtype=np.float32), names="abc")
+        >>> images.width, images.select([2]).vectors
+        (3, array([[0., 0., 1.]], dtype=float32))
+    """
+
+    def __init__(self, vectors: NDArray[np.floating[Any]], names: Sequence[str] | None = None) -> None:
+        vectors = np.asarray(vectors)
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
+            raise InputError(f"features are (N, D) floats, not {vectors.shape} of {vectors.dtype}.")
+        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(invalid):
+            raise InputError(
+                f"the features of row {invalid[0]} are not finite, and those of {len(invalid)} rows in all."
+            )
+        self.names: tuple[str, ...] = tuple(map(str, range(len(vectors)) if names is None else names))
+        if len(self.names) != len(vectors):
+            raise InputError(f"{len(vectors)} vectors were given, but {len(self.names)} names.")
+        self.vectors = vectors
+
+    @property
+    def width(self) -> int:
+        """D, the number of features."""
+        return int(self.vectors.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, row: int) -> NoReturn:
+        raise InputError(
+            "these data are feature vectors, there are no pixels to show or to train a network on: "
+            "use the protocol linear, or data with images."
+        )
+
+    def __repr__(self) -> str:
+        return f"FeatureVectors({len(self):,} of {self.width:,} numbers)"
+
+    def select(self, rows: ArrayLike) -> Self:
+        """Return these rows, in this order."""
+        chosen = check_rows(rows, len(self))
+        selected = copy(self)
+        selected.vectors = self.vectors[chosen]
+        selected.names = tuple(self.names[row] for row in chosen.tolist())
+        return selected
+
+    def fingerprint(self) -> str:
+        """Return a hash of the shape and every number."""
+        digest = hashlib.blake2b(f"{self.vectors.shape} {self.vectors.dtype}".encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.vectors).data)
+        return digest.hexdigest()

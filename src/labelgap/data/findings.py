@@ -1,0 +1,331 @@
+"""What the readers find out about a data set: where labels come from, how it is split, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from labelgap.core.findings import Finding
+
+__all__ = [
+    "AutoSplit",
+    "CocoLabels",
+    "DigitScenesGenerated",
+    "DuplicatesFound",
+    "FeaturesRead",
+    "FileSplit",
+    "FolderPerClass",
+    "FormatRecognized",
+    "GroupsKeptTogether",
+    "ImageNamesCompleted",
+    "ImagesSkipped",
+    "ImagesWithSeveralClasses",
+    "ImagesWithoutAnnotations",
+    "ImagesWithoutClass",
+    "LabelsCounted",
+    "LabelsObserved",
+    "LabelsRevealed",
+    "LabelsShown",
+    "LeaksAllowed",
+    "NoTestSplit",
+    "OfficialSplits",
+    "OtherFilesSkipped",
+    "PaperSplit",
+    "PaperSplitRecognized",
+    "ValidationHeldOut",
+    "VocLabels",
+]
+
+Amount = int | Literal["all"]
+_NAMES_SHOWN: Final = 5
+_SUFFIXES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class FormatRecognized(Finding, topic="source"):
+    """A path was recognized as a format.
+
+    Attributes:
+        name: the format.
+        path_to: what a path of that format leads to.
+        path: the path as it was given.
+        others: further formats that the path could be read as.
+    """
+
+    name: str
+    path_to: str
+    path: str
+    others: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        others = "".join(f"; {other} is there too: {other}={self.path}" for other in self.others)
+        return f"recognized as {self.name}: {self.path_to}{others}"
+
+
+@dataclass(frozen=True)
+class LabelsCounted(
+    Finding,
+    topic="counts",
+    text="{images:,} images, {classes:,} classes: {present:,} labels present, {absent:,} absent, {unknown:,} unknown",
+):
+    """How many images, classes and labels of each state a table holds."""
+
+    images: int
+    classes: int
+    present: int
+    absent: int
+    unknown: int
+
+
+@dataclass(frozen=True)
+class ImageNamesCompleted(Finding, topic="images"):
+    """Image names of a table that lack a folder or a suffix; ``name`` and ``file`` are an example."""
+
+    count: int
+    name: str
+    file: str
+
+    def __str__(self) -> str:
+        verb = "s were" if self.count > 1 else " was"
+        return f"{self.count:,} image name{verb} completed: {self.name} is {self.file}"
+
+
+@dataclass(frozen=True)
+class ImagesSkipped(Finding, topic="images"):
+    """Images that cannot be read and are left out, by name."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        count = len(self.names)
+        start = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
+        more = " …" if count > _NAMES_SHOWN else ""
+        return f"{start} left out: {', '.join(self.names[:_NAMES_SHOWN])}{more}"
+
+
+@dataclass(frozen=True)
+class AutoSplit(Finding, topic="split"):
+    """The data has no split of its own: labelgap made one. ``sizes`` are the images of each split."""
+
+    sizes: Mapping[str, int]
+    seed: int
+
+    def __str__(self) -> str:
+        rule = f"80/10/10, stratified by known positives, seed {self.seed}"
+        return f"no split given: {rule}: {_format_sizes(self.sizes)}"
+
+
+@dataclass(frozen=True)
+class FileSplit(Finding, topic="split"):
+    """The data has a split of its own."""
+
+    sizes: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return f"split as the file says: {_format_sizes(self.sizes)}"
+
+
+@dataclass(frozen=True)
+class ValidationHeldOut(
+    Finding,
+    topic="split",
+    text="no val rows: {val:,} of the {train:,} train images (10 %) are held out as val, "
+    "stratified by known positives, seed {seed}",
+):
+    """No row is val: ``val`` of the ``train`` images were held out for it."""
+
+    val: int
+    train: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class NoTestSplit(Finding, topic="split", text="no test rows: nothing is measured on images that took no part"):
+    """No row is test."""
+
+
+@dataclass(frozen=True)
+class GroupsKeptTogether(Finding, topic="split", text="the images of each of {groups:,} groups are in one split"):
+    """The images of a group are in one split."""
+
+    groups: int
+
+
+@dataclass(frozen=True)
+class DuplicatesFound(Finding, topic="split"):
+    """Images that are copies of others.
+
+    Attributes:
+        exact: copies with the same bytes.
+        near: copies that look the same.
+        across_splits: pairs that are in two splits, as allowed; None where copies are kept in one split.
+    """
+
+    exact: int
+    near: int
+    across_splits: int | None = None
+
+    def __str__(self) -> str:
+        counts = [f"{count:,} {kind}" for count, kind in ((self.exact, "exact"), (self.near, "near")) if count]
+        start = f"{' and '.join(counts)} duplicate{'s' if self.exact + self.near > 1 else ''}"
+        if self.across_splits is None:
+            return f"{start}: kept in one split"
+        return f"{start}: {self.across_splits:,} of them in two splits, as allowed"
+
+
+@dataclass(frozen=True)
+class LeaksAllowed(Finding, topic="split", text="{images:,} images of one split are in another as well, as allowed"):
+    """Images of one split that are in another as well, by the file's own split."""
+
+    images: int
+
+
+@dataclass(frozen=True)
+class LabelsShown(Finding):
+    """What a split shows of its labels; a data set has at most one such finding for each split."""
+
+    split: str
+
+
+@dataclass(frozen=True)
+class LabelsObserved(
+    LabelsShown,
+    text="{split} shows {positives} present and {negatives} absent labels of every image (seed {seed}), "
+    "the rest is hidden",
+):
+    """A split shows some labels of every image; see ``Dataset.observe``."""
+
+    positives: Amount
+    negatives: Amount
+    seed: int
+
+
+@dataclass(frozen=True)
+class LabelsRevealed(LabelsShown, text="{split} shows every label that is known"):
+    """A split shows all that is known; see ``Dataset.reveal``."""
+
+
+@dataclass(frozen=True)
+class FolderPerClass(Finding):
+    """Images are sorted into a folder per tag; a tag in whose folder an image is not has the state ``unlisted``."""
+
+    below_splits: bool
+    unlisted: str
+
+    def __str__(self) -> str:
+        below = " below each split" if self.below_splits else ""
+        return f"a folder per tag{below}; a tag in whose folder a photo is not is {self.unlisted}"
+
+
+@dataclass(frozen=True)
+class ImagesWithSeveralClasses(
+    Finding, text="{count:,} photos lie in several folders under one name, the same file: they have several tags"
+):
+    """Images that lie in the folders of several tags."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class ImagesWithoutClass(Finding, text="{count:,} photos lie in no tag's folder: nothing is known of them"):
+    """Images that lie in no tag's folder."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class OtherFilesSkipped(Finding, topic="images"):
+    """Files that are not images, counted by suffix, the most frequent first."""
+
+    counts: Mapping[str, int]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{count:,} {suffix}" for suffix, count in list(self.counts.items())[:_SUFFIXES_SHOWN])
+        return f"files that are not images are left out: {shown}{' …' if len(self.counts) > _SUFFIXES_SHOWN else ''}"
+
+
+@dataclass(frozen=True)
+class VocLabels(
+    Finding,
+    text="labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
+    "({difficult:,} labels); every label is known",
+):
+    """How VOC's codes are read; ``difficult`` labels are those of difficult objects only."""
+
+    difficult: int
+
+
+@dataclass(frozen=True)
+class CocoLabels(
+    Finding, text="a class with an annotation (a crowd's too) is present, all others are absent; every label is known"
+):
+    """How COCO's annotations are read."""
+
+
+@dataclass(frozen=True)
+class ImagesWithoutAnnotations(
+    Finding,
+    topic="images",
+    text="{count:,} images without any annotation are left out; rows sorted by number as a text",
+):
+    """COCO images without an annotation, which the papers leave out."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class OfficialSplits(Finding, topic="split", text="train is the official {train}, test the official {test}"):
+    """Which official splits the train and test splits come from."""
+
+    train: str
+    test: str
+
+
+@dataclass(frozen=True)
+class PaperSplit(Finding, topic="split"):
+    """Train and val are the papers' 80/20 split of an official training set; ``sizes`` are of all three splits."""
+
+    sizes: Mapping[str, int]
+    seed: int
+
+    def __str__(self) -> str:
+        official = (
+            f"the papers' 80/20 split of the {self.sizes['train'] + self.sizes['val']:,} official training images"
+        )
+        return f"train and val are {official} (seed {self.seed}): {_format_sizes(self.sizes)}"
+
+
+@dataclass(frozen=True)
+class PaperSplitRecognized(
+    Finding,
+    topic="split",
+    text="train and val are the papers' split of one set (recognized): labels are drawn over all of it",
+):
+    """The ids of train and val show that they are the papers' split of one set."""
+
+
+@dataclass(frozen=True)
+class FeaturesRead(
+    Finding,
+    text="features of {width:,} numbers and their labels: 1 = present, 0 = absent, -1 = unknown; no pixels",
+):
+    """Feature vectors of ``width`` numbers take the place of images."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class DigitScenesGenerated(Finding, topic="source"):
+    """The scenes of the embedded data set, all of whose labels are known."""
+
+    sizes: Mapping[str, int]
+    seed: int
+
+    def __str__(self) -> str:
+        scenes = f"scenes of handwritten digits generated with seed {self.seed}: {_format_sizes(self.sizes)}"
+        return f"{scenes}; every label is known, and shown in val and test"
+
+
+def _format_sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {split}" for split, count in sizes.items())

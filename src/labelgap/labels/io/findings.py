@@ -1,0 +1,193 @@
+"""What is found out about a file of labels while it is read: how it is written, and what was done to its classes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from labelgap.core.findings import Finding
+from labelgap.core.text import pluralize, truncate_text
+
+__all__ = [
+    "AllCellsKnown",
+    "BracketedLists",
+    "ClassNeverListed",
+    "ClassesLeftOut",
+    "ClassesRenamed",
+    "ColumnPerClass",
+    "ColumnsIgnored",
+    "DelimiterDetected",
+    "EncodingDetected",
+    "GroupColumn",
+    "HierarchyApplied",
+    "ListsOfClasses",
+    "MoreSimilarClasses",
+    "SeparatorDetected",
+    "SimilarClasses",
+]
+
+_SPELLINGS_SHOWN: Final = 4
+
+
+@dataclass(frozen=True)
+class EncodingDetected(Finding, topic="source", text="text in {encoding} (--encoding says otherwise)"):
+    """The encoding of a text that is not UTF-8."""
+
+    encoding: str
+
+
+@dataclass(frozen=True)
+class DelimiterDetected(Finding, topic="source", text="{delimiter} between cells (--delimiter says otherwise)"):
+    """The delimiter of a CSV that is not a comma, by its name."""
+
+    delimiter: str
+
+
+@dataclass(frozen=True)
+class SeparatorDetected(
+    Finding, topic="source", text="{separator} between tags, as it seems (--separator says otherwise)"
+):
+    """The separator of lists that is not a semicolon, by its name."""
+
+    separator: str
+
+
+@dataclass(frozen=True)
+class BracketedLists(
+    Finding, topic="source", text="lists written as ['a', 'b'] are read as such (--separator says otherwise)"
+):
+    """Lists in the notation of Python or JSON."""
+
+
+@dataclass(frozen=True)
+class ColumnPerClass(Finding):
+    """A wide table.
+
+    Attributes:
+        zeros: what a 0 means: "absent" or "unknown".
+        present: other spellings that were read as 1, e.g. TRUE.
+        absent: other spellings that were read as 0.
+        unknown: other spellings that were read as blank.
+    """
+
+    zeros: str
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        present, absent, unknown = (
+            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else ""
+            for spellings in (self.present, self.absent, self.unknown)
+        )
+        return f"a column per tag; 1{present} = present, 0{absent} = {self.zeros}, blank{unknown} = unknown"
+
+
+@dataclass(frozen=True)
+class ListsOfClasses(Finding, text="lists of tags; a tag that is not listed is {unlisted}"):
+    """A table of lists; ``unlisted`` is "unknown" or "absent"."""
+
+    unlisted: str
+
+
+@dataclass(frozen=True)
+class AllCellsKnown(
+    Finding,
+    topic="counts",
+    text="every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown",
+):
+    """A wide table without a blank cell."""
+
+
+@dataclass(frozen=True)
+class GroupColumn(Finding, text="the column 'group' says which images belong together, it is no tag"):
+    """The table has a column of groups."""
+
+
+@dataclass(frozen=True)
+class ColumnsIgnored(Finding):
+    """Columns that are not classes."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"columns left out: {truncate_text(', '.join(self.names), 200)}"
+
+
+@dataclass(frozen=True)
+class ClassesRenamed(Finding):
+    """Pairs of an old and a new name."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return f"renamed: {truncate_text(', '.join(f'{old} = {new}' for old, new in self.pairs), 200)}"
+
+
+@dataclass(frozen=True)
+class ClassesLeftOut(Finding):
+    """Classes that were not asked for, and how many known labels they have."""
+
+    names: tuple[str, ...]
+    labels: int
+
+    def __str__(self) -> str:
+        return f"tags left out: {truncate_text(', '.join(self.names), 200)} ({pluralize(self.labels, 'label')})"
+
+
+@dataclass(frozen=True)
+class ClassNeverListed(Finding):
+    """A class that was asked for and has no label, and the class of the file that is spelled most like it."""
+
+    name: str
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        hint = f"; did you mean '{truncate_text(self.nearest)}'?" if self.nearest else ""
+        return f"'{truncate_text(self.name)}' is never listed{hint}"
+
+
+@dataclass(frozen=True)
+class HierarchyApplied(Finding):
+    """What the parents of classes added.
+
+    Attributes:
+        added: labels that are present because a child is.
+        contradictions: labels that stay absent although a child is present.
+        unknown_names: names of the hierarchy that are not classes.
+    """
+
+    added: int
+    contradictions: int = 0
+    unknown_names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"parents add {pluralize(self.added, 'present label')}"
+        if self.contradictions:
+            verbs = ("say", "stay") if self.contradictions > 1 else ("says", "stays")
+            labels = pluralize(self.contradictions, "label")
+            text += f"; {labels} {verbs[0]} absent where a child is present, and {verbs[1]}"
+        if self.unknown_names:
+            text += f"; no tags here: {truncate_text(', '.join(self.unknown_names), 100)}"
+        return text
+
+
+@dataclass(frozen=True)
+class SimilarClasses(Finding):
+    """Names that differ only in case, blanks, marks or a plural, and their known positives, the most frequent first."""
+
+    counts: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        shown = " and ".join(f"'{name}' ({count:,})" for name, count in self.counts)
+        (chosen, _), *others = self.counts
+        options = " ".join(f"--rename {shlex.quote(f'{name}={chosen}')}" for name, _ in others)
+        return f"{shown} look like one tag: {options}"
+
+
+@dataclass(frozen=True)
+class MoreSimilarClasses(Finding, text="{count:,} more tags look like another"):
+    """How many further groups of similar names there are."""
+
+    count: int

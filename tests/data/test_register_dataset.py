@@ -1,0 +1,115 @@
+"""Data sets from outside: registered by a call, or by the entry points of an installed package."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data import Dataset, dataset_names, describe_datasets, load, load_from_recipe, open_data, register_dataset
+from labelgap.data import registry as registry_module
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A registry of its own for every test."""
+    own = copy.copy(registry_module._REGISTRY)
+    own._entries = dict(own._entries)
+    monkeypatch.setattr(registry_module, "_REGISTRY", own)
+    yield
+    registry_module._load_plugins.cache_clear()
+
+
+def few_digits(seed: int = 0) -> Dataset:
+    """A few scenes of digits.
+
+    They are enough for a test.
+    """
+    return load("digits", train=6, val=2, test=2, seed=seed)
+
+
+def listed_digits(path: str | Path) -> Dataset:
+    return load("digits", train=int(Path(path).read_text()), val=0, test=0)
+
+
+def is_scenes_file(path: Path) -> bool:
+    return path.suffix == ".scenes"
+
+
+def test_a_registered_name_is_loaded_and_described_like_any_other() -> None:
+    assert register_dataset("few", few_digits) is few_digits
+    data = open_data("few", seed=3)
+    assert len(data.train) == 6 and data.train.labels == few_digits(seed=3).train.labels
+    description = describe_datasets()[-1]
+    assert (description.name, description.path_to, description.options) == ("few", "", ("seed",))
+    assert description.summary == "A few scenes of digits"
+    with pytest.raises(UnknownNameError, match=r"there is no few option 'sed'\. Did you mean 'seed'"):
+        load("few", sed=1)
+    with pytest.raises(InputError, match="few takes no path"):
+        load("few", "somewhere")
+
+
+def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
+    file = tmp_path / "count.scenes"
+    file.write_text("5")
+    register_dataset(
+        "listed", listed_digits, path_to="a .scenes file", recognizes=lambda path: path.suffix == ".scenes"
+    )
+    for data in (open_data(file), open_data(f"listed={file}"), load("listed", file)):
+        assert len(data.train) == 5
+    assert str(open_data(file).findings[0]) == "recognized as listed: a .scenes file"
+    with pytest.raises(InputError, match=r"listed needs a path, to a \.scenes file: listed=PATH"):
+        load("listed")
+
+
+def test_a_function_may_take_any_options() -> None:
+    def any_options(**options: Any) -> Dataset:
+        return load("digits", **options)
+
+    register_dataset("any", any_options)
+    assert len(load("any", train=7, val=0, test=0).train) == 7
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a=b", "9lives"])
+def test_a_name_has_to_fit_the_command_line(name: str) -> None:
+    with pytest.raises(InputError, match="is not a name of a data set"):
+        register_dataset(name, few_digits)
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ValueError, match="the data set 'csv' is registered already"):
+        register_dataset("csv", few_digits)
+
+
+def test_what_needs_no_path_cannot_recognize_one() -> None:
+    with pytest.raises(InputError, match="has no parameter 'path'"):
+        register_dataset("few", few_digits, recognizes=lambda path: True)
+
+
+def test_a_recipe_opens_it_again_where_it_is_registered_and_says_what_is_missing_elsewhere() -> None:
+    recipe = {
+        "name": "few",
+        "path": None,
+        "options": {"seed": 3},
+        "steps": [{"reveal": {"splits": ["train"]}}],
+        "loader": f"{__name__}:few_digits",
+    }
+    with pytest.raises(InputError, match=rf"'few' is not registered here; {__name__}:few_digits loaded it\. Install"):
+        load_from_recipe(recipe)
+    register_dataset("few", few_digits)
+    data = load_from_recipe(recipe)
+    assert data.recipe == recipe and data.train.labels.complete
+
+
+def test_installed_packages_add_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = {"few": few_digits, "csv": few_digits}
+    monkeypatch.setattr(
+        registry_module, "load_plugins", lambda group: plugins.items() if group == "labelgap.datasets" else ()
+    )
+    registry_module._load_plugins.cache_clear()
+    assert "few" in dataset_names() and len(load("few").train) == 6
+    assert describe_datasets()[1].name == "csv" and describe_datasets()[1].path_to, "a plug-in replaces nothing"
