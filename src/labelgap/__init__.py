@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods
-    from labelgap.metrics import average_precision, f1, precision, recall, thresholds
+    from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
+    from labelgap.models import register_backbone
     from labelgap.reporting import write_report
     from labelgap.studies import compare
     from labelgap.training import Run, fit, open_run
@@ -42,6 +43,7 @@ __all__ = [
     "UNKNOWN",
     "average_precision",
     "average_precision_scorer",
+    "choose_thresholds",
     "compare",
     "defaults",
     "f1",
@@ -54,8 +56,8 @@ __all__ = [
     "open_run",
     "precision",
     "recall",
+    "register_backbone",
     "register_dataset",
-    "thresholds",
     "write_report",
 ]
 
@@ -88,11 +90,12 @@ _HOMES = {
     ),
     "metrics": (
         "average_precision",
+        "choose_thresholds",
         "f1",
         "precision",
         "recall",
-        "thresholds",
     ),
+    "models": ("register_backbone",),
     "reporting": ("write_report",),
     "studies": ("compare",),
     "training": (

@@ -37,7 +37,7 @@ def test_all_of_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("timm")
     assert call("backbones", "timm:resnet18") == 0
     said = capsys.readouterr().out
-    assert "11,176,512" in said and "512 per image" in said and "224 × 224 px, colour, bicubic" in said
+    assert "11,176,512" in said and "512 per image" in said and "224 × 224 px, color, bicubic" in said
     assert "mean 0.485, 0.456, 0.406" in said and "timm/resnet18.a1_in1k" in said and "Apache-2.0" in said
 
 

@@ -54,7 +54,7 @@ def test_features_and_logits_equal_those_of_the_package(theirs: Any, imagenet: C
     theirs.eval()
     imagenet.eval()
     with torch.inference_mode():
-        feature_maps = imagenet.feature_maps(images)
+        feature_maps = imagenet.backbone.feature_maps(images)
         torch.testing.assert_close(feature_maps, theirs.extract_features(images), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(imagenet(images), theirs(images), rtol=1e-4, atol=1e-4)
     assert feature_maps.shape == (2, 1280, 7, 7)

@@ -122,9 +122,9 @@ def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Ba
     spec = model.backbone.input_spec
     images = torch.randn(2, spec.channels, 16, 32)
     logits, features = model(images, return_features=True)
-    torch.testing.assert_close(features, model.features(images))
+    torch.testing.assert_close(features, model.backbone.features(images))
     torch.testing.assert_close(logits, model(images))
-    taken = model.feature_maps(images) if name == "boostlu" else features
+    taken = model.backbone.feature_maps(images) if name == "boostlu" else features
     torch.testing.assert_close(logits, model.head(taken))
     if name == "boostlu":
         feature_maps, weight, bias = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labelgap.models import Classifier, SmallCNN, parameter_groups
+from labelgap.models import Classifier, SmallCNN
 from labelgap.models.small_cnn import OrientedEnergy, soft_maximum_pool
 
 
@@ -148,7 +148,7 @@ def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
 def test_it_learns_what_lies_and_what_stands_in_a_few_steps() -> None:
     torch.manual_seed(0)
     model = Classifier(SmallCNN(), 2)
-    optimizer = torch.optim.Adam(parameter_groups(model, 3e-3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     images, labels = bars(320)
     for step in range(24):
         batch = slice(step % 12 * 16, step % 12 * 16 + 16)

@@ -63,7 +63,7 @@ def backbones(
     if name is not None:
         return _one_backbone(name)
     rows = [
-        (row.name, f"{row.parameters:,}", f"{row.input_size} px", row.source, row.license)
+        (row.name, f"{row.parameters:,}", f"{row.input_spec.size} px", row.source, row.license)
         for row in describe_backbones()
     ]
     _print(("backbone", "parameters", "input", "weights", "license"), rows)

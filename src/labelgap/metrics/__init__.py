@@ -14,7 +14,7 @@ from labelgap.metrics.average_precision import average_precision
 from labelgap.metrics.classification import f1, precision, recall
 from labelgap.metrics.modular import F1, AveragePrecision, Metric, Precision, Recall
 from labelgap.metrics.revisions import RevisionQuality, revision_quality
-from labelgap.metrics.thresholds import Thresholds, thresholds
+from labelgap.metrics.thresholds import Thresholds, choose_thresholds
 
 __all__ = [
     "AveragePrecision",
@@ -25,9 +25,9 @@ __all__ = [
     "RevisionQuality",
     "Thresholds",
     "average_precision",
+    "choose_thresholds",
     "f1",
     "precision",
     "recall",
     "revision_quality",
-    "thresholds",
 ]

@@ -1,13 +1,13 @@
 """Average precision, with labels that may be unknown.
 
 Six papers on partial labels compute it in five ways: ties grouped or broken by the order of the input, classes without
-a positive counted as 0 or left out. On one and the same prediction that is worth several points. Here ties are
-grouped, and a class is counted only where the known labels can say something about it: with known positives alone it
-would always score 1, and with none always 0.
+a positive counted as 0 or left out. On the same prediction that makes a difference of several points. Here ties are
+grouped, and a class is counted only where the known labels support a value: with known positives alone it would always
+score 1, and with none always 0.
 
 The same holds for an image when the classes of each image are ranked. Kobayashi counts images with at least one
-positive; ours must have a known absent class as well. On full labels the two differ only for an image with every class
-present, where any order scores 1; on positives alone, his rule would make every image such a one.
+positive; here an image needs a known absent class as well. On full labels the two rules differ only for an image with
+every class present, where any order scores 1; on positives alone, his rule would count every image as such.
 """
 
 from __future__ import annotations
@@ -137,14 +137,14 @@ def average_precision(
 
 
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Average precision of R rankings of M entries; 0 for one without a present entry, unknown entries left out.
+    """Return the average precision of R rankings of M entries; 0 without a present entry, unknown entries left out.
 
     Args:
         scores: ``(R, M)``, finite.
         codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
 
     Returns:
-        ``(R,)``. A few rankings are sorted at a time, so the memory needed beyond the input stays bounded.
+        ``(R,)``. A few rankings are sorted at a time, so memory beyond the input is bounded.
 
     Example:
         >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
@@ -152,12 +152,12 @@ def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.fl
     """
     rankings, entries = scores.shape
     result = np.zeros(rankings)
-    for piece in slices(rankings, entries):
-        cuts = cuts_at_present(np.ascontiguousarray(scores[piece]), np.ascontiguousarray(codes[piece]))
-        length = piece.stop - piece.start
+    for chunk in slices(rankings, entries):
+        cuts = cuts_at_present(np.ascontiguousarray(scores[chunk]), np.ascontiguousarray(codes[chunk]))
+        length = chunk.stop - chunk.start
         present = np.bincount(cuts.ranking, minlength=length)
         total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=length)
-        result[piece] = total / np.maximum(present, 1)
+        result[chunk] = total / np.maximum(present, 1)
     return result
 
 
@@ -255,7 +255,7 @@ def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) 
 
 
 def _rankings(scores: Floats, codes: Codes, average: Average | None, unknown: Unknown) -> tuple[Floats, Codes]:
-    """Lay ``(N, K)`` out as rankings ``(R, M)``: a class, an image, or everything known, is a row."""
+    """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all known entries."""
     if unknown == "absent":
         codes = unknown_as_absent(codes)
     if average == "samples":

@@ -1,8 +1,7 @@
-"""How far a measure may be off because the images it was measured on are the ones they are.
+"""Bootstrap intervals: how much a metric varies with the images it is measured on.
 
-Images are drawn again and again from those that were measured, with replacement, and every measure is taken anew: the
-bootstrap. All classes of an image are drawn together, since they are not independent, so that the interval of a mean
-over classes is right too.
+Images are resampled with replacement, and every metric is computed on each resample. All classes of an image are drawn
+together, since they are not independent, so that the interval of a mean over classes is right too.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ _MIN_RESAMPLES: Final = 100
 
 @dataclass(frozen=True)
 class Intervals:
-    """Where each measure may lie; None where the labels do not support an interval.
+    """The interval of each metric; None where the labels do not support one.
 
     Attributes:
         map: of the mean of average precision over classes.
         map_samples: of its mean over images.
-        f1_micro: of F1 over all entries; None where no decisions were given.
+        f1_micro: of F1 over all entries; None without decisions.
         f1_macro: of the mean of F1 over classes; likewise.
         average_precision: of each class.
-        resamples: how often images were drawn.
-        level: the share of such intervals that hold the true value, about.
+        resamples: number of resamples.
+        level: approximate share of such intervals that contain the true value.
     """
 
     map: Interval | None
@@ -83,23 +82,22 @@ def bootstrap_intervals(
 
     .. math:: \operatorname{logit}^{-1}\Bigl(\operatorname{logit} m \pm z\, \frac{s}{m (1 - m)}\Bigr)
 
-    with :math:`m` the measure on all images, :math:`s` its standard deviation over the resamples, and :math:`z` 1.96
+    with :math:`m` the metric on all images, :math:`s` its standard deviation over the resamples, and :math:`z` 1.96
     for 95 %. The scale of the logit keeps the ends between 0 and 1; in simulations of one class with 10 to 100 known
-    presents such intervals held the true value in 91 to 95 % of cases, those of plain percentiles in 87 to 94 %.
+    presents such intervals contained the true value in 91 to 95 % of cases, plain percentiles in 87 to 94 %.
 
     Args:
         scores: ``(N, K)`` finite numbers, probabilities or logits alike.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
-        decisions: ``(N, K)``, what is called present; without it there is no interval of F1.
-        resamples: how often to draw. Fewer are drawn, 100 at least, where known labels × resamples exceed 10¹⁰.
+        decisions: ``(N, K)``, what is predicted present; without it there is no interval of F1.
+        resamples: number of resamples. Fewer are drawn, at least 100, where known labels × resamples exceed 10¹⁰.
         seed: of the draws; the same seed gives the same intervals.
         level: from 0 to 1.
 
     Unknown entries are left out, as everywhere. A class with fewer than 5 known presents or 5 known absents has no
-    interval: so few say nothing about how others would come out. A mean over classes has one if any class has. A
-    measure that is the same in every resample (a perfect ranking) has none, since the bootstrap cannot see how it
-    would fail. In a resample, a mean is over the classes that have both states in it. A few resamples are drawn at a
-    time, so memory does not grow with their number.
+    interval: so few are not representative. A mean over classes has one if any class has. A metric that is the same in
+    every resample (a perfect ranking) has none. In a resample, a mean is over the classes that have both states in it.
+    A few resamples are drawn at a time, so memory does not grow with their number.
 
     Reference:
         Efron & Tibshirani, "An Introduction to the Bootstrap", 1993.
@@ -107,24 +105,24 @@ def bootstrap_intervals(
     Example:
         >>> random = np.random.default_rng(0)
         >>> labels = (random.random((200, 1)) < 0.3).astype(np.int8)
-        >>> found = bootstrap_intervals(random.normal(size=(200, 1)) + 2 * labels, labels)
-        >>> [round(end, 2) for end in found.average_precision[0]]
+        >>> intervals = bootstrap_intervals(random.normal(size=(200, 1)) + 2 * labels, labels)
+        >>> [round(end, 2) for end in intervals.average_precision[0]]
         [0.69, 0.9]
     """
     formatted, codes = format_pair(scores, labels)
     if resamples < 2 or not 0 < level < 1:
         raise InputError(f"resamples ({resamples}) are at least 2, and the level ({level}) lies between 0 and 1.")
     count = min(resamples, max(_MIN_RESAMPLES, _MAX_WORK // max(int((codes != UNKNOWN).sum()), 1)))
-    measures = _Measures(formatted, codes, decisions)
-    spread = _Spread(measures(np.ones((len(codes), 1), dtype=np.float32))[:, 0])
+    metrics = _ResampledMetrics(formatted, codes, decisions)
+    spread = _Spread(metrics(np.ones((len(codes), 1), dtype=np.float32))[:, 0])
     for weights in bootstrap_weights(len(codes), count, np.random.default_rng(seed)):
-        spread.add(measures(weights))
-    return measures.named(spread.intervals(level), count, level)
+        spread.add(metrics(weights))
+    return metrics.named(spread.intervals(level), count, level)
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How much better one order is than another.
+    """How much better one ranking is than another.
 
     Attributes:
         value: the difference.
@@ -153,20 +151,17 @@ def paired_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> dict[str, PairedDifference]:
-    """Say how much better one order is than another, with an interval over images.
-
-    Images are drawn with replacement, as many as there are, and both orders are measured on the same draw; the
-    interval holds the middle of the differences (percentiles).
+    """Compare two rankings of the same candidates, with a percentile interval over resampled images.
 
     Args:
         hits: ``(C,)`` whether a candidate is right.
         images: ``(C,)`` its image, from 0.
-        ours: ``(C,)`` candidates in the order of review.
-        theirs: ``(C,)`` the same candidates in the other order.
+        ours: ``(C,)`` candidates in the order of one ranking.
+        theirs: ``(C,)`` the same candidates in the order of the other.
         measures: by name.
-        draws: how many.
-        confidence: how often such intervals hold the truth, if images were drawn at random in the first place.
-        seed: of the draws.
+        draws: number of resamples.
+        confidence: share of such intervals that contain the true difference, for images drawn at random.
+        seed: of the resamples.
 
     Example:
         >>> from labelgap.metrics.average_precision import ranked_average_precision
@@ -177,7 +172,7 @@ def paired_bootstrap(
         True
     """
     if not len(hits) == len(images) == len(ours) == len(theirs):
-        raise InputError("hits, images and both orders speak of the same candidates: each needs one value for each.")
+        raise InputError("hits, images and both rankings are of the same candidates: one value of each per candidate.")
     count = int(images.max(initial=-1)) + 1
     once = np.ones(count, dtype=np.int64)
     random = numpy_generator(seed, "bootstrap")
@@ -229,8 +224,8 @@ def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[n
     return _mean_of_defined(np.stack(values) if values else np.empty((0, weights.shape[1])))
 
 
-class _Measures:
-    """Every measure of resampled images: the classes that have both states, their mean, images, and F1."""
+class _ResampledMetrics:
+    """All metrics of resampled images: of each class that has both states, their mean, mean over images, and F1."""
 
     def __init__(self, scores: Floats, codes: Codes, decisions: NDArray[np.bool_] | None) -> None:
         present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
@@ -244,7 +239,7 @@ class _Measures:
         self.decided = None if decisions is None else _Decisions(decisions[:, self.columns], codes[:, self.columns])
 
     def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return ``(M, R)`` for weights ``(N, R)``; NaN where a resample does not have the measure."""
+        """Return ``(M, R)`` for weights ``(N, R)``; NaN where a resample does not have the metric."""
         resamples = weights.shape[1]
         values = [ranking(weights) for ranking in self.rankings]
         mean = _mean_of_defined(np.stack(values) if values else np.empty((0, resamples)))
@@ -253,7 +248,7 @@ class _Measures:
         return np.stack([*values, mean, samples, *(() if self.decided is None else self.decided(weights))])
 
     def named(self, found: Sequence[Interval | None], resamples: int, level: float) -> Intervals:
-        """Give the intervals of all measures, in their order, their names."""
+        """Return the intervals of all metrics by name."""
         by_class: list[Interval | None] = [None] * self.classes
         for column, interval in zip(self.columns.tolist(), found, strict=False):
             by_class[column] = interval if self.enough[column] else None
@@ -264,7 +259,7 @@ class _Measures:
 
 
 class _Spread:
-    """Sums from which the standard deviations of M measures over the resamples are taken."""
+    """Running sums for the standard deviations of M metrics over the resamples."""
 
     def __init__(self, measured: NDArray[np.float64]) -> None:
         self.measured = measured
@@ -273,16 +268,16 @@ class _Spread:
         self.second = np.zeros(len(measured))
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Take in ``(M, R)`` values; NaN where a resample does not have the measure."""
-        apart = values - self.measured[:, None]
-        there = ~np.isnan(apart)
-        apart = np.where(there, apart, 0.0)
-        self.count += there.sum(axis=1)
-        self.first += apart.sum(axis=1)
-        self.second += (apart**2).sum(axis=1)
+        """Add ``(M, R)`` values; NaN where a resample does not have the metric."""
+        deviation = values - self.measured[:, None]
+        defined = ~np.isnan(deviation)
+        deviation = np.where(defined, deviation, 0.0)
+        self.count += defined.sum(axis=1)
+        self.first += deviation.sum(axis=1)
+        self.second += (deviation**2).sum(axis=1)
 
     def intervals(self, level: float) -> list[Interval | None]:
-        """Return the interval of each; None where it did not vary, or hardly ever was."""
+        """Return the interval of each; None where it did not vary or was defined in fewer than two resamples."""
         count = np.maximum(self.count, 2)
         variance = np.maximum(self.second - self.first**2 / count, 0) / (count - 1)
         found: list[Interval | None] = []
@@ -313,8 +308,8 @@ class _Decisions:
 
 
 def _mean_of_defined(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of each column over what is not NaN, and NaN where all of it is."""
-    there = ~np.isnan(values)
-    count = there.sum(axis=0)
-    mean = np.where(there, values, 0.0).sum(axis=0) / np.maximum(count, 1)
+    """Return the mean of each column over its values that are not NaN; NaN where there is none."""
+    defined = ~np.isnan(values)
+    count = defined.sum(axis=0)
+    mean = np.where(defined, values, 0.0).sum(axis=0) / np.maximum(count, 1)
     return np.where(count > 0, mean, np.nan)

@@ -1,7 +1,7 @@
-"""Precision, recall and F1: how good the yes-or-no decisions at a threshold are.
+"""Precision, recall and F1 of the decisions at a threshold.
 
-Average precision asks for the order only. These ask for the decision, so they need probabilities and a threshold; only
-entries whose label is known can be right or wrong.
+Average precision depends on the order only. These metrics need probabilities and a threshold; only entries whose label
+is known count.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ClassificationMetric(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ConfusionCounts:
-    """What was decided against what is known, for R classes or images; each array is ``(R,)``.
+    """Counts of decisions and known labels, for R classes or images; each array is ``(R,)``.
 
     Attributes:
         hits: predicted present, and present.
@@ -141,7 +141,7 @@ def f1(
     empty: Empty = "skip",
     return_counted: bool = False,
 ) -> Result:
-    r"""The harmonic mean of precision and recall of the decisions at a threshold.
+    r"""Return the harmonic mean of precision and recall of the decisions at a threshold.
 
     .. math:: F_1 = \frac{2\,TP}{2\,TP + FP + FN}
 
@@ -155,18 +155,18 @@ def f1(
             class, NaN for one that is not counted.
         empty: ``"skip"`` counts a class (an image for ``"samples"``, all entries together for ``"micro"``) only if it
             has at least one known present *and* one known absent label, as :func:`average_precision` does: with
-            positives alone nothing that is predicted can be wrong. ``"zero"`` counts all; what would be 0/0 is 0, as
-            scikit-learn has it with ``zero_division=0``.
+            positives alone no prediction can be wrong. ``"zero"`` counts all; 0/0 is 0, as in scikit-learn with
+            ``zero_division=0``.
         return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted.
 
     Returns:
         A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``; with ``return_counted`` a pair.
 
     Raises:
-        InputError: scores that are no probabilities, shapes that do not match, labels or options that do not exist.
+        InputError: scores outside 0 … 1, shapes that do not match, unknown codes or options.
 
-    Unknown entries are left out of every count, whatever was predicted for them. In a class that is counted, nothing
-    predicted present gives 0.
+    Unknown entries are left out of every count, whatever was predicted for them. A counted class that is never
+    predicted present scores 0.
 
     Example:
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
@@ -184,11 +184,11 @@ def precision(
     empty: Empty = "skip",
     return_counted: bool = False,
 ) -> Result:
-    r"""Of the known entries predicted present, the share that is present.
+    r"""Return the share of present entries among the known entries predicted present.
 
     .. math:: P = \frac{TP}{TP + FP}
 
-    Arguments, what is returned and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
+    Arguments, result and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
     entries are left out, and a class that is counted but never predicted present has precision 0.
 
     Example:
@@ -207,13 +207,13 @@ def recall(
     empty: Empty = "skip",
     return_counted: bool = False,
 ) -> Result:
-    r"""Of the entries known to be present, the share that is predicted present.
+    r"""Return the share of known present entries that is predicted present.
 
     .. math:: R = \frac{TP}{TP + FN}
 
-    Arguments, what is returned and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
-    entries are left out. Recall alone could be told from positives only; it is counted over the same classes as
-    precision and F1, so that the three can stand in one row.
+    Arguments, result and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
+    entries are left out. Positives alone would suffice for recall; it is counted over the same classes as precision and
+    F1, so that the three are comparable.
 
     Example:
         >>> recall([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]], threshold=0.05)
@@ -229,16 +229,16 @@ def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: A
         scores: ``(N, K)``.
         codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
         threshold: ``()`` or ``(K,)``, of the type of the scores.
-        average: what is counted together.
+        average: which entries are counted together.
 
     Example:
         >>> codes = np.array([[1, -1], [0, 1]], dtype=np.int8)
         >>> confusion_counts(np.array([[0.9, 0.9], [0.9, 0.1]]), codes, np.array(0.5), None).predicted
         array([2, 0])
     """
-    taken = scores >= threshold
+    predicted = scores >= threshold
     present, absent = codes == PRESENT, codes == ABSENT
-    entries = (taken & present, taken & (present | absent), present, absent)
+    entries = (predicted & present, predicted & (present | absent), present, absent)
     if average == "micro":
         return ConfusionCounts(*(np.array([np.count_nonzero(each)]) for each in entries))
     return ConfusionCounts(*(np.count_nonzero(each, axis=1 if average == "samples" else 0) for each in entries))
@@ -274,6 +274,6 @@ def format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
             f"this is {array.dtype} of shape {array.shape}."
         )
     if np.isnan(array).any():
-        raise InputError("threshold is NaN: nothing can be compared with it. 0.5 is the usual one.")
+        raise InputError("threshold is NaN; 0.5 is the usual one.")
     with np.errstate(over="ignore"):
         return array.astype(scores.dtype)

@@ -1,4 +1,4 @@
-"""How right a method was about the labels it revised, where the truth is known."""
+"""How many revisions of a method are correct, where the truth is known."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["RevisionQuality", "revision_quality"]
 
 @dataclass(frozen=True)
 class RevisionQuality:
-    """What revisions came to.
+    """Revisions compared with the truth.
 
     Attributes:
-        revised: labels that were revised, whoever did it; the last word about each counts.
-        known_truth: those of which the truth is known.
-        correct: those of these that say what is true; a soft target says the state beside it.
+        revised: number of revised labels; the last revision of each counts.
+        known_truth: those whose truth is known.
+        correct: those of these whose value is true; a soft target has the state beside it.
         precision: correct / known_truth; None where nothing can be compared.
-        hidden_present: labels that are truly present and were not observed.
-        found: how many of these a hard revision calls present.
+        hidden_present: truly present labels that were not observed.
+        found: those of these that a hard revision sets to present.
         recall: found / hidden_present; None where nothing was hidden.
     """
 
@@ -41,15 +41,15 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     """Compare revisions with the truth.
 
     Args:
-        observed: what was known before.
+        observed: the labels before the revisions.
         truth: the full labels of the same images and classes.
         revisions: in the order they were made.
 
     Example:
         >>> from labelgap.labels import Revision
         >>> truth = LabelTable.from_dense([[1, 1], [0, 1]], images=["a", "b"])
-        >>> made = Revisions([Revision("a", "1", PRESENT, "m"), Revision("b", "0", PRESENT, "m")])
-        >>> quality = revision_quality(truth.observe(1, 0), truth, made)
+        >>> revisions = Revisions([Revision("a", "1", PRESENT, "m"), Revision("b", "0", PRESENT, "m")])
+        >>> quality = revision_quality(truth.observe(1, 0), truth, revisions)
         >>> quality.known_truth, quality.correct
         (2, 1)
     """

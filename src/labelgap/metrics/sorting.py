@@ -1,11 +1,11 @@
-"""Rankings sorted many at a time, and the places where it makes sense to cut them.
+"""Sort many rankings at once, and count entries and hits at every possible cut.
 
-Average precision and the search for a threshold ask the same question of a ranking: *if everything that scores at
-least as much as this present entry is taken, how many are taken, and how many of those are present?* Here it is
-answered for all present entries of many rankings at once, without a loop over rankings.
+Average precision and the search for a threshold need the same counts: *if all entries that score at least as much as
+this present entry are taken, how many are taken, and how many of those are present?* They are computed for all present
+entries of many rankings at once, without a loop over rankings.
 
-What is sorted is not the scores but whole numbers in the same order, with the label in their lowest bit: sorting
-values is several times quicker than finding the order and gathering scores and labels by it.
+Instead of the scores, integers of the same order are sorted, with the label in their lowest bit: sorting values is
+several times faster than ``argsort`` followed by two gathers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Cuts:
 
     Attributes:
         ranking: which ranking the entry belongs to.
-        taken: known entries that score at least as much as it does. Equal scores are taken together.
+        taken: known entries that score at least as much as it does. Ties are taken together.
         hits: those among them that are present.
     """
 
@@ -44,13 +44,13 @@ class Cuts:
 
 
 def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
-    """Sort R rankings of M entries and cut each of them at each of its present entries.
+    """Sort R rankings of M entries and cut each at each of its present entries.
 
     Args:
         scores: ``(R, M)``, finite.
         codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
 
-    Unknown entries are left out: they sink below every score and are never taken.
+    Unknown entries sort below every score and are never taken.
 
     Example:
         >>> cuts = cuts_at_present(np.array([[0.9, 0.4, 0.4, 0.7]]), np.array([[1, 1, 0, -1]], dtype=np.int8))
@@ -63,20 +63,20 @@ def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     keys |= codes == PRESENT
     keys[codes == UNKNOWN] = SMALLEST
     keys.sort(axis=1)
-    place = np.flatnonzero(keys & 1)
-    start = _first_of_equals(keys)[place].astype(np.int64)
-    ranking = place // max(entries, 1)
+    index = np.flatnonzero(keys & 1)
+    start = _first_of_equals(keys)[index].astype(np.int64)
+    ranking = index // max(entries, 1)
     present_up_to = np.cumsum(np.bincount(ranking, minlength=rankings))
-    hits = present_up_to[ranking] - np.searchsorted(place, start)
+    hits = present_up_to[ranking] - np.searchsorted(index, start)
     return Cuts(ranking=ranking, taken=(ranking + 1) * entries - start, hits=hits)
 
 
 def order_keys(scores: Floats) -> NDArray[np.int64]:
-    """Whole numbers between -2⁶² and 2⁶², exclusive, that are equal, less or more where the scores are.
+    """Return integers between -2⁶² and 2⁶², exclusive, that compare as the scores do.
 
-    The bits of a float from 0 to 1, read as a whole number, are such a key already, and with the sign taken apart
-    those of one from -1 to 1. Larger scores are divided by a power of two; where that would not be exact (10⁻³⁰⁸
-    beside 10³⁰⁸) the key is the place among all distinct scores.
+    The bits of a float from 0 to 1, read as an integer, are such a key already; so are those of a float from -1 to 1
+    once the sign is handled. Larger scores are divided by a power of two; where that is not exact (10⁻³⁰⁸ beside
+    10³⁰⁸) the key is the rank among all distinct scores.
 
     Example:
         >>> np.sign(np.diff(order_keys(np.array([-3.0, -0.0, 0.0, 1e-320, 7.0])))).tolist()
@@ -96,12 +96,12 @@ def order_keys(scores: Floats) -> NDArray[np.int64]:
 
 
 def slices(rankings: int, entries: int) -> Iterator[slice]:
-    """Cut ``range(rankings)`` into pieces of a bounded number of entries, so that memory does not grow with R.
+    """Split ``range(rankings)`` into chunks of a bounded number of entries, so that memory does not grow with R.
 
-    A piece has eight rankings at least: they are often columns, and memory is read by the line.
+    A chunk has at least eight rankings: they are often columns, and memory is read by the cache line.
 
     Example:
-        >>> [(piece.start, piece.stop) for piece in slices(50, 10_000)]
+        >>> [(chunk.start, chunk.stop) for chunk in slices(50, 10_000)]
         [(0, 26), (26, 50)]
     """
     step = max(RANKINGS_AT_ONCE, ENTRIES_AT_ONCE // max(entries, 1))
@@ -110,11 +110,11 @@ def slices(rankings: int, entries: int) -> Iterator[slice]:
 
 
 def _first_of_equals(keys: NDArray[np.int64]) -> NDArray[np.signedinteger[Any]]:
-    """For every entry of the sorted rankings, laid flat, where the entries of its ranking with its score begin."""
-    fresh = np.ones(keys.shape, dtype=bool)
-    unlabelled = keys >> 1
-    np.not_equal(unlabelled[:, 1:], unlabelled[:, :-1], out=fresh[:, 1:])
+    """Return, for every entry of the flattened sorted rankings, the first entry of its ranking with the same score."""
+    new = np.ones(keys.shape, dtype=bool)
+    score_keys = keys >> 1
+    np.not_equal(score_keys[:, 1:], score_keys[:, :-1], out=new[:, 1:])
     wide = np.int64 if keys.size > np.iinfo(np.int32).max else np.int32
     first: NDArray[np.signedinteger[Any]] = np.arange(keys.size, dtype=wide)
-    first *= fresh.ravel()
+    first *= new.ravel()
     return np.maximum.accumulate(first, out=first)

@@ -1,8 +1,8 @@
-"""A threshold for each class, with a mark that says what it rests on.
+"""A threshold for each class, with a mark that says how it was chosen.
 
-0.5 is right for a calibrated model. A model trained with most labels missing is not one: it calls too little present,
-or too much. Where held-out labels allow it, the threshold is measured; where only positives are known it is estimated;
-where there are too few of them it stays 0.5, and says so.
+0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
+too many labels as present. Where held-out labels allow it, the threshold is measured; where only positives are known it
+is estimated; with fewer than 5 known positives it stays 0.5.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from labelgap.metrics.validation import (
     unknown_as_absent,
 )
 
-__all__ = ["DEFAULT_THRESHOLD", "MIN_PRESENT", "ThresholdMark", "Thresholds", "thresholds"]
+__all__ = ["DEFAULT_THRESHOLD", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
 
 ThresholdMark: TypeAlias = Literal["measured", "estimated", "default"]
 
@@ -35,13 +35,13 @@ MIN_PRESENT: Final = 5
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A threshold for each of K classes, and what each rests on.
+    """A threshold for each of K classes, and how each was chosen.
 
     Attributes:
         values: ``(K,)`` float64, read-only: the class is predicted present where ``score >= value``. Each value is
             exact in the type the scores had, so float32 scores may be compared in float32.
         marks: ``"measured"`` on known present and known absent labels, ``"estimated"`` from present ones only, or
-            ``"default"``, 0.5, for want of either.
+            ``"default"``, 0.5, with too few of either.
     """
 
     values: NDArray[np.float64]
@@ -54,12 +54,12 @@ class Thresholds:
 
     @classmethod
     def default(cls, classes: int) -> Thresholds:
-        """Return 0.5 for every class, for want of anything to choose it on."""
+        """Return 0.5 for every class."""
         marks: list[ThresholdMark] = ["default"] * classes
         return cls(np.full(classes, DEFAULT_THRESHOLD), tuple(marks))
 
 
-def thresholds(scores: Scores, labels: Labels) -> Thresholds:
+def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     r"""Choose the threshold of each class from held-out images.
 
     With :math:`TP`, the known present labels at or above the threshold, among :math:`P` of them, and :math:`n`, the
@@ -69,8 +69,8 @@ def thresholds(scores: Scores, labels: Labels) -> Thresholds:
               \text{estimated: } \max \frac{(TP / P)^2}{n / N}
 
     measured over the known entries of the class, and estimated over all :math:`N` images, known or not. The second is
-    recall² over the share predicted present; for positives that are a fair sample of all positives it is proportional
-    to precision × recall, and needs no known absent label.
+    recall² over the share predicted present; for positives that are a random sample of all positives it is proportional
+    to precision × recall, and it needs no known absent label.
 
     Args:
         scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on.
@@ -81,14 +81,14 @@ def thresholds(scores: Scores, labels: Labels) -> Thresholds:
         is ``"measured"`` if it has at least one known absent label, and ``"estimated"`` if it has none.
 
     Raises:
-        InputError: scores that are no probabilities, shapes that do not match, values that are no labels.
+        InputError: scores outside 0 … 1, shapes that do not match, values that are no labels.
 
-    The threshold lies midway between the lowest score that is to be taken and the next lower one (of a known entry
-    where measured, of any image where estimated), and on the lowest score itself where there is no lower one. Equal
-    scores are never parted. Of several thresholds that are equally good the highest is chosen.
+    The threshold lies midway between the lowest score predicted present and the next lower one (of a known entry where
+    measured, of any image where estimated), and on the lowest score itself where there is no lower one. Equal scores
+    stay together. Of several thresholds that are equally good the highest is chosen.
 
-    Unknown entries have no part in a measured threshold, and count as images of unknown label in an estimated one.
-    A threshold measured on a handful of known absents is as weak as they are few.
+    Unknown entries are left out of a measured threshold, and count among the N images of an estimated one. A threshold
+    measured on few known absents is unreliable.
 
     Reference:
         The estimate: Lee & Liu, "Learning with positive and unlabeled examples using weighted logistic regression",
@@ -96,7 +96,7 @@ def thresholds(scores: Scores, labels: Labels) -> Thresholds:
 
     Example:
         >>> scores = [[0.9], [0.8], [0.7], [0.4], [0.35], [0.3], [0.2]]
-        >>> thresholds(scores, [[1], [1], [1], [1], [0], [1], [0]])
+        >>> choose_thresholds(scores, [[1], [1], [1], [1], [0], [1], [0]])
         Thresholds(values=array([0.25]), marks=('measured',))
     """
     formatted, codes = format_pair(scores, labels)
@@ -107,25 +107,25 @@ def thresholds(scores: Scores, labels: Labels) -> Thresholds:
     values = np.full(codes.shape[1], DEFAULT_THRESHOLD)
     for chosen, is_measured in ((measured, True), (estimated, False)):
         columns = np.flatnonzero(chosen)
-        for piece in slices(columns.size, codes.shape[0]):
-            some = columns[piece]
-            values[some] = _best_cuts(formatted.T[some], codes.T[some], is_measured)
+        for chunk in slices(columns.size, codes.shape[0]):
+            part = columns[chunk]
+            values[part] = _best_cuts(formatted.T[part], codes.T[part], is_measured)
     marks = np.where(measured, "measured", np.where(estimated, "estimated", "default")).tolist()
     return Thresholds(values=values, marks=tuple(marks))
 
 
 def _best_cuts(scores: Floats, codes: Codes, measured: bool) -> NDArray[np.float64]:
-    """The best threshold of R classes of M images, each with a present label at least.
+    """Return the best threshold of R classes of M images, each with at least one present label.
 
-    Only a cut right at a present entry can be best: to take more without a further hit makes either measure worse.
+    Only a cut at a present entry can be best: taking more entries without a further hit lowers both measures.
     """
     if not measured:
         codes = unknown_as_absent(codes)
     cuts = cuts_at_present(scores, codes)
-    merit = _f1_of(cuts) if measured else cuts.hits.astype(np.float64) ** 2 / cuts.taken
+    score = _f1_of(cuts) if measured else cuts.hits.astype(np.float64) ** 2 / cuts.taken
     best = np.full(len(codes), -np.inf)
-    np.maximum.at(best, cuts.ranking, merit)
-    winners = np.flatnonzero(merit == best[cuts.ranking])
+    np.maximum.at(best, cuts.ranking, score)
+    winners = np.flatnonzero(score == best[cuts.ranking])
     highest = np.full(len(codes), -1)
     np.maximum.at(highest, cuts.ranking[winners], winners)
     return _midway(scores, codes, cuts.taken[highest])
@@ -137,11 +137,11 @@ def _f1_of(cuts: Cuts) -> NDArray[np.float64]:
 
 
 def _midway(scores: Floats, codes: Codes, taken: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Halfway from the ``taken``-th highest known score down to the next, rounded in the type of the scores."""
+    """Return the middle between the ``taken``-th highest known score and the next, in the type of the scores."""
     ordered = np.sort(np.where(codes == UNKNOWN, scores.dtype.type(-np.inf), scores), axis=1)
     bordered = np.concatenate([np.full((len(ordered), 1), -np.inf), ordered], axis=1)
-    row, place = np.arange(len(ordered)), ordered.shape[1] - taken + 1
-    score, below = bordered[row, place], bordered[row, place - 1]
+    row, index = np.arange(len(ordered)), ordered.shape[1] - taken + 1
+    score, below = bordered[row, index], bordered[row, index - 1]
     with np.errstate(invalid="ignore"):
         middle = (below + (score - below) / 2).astype(scores.dtype).astype(np.float64)
     result: NDArray[np.float64] = np.where(middle > below, middle, score)

@@ -1,9 +1,9 @@
-"""What every metric does first: look at what it was given, and bring it into one form.
+"""Input validation that all metrics share.
 
-Each metric is *validate → format → compute*. The first two live here. Scores become a float32 or float64 array
-``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; whatever cannot become that
-is an :class:`~labelgap.core.errors.InputError` that says where. The last step they share is here too: which classes
-(or images) a mean is over.
+Each metric is *validate → format → compute*. The first two steps are here. Scores become a float32 or float64 array
+``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; anything else raises an
+:class:`~labelgap.core.errors.InputError` that says where. The last step is here too: which classes (or images) a mean
+is over.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PROBABILITY_SLACK: Final = 1e-6
 
 @runtime_checkable
 class Dense(Protocol):
-    """Anything that can write itself out as an ``(N, K)`` array of codes, as a label table can."""
+    """Anything that converts itself to an ``(N, K)`` array of codes, as a label table does."""
 
     def to_dense(self) -> Any:
         """Return the ``(N, K)`` codes."""
@@ -72,7 +72,7 @@ Labels: TypeAlias = "ArrayLike | Dense | _Tensor"
 
 
 def validate_option(kind: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a word that is not among ``known``, naming the nearest one."""
+    """Refuse a value that is not among ``known``; the error suggests the nearest one."""
     known = tuple(known)
     if value not in known:
         raise UnknownNameError(kind, str(value), known)
@@ -95,7 +95,7 @@ def validate_unknown(unknown: object) -> None:
 
 
 def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
-    """Turn an array, a tensor on any device, or nested lists into a finite ``(N, K)`` float32 or float64 array.
+    """Convert an array, a tensor on any device, or nested lists to a finite ``(N, K)`` float32 or float64 array.
 
     float32 stays as it is, narrower floats are widened to it without loss, everything else becomes float64.
 
@@ -117,13 +117,13 @@ def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
         count = formatted.size - int(np.count_nonzero(finite))
         raise InputError(
             f"{what} must be finite: {formatted[row, column]} at row {row}, class {column}, and {count} such in all. "
-            "Look at the model that gave them; a score that is missing cannot be ranked."
+            "Check the model that computed them; a missing score cannot be ranked."
         )
     return formatted
 
 
 def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
-    """Turn an array, a tensor, nested lists or a label table into ``(N, K)`` int8 codes.
+    """Convert an array, a tensor, nested lists or a label table to ``(N, K)`` int8 codes.
 
     Example:
         >>> format_labels([[1, float("nan")], [0, -1]])
@@ -138,7 +138,7 @@ def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
 
 
 def format_pair(scores: Scores, labels: Labels) -> tuple[Floats, Codes]:
-    """Format scores and labels, and refuse them unless they are of one shape."""
+    """Format scores and labels, and refuse them unless their shapes are equal."""
     formatted, codes = format_scores(scores), format_labels(labels)
     if formatted.shape != codes.shape:
         raise InputError(
@@ -158,7 +158,7 @@ def format_hits(hits: ArrayLike, weights: ArrayLike | None) -> tuple[NDArray[np.
 
 
 def require_probabilities(scores: Floats) -> None:
-    """Refuse scores outside 0 … 1: a threshold of 0.5 on logits would silently mean something else."""
+    """Refuse scores outside 0 … 1: a threshold of 0.5 on logits would silently mean another probability."""
     if not scores.size:
         return
     low, high = float(scores.min()), float(scores.max())
@@ -170,14 +170,14 @@ def require_probabilities(scores: Floats) -> None:
 
 
 def unknown_as_absent(codes: Codes) -> Codes:
-    """Return the codes with every unknown label taken as absent."""
+    """Return the codes with ABSENT for UNKNOWN."""
     return np.where(codes == PRESENT, np.int8(PRESENT), np.int8(ABSENT))
 
 
 def average_over(
     values: NDArray[np.float64], present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], empty: Empty
 ) -> tuple[NDArray[np.float64], float, int]:
-    """Say which of R classes (or images) are counted, and what the mean over them is.
+    """Return which of R classes (or images) are counted, and the mean over them.
 
     Args:
         values: ``(R,)``, the value of each, whether it is counted or not.
@@ -199,7 +199,7 @@ def average_over(
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
-    """Turn a tensor on any device, nested lists or anything numpy understands into an array, of whatever type."""
+    """Convert a tensor on any device, nested lists or any array-like to an array of any type."""
     if isinstance(values, _Tensor):
         values = _tensor_on_cpu(values, what)
     try:
@@ -209,7 +209,7 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
 
 
 def _tensor_on_cpu(values: Any, what: str) -> Any:
-    """Bring a tensor to where numpy can read it, widening the float types that numpy does not have."""
+    """Move a tensor to the CPU, and widen the float types that numpy does not have."""
     tensor = values.detach().cpu()
     if getattr(tensor, "is_sparse", False) or getattr(tensor, "is_sparse_csr", False):
         raise InputError(

@@ -1,7 +1,6 @@
-"""What every backbone is: pictures in, a map of features out, and the vector that the map is pooled to.
+"""The contract of a backbone: images in; feature maps, and the vector they are pooled to, out.
 
-A backbone knows what its pictures must look like (``InputSpec``) and where its weights come from (``source``,
-``license``), so that nothing else in the package has to.
+A backbone states what images it takes (``input_spec``) and where its weights come from (``source``, ``license``).
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = ["Backbone", "InputSpec", "RANDOM_WEIGHTS", "WeightsInfo", "count_parameters"]
+__all__ = ["RANDOM_WEIGHTS", "UNSTATED_WEIGHTS", "Backbone", "InputSpec", "WeightsInfo", "count_parameters"]
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What the pictures that a backbone reads must look like.
+    """The images that a backbone takes.
 
     Attributes:
-        size: the side in pixels at which the weights were trained; a picture is squared to it.
-        mean: what is subtracted from each channel, on the scale 0…1.
-        std: what each channel is divided by afterwards, on the same scale.
-        channels: 3 for colour, 1 for grey.
-        interpolation: how a picture is brought to ``size``.
+        size: width and height in pixels.
+        mean: subtracted from each channel, on the scale 0…1.
+        std: each channel is divided by it afterwards, on the same scale.
+        channels: 3 for color, 1 for gray.
+        interpolation: how an image is resized to ``size``.
 
     Example:
         >>> InputSpec(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).channels
@@ -43,36 +42,40 @@ class InputSpec:
     def __post_init__(self) -> None:
         if len(self.mean) != self.channels or len(self.std) != self.channels:
             raise InputError(
-                f"pictures of {self.channels} channels need {self.channels} means and standard deviations, "
+                f"images of {self.channels} channels need {self.channels} means and standard deviations, "
                 f"not {len(self.mean)} and {len(self.std)}."
             )
         if self.size < 1 or min(self.std) <= 0:
-            raise InputError(f"the side ({self.size} px) and the standard deviations {self.std} must be positive.")
+            raise InputError(f"the size ({self.size} px) and the standard deviations {self.std} must be positive.")
 
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """Where weights come from, in words, and the license they came under."""
+    """The source of weights and their license, as text."""
 
     source: str
     license: str
 
 
 RANDOM_WEIGHTS: Final = WeightsInfo("none, starts at random", "none needed")
+UNSTATED_WEIGHTS: Final = WeightsInfo("not stated", "not stated")
+"""Of a network that came as an object, or from a builder that says nothing about its weights."""
 
 
 class Backbone(nn.Module, ABC):
-    """A network without its last, linear layer.
+    """A network without its classification layer.
 
     A subclass defines ``feature_maps`` and, unless the average suits it, ``pool``, which turns maps into vectors. Where
     vectors are not pooled maps (a transformer's class token), it overrides ``features`` and ``maps_and_features``.
 
     Args:
-        num_features: how many features there are, ``D``.
-        input_spec: what the pictures must look like.
-        weights: where the weights come from; told on as ``source`` and ``license``.
-        name: what the network is, in a word: with the weights and the input, it decides the features. That of the
-            class when left out.
+        num_features: the dimension of the vectors, ``D``.
+        input_spec: the images it takes.
+        weights: where its weights come from.
+        name: of the architecture; the class name by default.
+
+    Attributes:
+        reproducible: whether ``create_backbone(name)`` gives the same weights again. If not, a run stores them.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Backbone(nn.Module, ABC):
         self.input_spec = input_spec
         self.source = weights.source
         self.license = weights.license
+        self.reproducible = weights not in (RANDOM_WEIGHTS, UNSTATED_WEIGHTS)
         self._mean: Tensor
         self._std: Tensor
         self.register_buffer("_mean", _per_channel(input_spec.mean), persistent=False)
@@ -96,18 +100,18 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def feature_maps(self, images: Tensor) -> Tensor:
-        """Return the features of every place: ``(B, C, H, W)`` normalised pictures to ``(B, D, h, w)``."""
+        """Return the features of every position: normalized ``(B, C, H, W)`` → ``(B, D, h, w)``."""
 
     def pool(self, feature_maps: Tensor) -> Tensor:
-        """Turn maps ``(B, D, h, w)`` into vectors ``(B, D)``: the average over all places."""
+        """Return the average over all positions: ``(B, D, h, w)`` → ``(B, D)``."""
         return feature_maps.mean(dim=(-2, -1))
 
     def features(self, images: Tensor) -> Tensor:
-        """Return one vector per picture: ``(B, C, H, W)`` normalised pictures to ``(B, D)``."""
+        """Return one vector per image: normalized ``(B, C, H, W)`` → ``(B, D)``."""
         return self.pool(self.feature_maps(images))
 
     def maps_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``feature_maps(images)`` and ``features(images)`` out of one pass."""
+        """Return ``feature_maps(images)`` and ``features(images)`` from one forward pass."""
         feature_maps = self.feature_maps(images)
         return feature_maps, self.pool(feature_maps)
 
@@ -116,7 +120,7 @@ class Backbone(nn.Module, ABC):
         return self.features(images)
 
     def normalize(self, images: Tensor) -> Tensor:
-        r"""Scale and normalise bytes where they are, so that only bytes have to travel to the device.
+        r"""Scale and normalize bytes on their device, so that only bytes are copied to it.
 
         .. math:: x = (b / 255 - \mathrm{mean}) / \mathrm{std}
 
@@ -124,25 +128,24 @@ class Backbone(nn.Module, ABC):
             images: ``(B, C, H, W)`` uint8, on the device of the backbone.
 
         Returns:
-            ``(B, C, H, W)`` in the floating type of the backbone's constants, float32 unless it was cast.
+            ``(B, C, H, W)`` in the floating type of the backbone's buffers.
 
         Example:
             >>> from labelgap.models import SmallCNN
             >>> white = torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
-            >>> backbone = SmallCNN()
-            >>> bool(backbone.normalize(white).max() > 0)
+            >>> bool(SmallCNN().normalize(white).max() > 0)
             True
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input_spec.channels:
             raise InputError(
-                f"normalise takes bytes of shape (batch, {self.input_spec.channels}, height, width), "
+                f"normalize takes bytes of shape (batch, {self.input_spec.channels}, height, width), "
                 f"not {str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}."
             )
         return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the parameters of a module, frozen ones too.
+    """Count the parameters of a module, frozen ones included.
 
     Example:
         >>> count_parameters(nn.Linear(3, 2))

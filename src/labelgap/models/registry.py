@@ -1,65 +1,58 @@
-"""The backbones that can be asked for by name: our own, a few of timm's by a short name, and all of timm's."""
+"""Backbones by name: labelgap's own, timm's, and those that users and installed packages register."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labelgap.core.errors import InputError
-from labelgap.core.registry import Registry
-from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, count_parameters
+from labelgap.core.class_path import class_path, find_class, is_class_path
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.registry import Registry, RegistryEntry, load_plugins
+from labelgap.models.backbone import (
+    RANDOM_WEIGHTS,
+    UNSTATED_WEIGHTS,
+    Backbone,
+    InputSpec,
+    WeightsInfo,
+    count_parameters,
+)
 from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, LiteVariant, translate_state_dict
-from labelgap.models.small_cnn import SmallCNN
+from labelgap.models.module_backbone import IMAGENET_INPUT, ModuleBackbone
+from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone
 from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
 from labelgap.models.weight_files import WeightFile, load_tensors, match_tensors, read_weight_file
 
 __all__ = [
-    "BackboneFactory",
     "BackboneInfo",
-    "TimmAlias",
+    "as_backbone",
     "backbone_info",
     "backbone_names",
     "check_backbone",
     "create_backbone",
     "is_pretrained",
     "list_backbones",
+    "register_backbone",
 ]
 
-
+PLUGIN_GROUP: Final = "labelgap.backbones"
+"""The entry points in which an installed package names its builders."""
 NO_WEIGHTS: Final = "none"
-"""Given for weights, it means that a network starts at random though there would be weights for it."""
-
-
-@dataclass(frozen=True)
-class BackboneFactory:
-    """How one of our own backbones is made, where its pretrained weights come from, and how a file's names are read."""
-
-    build: Callable[[bool], Backbone]
-    weights: WeightsInfo
-    read: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] = lambda tensors, path: dict(tensors)
-
-
-@dataclass(frozen=True)
-class TimmAlias:
-    """A model of timm under a short name; what is told of it is written down here, so that timm need not be asked."""
-
-    model: str
-    parameters: int
-    num_features: int
-    input_spec: InputSpec
-    weights: WeightsInfo
+"""The value of ``weights`` for a random start."""
 
 
 @dataclass(frozen=True)
 class BackboneInfo:
-    """A line of the catalogue, as ``labelgap backbones`` shows it."""
+    """A backbone as ``labelgap backbones`` lists it."""
 
     name: str
     summary: str
@@ -69,48 +62,73 @@ class BackboneInfo:
     source: str
     license: str
 
-    @property
-    def input_size(self) -> int:
-        """The side of its pictures."""
-        return self.input_spec.size
 
-    @property
-    def channels(self) -> int:
-        """The channels of its pictures."""
-        return self.input_spec.channels
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of a backbone without building it."""
+
+    parameters: int
+    num_features: int
+    input_spec: InputSpec
 
 
-_BACKBONES: Final[Registry[BackboneFactory | TimmAlias]] = Registry(
+@dataclass(frozen=True)
+class _Factory:
+    """How a backbone is made.
+
+    Attributes:
+        build: takes ``pretrained`` and returns the network; None for a model of timm.
+        weights: of the pretrained network.
+        timm_model: its name in timm.
+        facts: None for one that others registered: it is built to find them.
+        translate: renames the tensors of a weight file.
+    """
+
+    build: Callable[[bool], nn.Module] | None
+    weights: WeightsInfo
+    timm_model: str | None = None
+    facts: _Facts | None = None
+    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] = field(
+        default=lambda tensors, path: dict(tensors)
+    )
+
+
+_BACKBONES: Final[Registry[_Factory]] = Registry(
     "backbone", hint=f"`labelgap backbones` lists them; {TIMM_PREFIX}MODEL is any model of timm."
 )
 
 
-def _add_lite(variant: LiteVariant, summary: str) -> None:
-    recipe = BackboneFactory(
-        lambda pretrained: EfficientNetLite(variant, pretrained=pretrained), variant.weights, translate_state_dict
-    )
-    reference = "Tan & Le, EfficientNet, ICML 2019; the Lite variant of the TensorFlow release, 2020"
-    _BACKBONES.add(variant.name, recipe, summary=summary, reference=reference)
+def register_backbone(
+    name: str, build: Callable[..., nn.Module], *, summary: str = "", weights: WeightsInfo | None = None
+) -> None:
+    """Make a backbone available by name, to ``fit`` and, in a plug-in, to the commands.
 
+    An installed package registers its builders by entry points of the group ``labelgap.backbones`` instead: the name
+    of the entry point is the name of the backbone, and an attribute ``summary`` or ``weights`` of the builder counts.
 
-def _add_resnet(name: str, parameters: int, summary: str) -> None:
-    tag = f"{name}.tv_in1k"
-    spec = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bilinear")
-    weights = WeightsInfo(f"timm/{tag} on the Hugging Face hub", "BSD-3-Clause")
-    reference = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; torchvision's first weights"
-    _BACKBONES.add(name, TimmAlias(tag, parameters, 2048, spec, weights), summary=summary, reference=reference)
+    Args:
+        name: without a colon.
+        build: a function or class that returns a ``Backbone`` or an ``nn.Module`` (see ``ModuleBackbone``). It is
+            called with ``pretrained=True`` or ``False`` if it has such a parameter, else without arguments.
+        summary: one line for ``labelgap backbones``.
+        weights: where its weights come from. If given, ``build`` must return the same weights every time, and a linear
+            run does not store them.
 
+    Example:
+        >>> register_backbone("patches", lambda: nn.Conv2d(3, 64, 16, stride=16))  # doctest: +SKIP
+        >>> create_backbone("patches").num_features  # doctest: +SKIP
+        64
+    """
+    if not name or ":" in name or not callable(build):
+        raise InputError(f"a backbone is registered by a name without a colon and a builder: {name!r}, {build!r}.")
+    if name in _BACKBONES:
+        raise InputError(f"there is a backbone '{name}' already: register yours under another name.")
+    takes_pretrained = "pretrained" in inspect.signature(build).parameters
 
-_add_lite(LITE0, "photos; ImageNet weights that need no download")
-_add_lite(LITE1, "photos; deeper, its weights in the extra labelgap[lite]")
-_add_lite(LITE2, "photos; deeper and wider, its weights in the extra labelgap[lite]")
-_add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
-_add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
-_BACKBONES.add(
-    "small-cnn",
-    BackboneFactory(lambda pretrained: SmallCNN(), RANDOM_WEIGHTS),
-    summary="small grey pictures; trained from scratch in seconds",
-)
+    def make(pretrained: bool) -> nn.Module:
+        return build(pretrained=pretrained) if takes_pretrained else build()
+
+    _BACKBONES.add(name, _Factory(make, weights or UNSTATED_WEIGHTS), summary=summary)
 
 
 def create_backbone(
@@ -123,12 +141,13 @@ def create_backbone(
     """Make a backbone.
 
     Args:
-        name: one of ``backbone_names()``, or ``timm:`` and any model of timm.
-        pretrained: load its weights, where there are any; start at random otherwise, from torch's generator.
-        weights: a file of weights to load instead, whatever ``pretrained`` says: what ``torch.save`` or safetensors
-            wrote of a state dict, the best weights of a run of labelgap too. A layer over classes in it is left out.
-            "none" is ``pretrained=False`` in a word.
-        size: the side of its pictures, where it is not to be the one that its weights were trained with.
+        name: one of ``backbone_names()``; ``timm:`` and any model of timm; or the import path ``package.module:Class``
+            of an ``nn.Module`` that can be made without arguments, if its module is imported already.
+        pretrained: load its pretrained weights, if there are any; otherwise random weights from torch's generator.
+        weights: a file of weights to load instead, whatever ``pretrained`` says: a state dict that ``torch.save`` or
+            safetensors wrote, also ``best.safetensors`` of a run. A classification layer in it is left out. "none" is
+            the same as ``pretrained=False``.
+        size: the image size, if it is not the one that the weights were trained with.
 
     Example:
         >>> create_backbone("small-cnn").input_spec.size
@@ -137,24 +156,42 @@ def create_backbone(
         96
     """
     if size is not None and size < 1:
-        raise InputError(f"pictures cannot have {size} pixels a side.")
-    model = _name_in_timm(name)
+        raise InputError(f"images cannot have {size} pixels a side.")
     pretrained = pretrained and weights != NO_WEIGHTS
     file = None if weights in (None, NO_WEIGHTS) else read_weight_file(weights)
+    model = _timm_model(name)
     if model is not None:
         return TimmBackbone(model, pretrained=pretrained, file=file, size=size, name=name)
-    recipe = _BACKBONES.get(name).value
-    assert isinstance(recipe, BackboneFactory)
-    backbone = recipe.build(pretrained) if file is None else _from_file(recipe, file, name)
+    backbone = _build(name, pretrained) if file is None else _build_from_file(name, file)
     if size is not None:
         backbone.input_spec = replace(backbone.input_spec, size=size)
     return backbone
 
 
-def check_backbone(name: str) -> None:
-    """Raise ``UnknownNameError`` where no backbone bears a name; nothing is built.
+def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) -> Backbone:
+    """Return an ``nn.Module`` as a backbone.
 
-    A name of timm's needs timm to be installed.
+    Its name is the import path of its class, by which ``create_backbone`` makes it again; a ``Backbone`` that is
+    registered keeps its name. Either way a run stores the weights of the object.
+
+    Args:
+        network: a ``Backbone``, or a module that gives vectors or feature maps (see ``ModuleBackbone``).
+        weights: where its weights come from, for the model card; a ``Backbone`` states it itself.
+    """
+    if not isinstance(network, nn.Module):
+        raise InputError(f"a backbone is a name or an nn.Module, not {type(network).__name__}.")
+    if isinstance(network, Backbone):
+        backbone: Backbone = network
+        if not isinstance(network, ModuleBackbone | TimmBackbone) and backbone.name not in _BACKBONES:
+            backbone.name = class_path(type(network))
+    else:
+        backbone = ModuleBackbone(network, weights=weights)
+    backbone.reproducible = False
+    return backbone
+
+
+def check_backbone(name: str) -> None:
+    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built. timm is asked for its names.
 
     Example:
         >>> check_backbone("eficientnet-lite0")
@@ -162,13 +199,13 @@ def check_backbone(name: str) -> None:
         ...
         labelgap.core.errors.UnknownNameError: there is no backbone 'eficientnet-lite0'. Did you mean ...
     """
-    model = _name_in_timm(name)
+    model = _timm_model(name)
     if model is not None:
         pretrained_config(model)
 
 
 def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> bool:
-    """Return whether ``create_backbone(name, weights=weights)`` would start from weights that have learned something.
+    """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so.
 
     Example:
         >>> is_pretrained("efficientnet-lite0"), is_pretrained("small-cnn"), is_pretrained("small-cnn", "a.pth")
@@ -179,74 +216,144 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
         return weights != NO_WEIGHTS
     if name.startswith(TIMM_PREFIX):
         return weights_info(pretrained_config(name.removeprefix(TIMM_PREFIX))) != RANDOM_WEIGHTS
-    return _BACKBONES.get(name).value.weights != RANDOM_WEIGHTS
+    return is_class_path(name) or _entry(name).value.weights != RANDOM_WEIGHTS
 
 
 def backbone_names() -> list[str]:
-    """Return the names of all backbones but those of timm, in alphabetical order.
+    """Return the names of all backbones except timm's, in alphabetical order.
 
     Example:
-        >>> backbone_names()
-        ['efficientnet-lite0', 'efficientnet-lite1', 'efficientnet-lite2', 'resnet101', 'resnet50', 'small-cnn']
+        >>> {"efficientnet-lite0", "resnet50", "small-cnn"} <= set(backbone_names())
+        True
     """
+    _load_plugins()
     return sorted(_BACKBONES.names())
 
 
 def list_backbones() -> list[BackboneInfo]:
-    """Return a row per name; nothing is loaded, so it is quick and needs no package of weights.
+    """Return what is known of every backbone except timm's; labelgap's own are not built for it.
 
     Example:
-        >>> [(row.name, row.input_size, row.license) for row in list_backbones()][::3]
-        [('efficientnet-lite0', 224, 'Apache-2.0'), ('resnet101', 224, 'BSD-3-Clause')]
+        >>> [(info.name, info.license) for info in list_backbones() if info.name.startswith("resnet")]
+        [('resnet101', 'BSD-3-Clause'), ('resnet50', 'BSD-3-Clause')]
     """
     return [backbone_info(name) for name in backbone_names()]
 
 
 def backbone_info(name: str) -> BackboneInfo:
-    """Return the row of one name, which may be of any model of timm: timm is asked then, and no weights are loaded.
+    """Return what is known of one backbone, also of any model of timm; no weights are loaded.
 
     Example:
         >>> backbone_info("resnet50").num_features
         2048
     """
     if name.startswith(TIMM_PREFIX):
-        return _row_of_timm(name)
-    entry = _BACKBONES.get(name)
-    known = entry.value
-    if isinstance(known, TimmAlias):
-        source, license = known.weights.source, known.weights.license
-        size = known.parameters, known.num_features
-        return BackboneInfo(name, entry.summary, *size, known.input_spec, source, license)
-    with torch.device("meta"):
-        backbone = known.build(False)
-    return _row(name, entry.summary, backbone, known.weights)
+        model = name.removeprefix(TIMM_PREFIX)
+        config = pretrained_config(model)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            backbone: Backbone = TimmBackbone(model, pretrained=False, name=name)
+        summary, weights = config.description or f"timm's {config.architecture}", weights_info(config)
+        facts = _facts(backbone)
+    else:
+        entry = _entry(name)
+        summary, weights = entry.summary, entry.value.weights
+        facts = entry.value.facts or _build_facts(name)
+    return BackboneInfo(
+        name, summary, facts.parameters, facts.num_features, facts.input_spec, weights.source, weights.license
+    )
 
 
-def _row_of_timm(name: str) -> BackboneInfo:
-    model = name.removeprefix(TIMM_PREFIX)
-    configuration = pretrained_config(model)
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        backbone = TimmBackbone(model, pretrained=False, name=name)
-    summary = configuration.description or f"timm's {configuration.architecture}"
-    return _row(name, summary, backbone, weights_info(configuration))
+def _facts(backbone: Backbone) -> _Facts:
+    return _Facts(count_parameters(backbone), backbone.num_features, backbone.input_spec)
 
 
-def _row(name: str, summary: str, backbone: Backbone, weights: WeightsInfo) -> BackboneInfo:
-    size = count_parameters(backbone), backbone.num_features
-    return BackboneInfo(name, summary, *size, backbone.input_spec, weights.source, weights.license)
+def _build_facts(name: str) -> _Facts:
+    with torch.random.fork_rng(devices=[]):
+        return _facts(_build(name, pretrained=False))
 
 
-def _name_in_timm(name: str) -> str | None:
-    """Return what a backbone is called in timm, None where it is one of ours."""
+def _entry(name: str) -> RegistryEntry[_Factory]:
+    if name not in _BACKBONES:
+        _load_plugins()
+    return _BACKBONES.get(name)
+
+
+@cache
+def _load_plugins() -> None:
+    for name, build in load_plugins(PLUGIN_GROUP):
+        options: dict[str, Any] = {key: getattr(build, key) for key in ("summary", "weights") if hasattr(build, key)}
+        try:
+            register_backbone(name, build, **options)
+        except InputError as error:
+            warnings.warn(f"the plug-in {build!r} is left out: {error}", stacklevel=2)
+
+
+def _timm_model(name: str) -> str | None:
+    """Return what a backbone is called in timm; None for one that is not timm's."""
     if name.startswith(TIMM_PREFIX):
         return name.removeprefix(TIMM_PREFIX)
-    known = _BACKBONES.get(name).value
-    return known.model if isinstance(known, TimmAlias) else None
+    if is_class_path(name):
+        find_class(name, nn.Module)
+        return None
+    return _entry(name).value.timm_model
 
 
-def _from_file(recipe: BackboneFactory, file: WeightFile, name: str) -> Backbone:
-    with torch.random.fork_rng(devices=[]):  # what is overwritten costs no random numbers
-        backbone = recipe.build(False)
-    load_tensors(backbone, match_tensors(recipe.read(file.tensors, file.path), backbone), file, name)
+def _build(name: str, pretrained: bool) -> Backbone:
+    if is_class_path(name):
+        cls = find_class(name, nn.Module)
+        try:
+            return as_backbone(cls())
+        except TypeError as error:
+            raise RunError(
+                f"the class {name} cannot be made without arguments ({error}): pass the network itself "
+                "(backbone=network), or register a builder with lg.register_backbone."
+            ) from error
+    factory = _entry(name).value
+    assert factory.build is not None
+    network = factory.build(pretrained)
+    if isinstance(network, Backbone):
+        return network
+    return ModuleBackbone(network, weights=factory.weights if pretrained else RANDOM_WEIGHTS, name=name)
+
+
+def _build_from_file(name: str, file: WeightFile) -> Backbone:
+    with torch.random.fork_rng(devices=[]):  # weights that the file replaces draw no random numbers
+        backbone = _build(name, pretrained=False)
+    tensors = file.tensors if is_class_path(name) else _entry(name).value.translate(file.tensors, file.path)
+    network = backbone.network if isinstance(backbone, ModuleBackbone) else backbone
+    load_tensors(network, match_tensors(tensors, network), file, name)
     backbone.source, backbone.license = file.weights.source, file.weights.license
+    backbone.reproducible = False
     return backbone
+
+
+def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
+    facts = _Facts(parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec)
+    factory = _Factory(
+        lambda pretrained: EfficientNetLite(variant, pretrained=pretrained),
+        variant.weights,
+        facts=facts,
+        translate=translate_state_dict,
+    )
+    reference = "Tan & Le, EfficientNet, ICML 2019; the Lite variant of the TensorFlow release, 2020"
+    _BACKBONES.add(variant.name, factory, summary=summary, reference=reference)
+
+
+def _add_resnet(name: str, parameters: int, summary: str) -> None:
+    model = f"{name}.tv_in1k"
+    weights = WeightsInfo(f"timm/{model} on the Hugging Face hub", "BSD-3-Clause")
+    reference = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; torchvision's first weights"
+    factory = _Factory(None, weights, timm_model=model, facts=_Facts(parameters, 2048, IMAGENET_INPUT))
+    _BACKBONES.add(name, factory, summary=summary, reference=reference)
+
+
+_add_lite(LITE0, 3_371_008, "photos; ImageNet weights that need no download")
+_add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[lite]")
+_add_lite(LITE2, 4_811_072, "photos; deeper and wider, its weights in the extra labelgap[lite]")
+_add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
+_add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
+_BACKBONES.add(
+    "small-cnn",
+    _Factory(lambda pretrained: SmallCNN(), RANDOM_WEIGHTS, facts=_Facts(118_048, 128, SMALL_CNN_INPUT)),
+    summary="small gray images; trained from scratch in seconds",
+)

@@ -1,14 +1,13 @@
-"""A small network for small grey pictures, that learns in seconds on two cores and from few pictures.
+"""A small network for small gray images that trains in seconds on two cores, from few images.
 
-It was made for scenes of handwritten digits, 64 pixels a side, dark on light and light on dark, bold and faint. Four
-choices let it learn which digits appear from a few thousand scenes, none of which needs anything of the batch that a
-picture is in:
+It is made for scenes of handwritten digits, 64 × 64 pixels, dark on light and light on dark, bold and faint. Four
+choices let it learn from a few thousand scenes; none depends on the other images of a batch:
 
-- The first layer is not learned. It measures how much line or edge there is in each of eight directions, whatever its
-  sign, relative to how much there is around: a faint light digit and a bold dark one look alike from there on.
-- The learned filters have zero mean. What they see is never negative, and without this its average drowns the rest.
-- Group norm takes the place of batch norm: a picture's features are the same whatever batch it is in, also in training.
-- Features are pooled by a soft maximum: one place is enough for a digit to appear, yet every place gets a gradient.
+- The first layer is fixed. It measures the energy of lines and edges in each of eight directions, whatever their sign,
+  relative to the neighborhood: a faint light digit and a bold dark one become alike.
+- The learned filters have zero mean. Their inputs are never negative, and their average would dominate otherwise.
+- Group norm instead of batch norm: the features of an image are the same in every batch, also in training.
+- Features are pooled by a soft maximum: one position is enough for a digit to appear, yet each one gets a gradient.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, InputSpec
 
-__all__ = ["OrientedEnergy", "SmallCNN", "ZeroMeanConv", "soft_maximum_pool"]
+__all__ = ["SMALL_CNN_INPUT", "OrientedEnergy", "SmallCNN", "ZeroMeanConv", "soft_maximum_pool"]
 
-_SIDE: Final = 64
-_MEAN: Final = 0.5
-_STD: Final = 0.16
+SMALL_CNN_INPUT: Final = InputSpec(size=64, mean=(0.5,), std=(0.16,), channels=1)
 _GROUPS: Final = 8
 _SHARPNESS: Final = 2.0
 _LAYERS: Final = ((32, 2), (48, 1), (64, 2), (128, 1))
@@ -36,8 +33,8 @@ _LAYERS: Final = ((32, 2), (48, 1), (64, 2), (128, 1))
 class SmallCNN(Backbone):
     """Oriented energy, four 3×3 convolutions with group norm, a soft maximum: 128 features at 1/8 of the side.
 
-    A class's activation map is the head's row times the maps, as in any backbone. Because of the soft maximum its
-    average over all places is not the logit but a lower bound of it wherever the row is positive.
+    Because of the soft maximum, the average of a class activation map is not the logit but a lower bound of it wherever
+    the weights of the class are positive.
 
     Example:
         >>> backbone = SmallCNN()
@@ -46,8 +43,7 @@ class SmallCNN(Backbone):
     """
 
     def __init__(self) -> None:
-        spec = InputSpec(size=_SIDE, mean=(_MEAN,), std=(_STD,), channels=1)
-        super().__init__(num_features=_LAYERS[-1][0], input_spec=spec, name="small-cnn")
+        super().__init__(num_features=_LAYERS[-1][0], input_spec=SMALL_CNN_INPUT, name="small-cnn")
         self.energy = OrientedEnergy()
         layers = []
         width = self.energy.directions
@@ -62,12 +58,12 @@ class SmallCNN(Backbone):
         return feature_maps
 
     def pool(self, feature_maps: Tensor) -> Tensor:
-        """Return the soft maximum of every feature over all places, ``(B, 128)``."""
+        """Return the soft maximum of every feature over all positions, ``(B, 128)``."""
         return soft_maximum_pool(feature_maps, _SHARPNESS)
 
 
 def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
-    r"""Pool every feature to something between its mean and its maximum over all places.
+    r"""Pool every feature to something between its mean and its maximum over all positions.
 
     .. math:: f_d = \frac1r \ln \frac1{hw} \sum_{ij} e^{r\,m_{dij}}
 
@@ -82,13 +78,13 @@ def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
         >>> soft_maximum_pool(torch.tensor([[[[0.0, 3.0]]]]), sharpness=2.0)
         tensor([[2.6547]])
     """
-    places = feature_maps.shape[-2] * feature_maps.shape[-1]
-    return (torch.logsumexp(feature_maps.flatten(-2) * sharpness, dim=-1) - math.log(places)) / sharpness
+    positions = feature_maps.shape[-2] * feature_maps.shape[-1]
+    return (torch.logsumexp(feature_maps.flatten(-2) * sharpness, dim=-1) - math.log(positions)) / sharpness
 
 
 @final
 class ZeroMeanConv(nn.Module):
-    """A 3×3 convolution whose filters are centred before they are used, group norm and ReLU.
+    """A 3×3 convolution whose filters are centered before they are used, group norm and ReLU.
 
     Args:
         inputs: features in.
@@ -97,7 +93,7 @@ class ZeroMeanConv(nn.Module):
 
     Example:
         >>> layer = ZeroMeanConv(4, 8, stride=1)
-        >>> bool(layer.convolve(torch.ones(1, 4, 3, 3))[..., 1, 1].abs().max() < 1e-5)  # nothing answers to a constant
+        >>> bool(layer.convolve(torch.ones(1, 4, 3, 3))[..., 1, 1].abs().max() < 1e-5)  # a constant gives zero
         True
     """
 
@@ -109,8 +105,8 @@ class ZeroMeanConv(nn.Module):
     def convolve(self, feature_maps: Tensor) -> Tensor:
         """Convolve with every filter less its own mean."""
         weight = self.conv.weight
-        centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
-        return functional.conv2d(feature_maps, centred, stride=self.conv.stride, padding=1)
+        centered = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
+        return functional.conv2d(feature_maps, centered, stride=self.conv.stride, padding=1)
 
     def forward(self, feature_maps: Tensor) -> Tensor:
         """Turn ``(B, inputs, h, w)`` into ``(B, outputs, ⌈h/stride⌉, ⌈w/stride⌉)``."""
@@ -119,7 +115,7 @@ class ZeroMeanConv(nn.Module):
 
 @final
 class OrientedEnergy(nn.Module):
-    r"""How much line or edge there is in each direction, relative to the neighbourhood. Nothing in it is learned.
+    r"""The energy of lines and edges in each direction, relative to the neighborhood. Nothing in it is learned.
 
     .. math:: e_k = \sqrt{(g_k^{\cos} * x)^2 + (g_k^{\sin} * x)^2}, \qquad
               y_k = e_k \big/ \sqrt{\textstyle\operatorname{mean}_{\text{around}} \sum_j e_j^2 + \epsilon^2}
@@ -144,7 +140,7 @@ class OrientedEnergy(nn.Module):
         self.register_buffer("filters", _gabor_pairs(directions, kernel, scale), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Turn pictures ``(B, 1, H, W)`` into energies ``(B, n, ⌈H/2⌉, ⌈W/2⌉)``."""
+        """Turn images ``(B, 1, H, W)`` into energies ``(B, n, ⌈H/2⌉, ⌈W/2⌉)``."""
         padded = functional.pad(images, (self.kernel // 2,) * 4, mode="replicate")
         squares = functional.conv2d(padded, self.filters, stride=2).square()
         energy = squares[:, : self.directions] + squares[:, self.directions :]
@@ -152,7 +148,7 @@ class OrientedEnergy(nn.Module):
         return (energy / (around + self.floor**2)).sqrt()
 
     def _average(self, feature_maps: Tensor) -> Tensor:
-        """Average over a box, of what is inside the picture: down, then across, which costs less than both at once."""
+        """Average over a box, of the pixels inside the image: by columns, then by rows, which is cheaper."""
         side, half = self.around, self.around // 2
         feature_maps = functional.avg_pool2d(feature_maps, (side, 1), 1, (half, 0), count_include_pad=False)
         return functional.avg_pool2d(feature_maps, (1, side), 1, (0, half), count_include_pad=False)

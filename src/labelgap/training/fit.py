@@ -19,7 +19,7 @@ from labelgap.core.system import format_bytes
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
-from labelgap.metrics import Thresholds, revision_quality, thresholds
+from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
@@ -200,4 +200,4 @@ def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresh
     """Choose a threshold per class on val; without one, 0.5 for all."""
     if data.val is None:
         return Thresholds.default(len(data.classes))
-    return thresholds(expit(logits["val"]), data.val.labels.to_dense())
+    return choose_thresholds(expit(logits["val"]), data.val.labels.to_dense())

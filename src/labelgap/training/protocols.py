@@ -26,7 +26,7 @@ from labelgap.models import Classifier
 from labelgap.training.checkpoints.checkpoint import TrainingState, load_weights, remove_previous
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import extract_features
-from labelgap.training.features.precomputed import feature_inputs, saves_backbone
+from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.distributed import barrier, wrap_distributed
 from labelgap.training.loop.inputs import ImageInputs, Inputs
@@ -138,7 +138,7 @@ def linear_phase(context: TrainingContext) -> PhaseResult:
             weight_decay=config.weight_decay,
         )
         saved = nn.ModuleDict({"head": network.head})
-        if saves_backbone(config, network.backbone):
+        if not network.backbone.reproducible:
             saved["backbone"] = network.backbone
         trainer = HeadTrainer(
             engine=engine, saved=saved, val_features=features.get("val"), **_trainer_settings(context)

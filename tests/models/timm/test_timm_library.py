@@ -47,8 +47,8 @@ try:
     import torchvision
     print("fits")
 except Exception:
-    from labelgap.models import check_backbone, create
-    for ask in (check_backbone, create, check_backbone):
+    from labelgap.models import check_backbone, create_backbone
+    for ask in (check_backbone, create_backbone, check_backbone):
         try:
             ask("timm:resnet18")
         except Exception as error:

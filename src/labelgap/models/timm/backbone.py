@@ -88,6 +88,7 @@ class TimmBackbone(Backbone):
         width, tokens = _probed(network, spec, name)
         super().__init__(num_features=width, input_spec=spec, weights=weights, name=full_name)
         self.model = network
+        self.reproducible = self.reproducible and file is None
         self._extra = _extra_tokens(network, tokens)
 
     def feature_maps(self, images: Tensor) -> Tensor:

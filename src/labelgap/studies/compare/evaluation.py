@@ -15,7 +15,7 @@ from torch import Tensor
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import Thresholds, average_precision, thresholds
+from labelgap.metrics import Thresholds, average_precision, choose_thresholds
 from labelgap.metrics.bootstrap import resampled_average_precision
 from labelgap.studies.compare.comparison import ComparisonMetric
 from labelgap.studies.compare.heads import StoredHead
@@ -116,7 +116,7 @@ def evaluate_head(
     logits = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
     cuts = Thresholds.default(len(data.classes))
     if data.val is not None:
-        cuts = thresholds(expit(logits["val"]), data.val.labels.to_dense())
+        cuts = choose_thresholds(expit(logits["val"]), data.val.labels.to_dense())
     test = None if data.test is None else evaluate_scores(logits["test"], data.test.evaluation_labels, cuts)
     truth = data.train.truth
     train_map = None

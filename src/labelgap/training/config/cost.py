@@ -19,7 +19,6 @@ from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import features_cached
-from labelgap.training.features.precomputed import saves_backbone
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
@@ -78,7 +77,7 @@ def measure_cost(
     if config.protocol != "end-to-end":
         seconds += _feature_seconds(data, network, device, workers)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
-        disk += total * width * 4 + (2 * weights if saves_backbone(config, network.backbone) else 0)
+        disk += total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
         seconds += config.epochs * _epoch_seconds(data, config, network, device)
         disk += 10 * weights

@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, paper_split
 from labelgap.losses import loss
 from labelgap.losses.expected_positives import ExpectedPositivesLoss
-from labelgap.metrics import Thresholds, thresholds
+from labelgap.metrics import Thresholds, choose_thresholds
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.devices import choose_device
 from labelgap.training.estimator.labels import as_label_table, class_names, mean_positives
@@ -236,7 +236,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.thresholds_ = np.full(len(self.intercept_), float(self.threshold))
             return
         if val is not None:
-            cuts = thresholds(expit(self._logits(val[0])), val[1].to_dense())
+            cuts = choose_thresholds(expit(self._logits(val[0])), val[1].to_dense())
         self.thresholds_ = np.array(cuts.values)
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.models import RANDOM_WEIGHTS, Backbone, Classifier, InputSpec, WeightsInfo, create_backbone
+from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, create_backbone
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.inputs import FeatureInputs
 
@@ -25,7 +25,6 @@ __all__ = [
     "check_feature_data",
     "feature_inputs",
     "feature_width",
-    "saves_backbone",
     "stored_feature_width",
 ]
 
@@ -65,12 +64,6 @@ def build_classifier(config: RunConfig, width: int | None, *, pretrained: bool =
     else:
         backbone = create_backbone(config.backbone, pretrained=False, size=config.size)
     return Classifier(backbone, len(config.classes), config.head)
-
-
-def saves_backbone(config: RunConfig, backbone: Backbone) -> bool:
-    """Return whether a linear run keeps its backbone: its name alone does not bring back what began at random or in a
-    file."""
-    return config.weights is not None or backbone.source == RANDOM_WEIGHTS.source
 
 
 def feature_width(data: Dataset) -> int | None:
