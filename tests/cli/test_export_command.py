@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import call
 from tests.training.untrained_run import make_run
 
-from labelgap.inference import export as room
+from labelgap.inference import export as export_module
 
 
 def test_what_was_written_and_checked_is_said(
@@ -24,8 +24,8 @@ def test_what_was_written_and_checked_is_said(
     assert re.search(r"^use it +python predict_onnx\.py features\.npy$", said, re.M)
     assert call("export", "runs/a", "--onnx", "model.onnx") == 2
     assert "--force" in capsys.readouterr().err
-    monkeypatch.setattr(room, "_converted", lambda graph, example, run: b"again")
-    monkeypatch.setattr(room, "_difference", lambda graph, content: None)
+    monkeypatch.setattr(export_module, "_convert", lambda *arguments: b"again")
+    monkeypatch.setattr(export_module, "_verify", lambda graph, content: None)
     assert call("export", "runs/a", "--onnx", "model.onnx", "--force") == 0
     assert re.search(r"^unchecked +onnxruntime is not installed", capsys.readouterr().out, re.M)
     assert Path("model.onnx").read_bytes() == b"again"
@@ -36,7 +36,7 @@ def test_what_was_written_and_checked_is_said(
     [
         (["nowhere", "--onnx", "a.onnx"], "is not a run"),
         (["runs/open", "--onnx", "a.onnx"], "not finished"),
-        (["runs/a", "--onnx", "a.bin"], "ends in .onnx"),
+        (["runs/a", "--onnx", "a.bin"], "must end in .onnx"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -1,4 +1,4 @@
-"""Runs made by hand, in no time: real networks that learned nothing, thresholds as wanted."""
+"""Run folders without training: untrained networks, and any thresholds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from labelgap.data import ArrayImages
-from labelgap.inference.predict import chunks as prediction_parts
+from labelgap.inference.predict import chunks
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
@@ -44,7 +44,7 @@ def make_run(
     finished: bool = True,
     **settings: Any,
 ) -> Run:
-    """Write the folder of a run that was never trained; of other classes than ``CLASSES`` it knows no threshold."""
+    """Write the folder of an untrained run; other classes than ``CLASSES`` have default thresholds."""
     linear = backbone in ("features", "efficientnet-lite0") and head == "linear"
     folder.mkdir(parents=True)
     config = RunConfig.checked(
@@ -86,8 +86,8 @@ def make_run(
 
 
 def predict_many(folder: str, out: str) -> None:
-    """Predict four hundred pictures, sixteen to a part; for a process of its own."""
+    """Predict 400 images in chunks of 16; runs in a process of its own."""
     torch.set_num_threads(1)
-    prediction_parts.MAX_IMAGES = 16  # type: ignore[misc]
+    chunks.MAX_IMAGES = 16  # type: ignore[misc]
     pixels = np.random.default_rng(0).integers(0, 256, (400, 64, 64), dtype=np.uint8)
     predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)

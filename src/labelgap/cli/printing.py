@@ -105,10 +105,10 @@ def print_predicted(run: Run, made: PredictionSummary) -> None:
     if made.unreadable:
         count = f"{made.unreadable:,} image{'s' if made.unreadable > 1 else ''}"
         print(f"labelgap: {count} could not be read, the rows are blank:", file=sys.stderr)
-        for reason in made.reasons:
+        for reason in made.errors:
             print(f"  {reason}", file=sys.stderr)
-        more = made.unreadable - len(made.reasons)
-        print(f"  {f'…and {more:,} more; ' if more else ''}all of them: {made.listed}", file=sys.stderr)
+        more = made.unreadable - len(made.errors)
+        print(f"  {f'…and {more:,} more; ' if more else ''}all of them: {made.error_file}", file=sys.stderr)
     print(f"{'wrote':<10}{made.path}: {made.images:,} images")
 
 

@@ -1,8 +1,8 @@
-"""A run for other programs: one ONNX file, what must be done to an image first, and a script that does it.
+"""Export of a run: an ONNX file, a JSON file with its preprocessing, and a script that uses both.
 
-The file takes bytes and normalises them itself, so that all there is to do is to decode and to resize. Names of the
-classes, thresholds and their marks are in its metadata. Where onnxruntime is installed, the file is compared with
-PyTorch before it is written.
+The network takes uint8 pixels and normalizes them itself, so that a caller only decodes and resizes. The metadata hold
+the names of the classes, the thresholds and their marks. Where onnxruntime is installed, its scores are compared with
+PyTorch's before anything is written.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from labelgap.training.run import Run
 __all__ = ["ExportedFiles", "export_onnx"]
 
 TOLERANCE: Final = 1e-4
-"""How far scores may be from PyTorch's, and logits relative to the largest of them where that is above 1."""
+"""The largest difference of scores to PyTorch's, and of logits relative to the largest where that is above 1."""
 
 PREPROCESS: Final = "preprocess.json"
 SCRIPT_NAME: Final = "predict_onnx.py"
 _OPSET: Final = 18
-_LARGEST: Final = 2**31 - 1
+_MAX_BYTES: Final = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """What was written.
+    """The files of an export.
 
     Attributes:
         model: the ONNX file.
-        preprocess: what must be done to an image, the classes, their thresholds.
+        preprocess: the preprocessing of an image, the classes and their thresholds.
         script: a program that needs neither labelgap nor PyTorch.
-        difference: the largest difference between a score by onnxruntime and by PyTorch; None where it was not checked.
+        difference: the largest difference between scores of onnxruntime and PyTorch; None where it was not checked.
     """
 
     model: Path
@@ -64,60 +64,60 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     """Write a run's network as ONNX, and beside it ``preprocess.json`` and ``predict_onnx.py``.
 
     The network takes ``images``, uint8 ``(batch, C, size, size)``, or ``features``, float32 ``(batch, D)``, for any
-    batch, and gives ``logits`` and ``scores`` ``(batch, K)``.
+    batch size, and returns ``logits`` and ``scores`` ``(batch, K)``.
 
     Args:
         run: finished.
         path: the file, ending in .onnx; its folder must exist.
-        force: replace files that are there.
+        force: replace existing files.
 
     Raises:
-        InputError: packages are missing, or files are there already.
-        RunError: onnxruntime gives other scores than PyTorch. Nothing is written then.
+        InputError: packages are missing, or files exist already.
+        RunError: onnxruntime returns other scores than PyTorch. Nothing is written.
     """
-    _ = run.thresholds  # says so where the run is not finished
+    _ = run.thresholds  # raises where the run is not finished
     model = Path(path)
     files = ExportedFiles(model, model.with_name(PREPROCESS), model.with_name(SCRIPT_NAME), None)
     _check_path(files, force)
     graph = _Graph(deepcopy(run.model).cpu()).eval()
-    example = graph.example(2)
-    content = _converted(graph, example, run)
-    difference = _difference(graph, content)
-    write_json(files.preprocess, {"format": 1, "model": model.name, **_preprocess(run, graph)})
+    preprocess = _preprocess(run, graph)
+    content = _convert(graph, run, preprocess)
+    difference = _verify(graph, content)
+    write_json(files.preprocess, {"format": 1, "model": model.name, **preprocess})
     write_text(files.script, SCRIPT)
     write_bytes(model, content)
     return ExportedFiles(files.model, files.preprocess, files.script, difference)
 
 
 class _Graph(nn.Module):
-    """From bytes, or features, to logits and scores."""
+    """Maps uint8 images, or features, to logits and scores."""
 
     def __init__(self, network: Classifier) -> None:
         super().__init__()
         self.network = network
         self.spec = network.backbone.input_spec
-        self.takes_features = isinstance(network.backbone, IdentityBackbone)
-        self.picture_mean: Tensor
-        self.picture_std: Tensor
-        self.register_buffer("picture_mean", torch.tensor(self.spec.mean).view(1, -1, 1, 1))
-        self.register_buffer("picture_std", torch.tensor(self.spec.std).view(1, -1, 1, 1))
+        self.on_features = isinstance(network.backbone, IdentityBackbone)
+        self.image_mean: Tensor
+        self.image_std: Tensor
+        self.register_buffer("image_mean", torch.tensor(self.spec.mean).view(1, -1, 1, 1))
+        self.register_buffer("image_std", torch.tensor(self.spec.std).view(1, -1, 1, 1))
 
     def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and scores."""
-        if not self.takes_features:
-            values = (values.to(torch.float32) / 255 - self.picture_mean) / self.picture_std
+        if not self.on_features:
+            values = (values.to(torch.float32) / 255 - self.image_mean) / self.image_std
         logits = self.network(values)
         return logits, torch.sigmoid(logits)
 
     @property
-    def takes(self) -> str:
+    def input_name(self) -> str:
         """The name of the input."""
-        return "features" if self.takes_features else "images"
+        return "features" if self.on_features else "images"
 
     def example(self, count: int, seed: int = 0) -> Tensor:
         """Return an input of random numbers."""
         random = torch.Generator().manual_seed(seed)
-        if self.takes_features:
+        if self.on_features:
             return torch.randn(count, self.network.backbone.num_features, generator=random)
         shape = (count, self.spec.channels, self.spec.size, self.spec.size)
         return torch.randint(0, 256, shape, dtype=torch.uint8, generator=random)
@@ -125,25 +125,25 @@ class _Graph(nn.Module):
 
 def _check_path(files: ExportedFiles, force: bool) -> None:
     if files.model.suffix.lower() != ".onnx":
-        raise InputError(f"{files.model}: the name of the file ends in .onnx.")
+        raise InputError(f"{files.model}: the file name must end in .onnx.")
     if not files.model.absolute().parent.is_dir():
         raise InputError(f"{files.model} cannot be written: the folder {files.model.absolute().parent} does not exist.")
-    there = [file for file in (files.model, files.preprocess, files.script) if file.exists()]
-    if there and not force:
-        raise InputError(f"{there[0]} is there already: --force replaces it, or choose another folder.")
-    lacking = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise InputError(f"to export, the package {lacking[0]} is needed: pip install 'labelgap[onnx]'.")
+    existing = [file for file in (files.model, files.preprocess, files.script) if file.exists()]
+    if existing and not force:
+        raise InputError(f"{existing[0]} exists already: replace it with --force, or choose another folder.")
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"an export needs the package {missing[0]}: pip install 'labelgap[onnx]'.")
 
 
-def _converted(graph: _Graph, example: Tensor, run: Run) -> bytes:
-    """Return the ONNX file: any batch, our metadata, and nothing of the machine that made it."""
+def _convert(graph: _Graph, run: Run, preprocess: dict[str, Any]) -> bytes:
+    """Return the ONNX file, for any batch size, with metadata and without traces of the machine."""
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # of torch's own insides
+        warnings.simplefilter("ignore")  # torch warns of its own internals
         program = torch.onnx.export(
             graph,
-            (example,),
-            input_names=[graph.takes],
+            (graph.example(2),),
+            input_names=[graph.input_name],
             output_names=["logits", "scores"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             opset_version=_OPSET,
@@ -155,17 +155,24 @@ def _converted(graph: _Graph, example: Tensor, run: Run) -> bytes:
     _strip(proto.graph)
     for function in proto.functions:
         _strip(function)
-    metadata = {**_facts(run), "preprocess": _preprocess(run, graph)}
+    metadata = {
+        "classes": list(run.config.classes),
+        "thresholds": run.thresholds.values.tolist(),
+        "marks": list(run.thresholds.marks),
+        "method": run.config.method,
+        "backbone": run.config.backbone,
+        "preprocess": preprocess,
+    }
     for name, value in metadata.items():
         proto.metadata_props.add(key=name, value=json.dumps(value, ensure_ascii=False))
-    if proto.ByteSize() > _LARGEST:
+    if proto.ByteSize() > _MAX_BYTES:
         raise RunError("this network is larger than 2 GB, which one ONNX file cannot hold.")
     content: bytes = proto.SerializeToString()
     return content
 
 
 def _strip(part: Any) -> None:
-    """Remove what the exporter noted for its own debugging: names of source files, traces of calls."""
+    """Remove the exporter's debugging information: names of source files, stack traces."""
     del part.metadata_props[:]
     part.doc_string = ""
     for group in (
@@ -179,56 +186,48 @@ def _strip(part: Any) -> None:
                 item.doc_string = ""
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """Return what the file says of the classes."""
-    thresholds = run.thresholds
-    return {
-        "classes": list(run.config.classes),
-        "thresholds": thresholds.values.tolist(),
-        "marks": list(thresholds.marks),
-        "method": run.config.method,
-        "backbone": run.config.backbone,
-    }
-
-
 def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
-    """Return what must be done before the network, and what its output means."""
+    """Return the preprocessing of the input, and the meaning of the output."""
     line, thresholds = run.calibration, run.thresholds
-    calibrated = [False] * len(run.config.classes) if line is None else line.classes
     classes = [
         {
             "name": name,
             "threshold": float(thresholds.values[column]),
             "mark": thresholds.marks[column],
-            "scale": line.scale if line is not None and calibrated[column] else None,
-            "offset": line.offset if line is not None and calibrated[column] else None,
+            "scale": line.scale if line is not None and line.classes[column] else None,
+            "offset": line.offset if line is not None and line.classes[column] else None,
         }
         for column, name in enumerate(run.config.classes)
     ]
     unsure = {mark: None if np.isinf(odds) else odds for mark, odds in UNSURE_WITHIN.items()}
-    return {"input": graph.takes, **_pictures(run, graph), "unsure_within_odds": unsure, "classes": classes}
+    return {
+        "input": graph.input_name,
+        **_preprocess_images(run, graph),
+        "unsure_within_odds": unsure,
+        "classes": classes,
+    }
 
 
-def _pictures(run: Run, graph: _Graph) -> dict[str, Any]:
-    """Return how a picture is resized, as the run itself does it; ``resize`` is None where it is squashed."""
-    if graph.takes_features:
+def _preprocess_images(run: Run, graph: _Graph) -> dict[str, Any]:
+    """Return how the run resizes an image; ``resize`` is None where it is not cropped."""
+    if graph.on_features:
         return {"width": graph.network.backbone.num_features}
-    nothing = ArrayImages(np.zeros((0, 1, 1), dtype=np.uint8))
-    inputs = ImageInputs(nothing, graph.network.backbone, torch.device("cpu"), transform=run.config.transform)
+    no_images = ArrayImages(np.zeros((0, 1, 1), dtype=np.uint8))
+    inputs = ImageInputs(no_images, graph.network.backbone, torch.device("cpu"), transform=run.config.transform)
     transform = inputs.transform_of(None)
     if not isinstance(transform, Resize | CenterCrop):
-        raise RunError(f"pictures are prepared by {type(transform).__name__}, which cannot be exported.")
+        raise RunError(f"the run transforms images by {type(transform).__name__}, which cannot be exported.")
     return {
         "size": transform.size,
         "resize": transform.resize if isinstance(transform, CenterCrop) else None,
         "interpolation": transform.interpolation,
         "channels": graph.spec.channels,
-        "values": "uint8, RGB or grey, 0 to 255; the network normalises them itself",
+        "values": "uint8, RGB or gray, 0 to 255; the network normalizes them itself",
     }
 
 
-def _difference(graph: _Graph, content: bytes) -> float | None:
-    """Return how far scores by onnxruntime are from PyTorch's, at most; None where it is not installed."""
+def _verify(graph: _Graph, content: bytes) -> float | None:
+    """Return the largest difference of a score to PyTorch's; None where onnxruntime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -238,14 +237,16 @@ def _difference(graph: _Graph, content: bytes) -> float | None:
     for count in (1, 3):
         values = graph.example(count, seed=count)
         with torch.no_grad():
-            wanted = [each.numpy() for each in graph(values)]
-        found = session.run(["logits", "scores"], {graph.takes: values.numpy()})
-        apart = [_apart(mine, theirs) for mine, theirs in zip(found, wanted, strict=True)]
-        if not max(apart) <= TOLERANCE:
-            raise RunError(f"onnxruntime gives other scores than PyTorch (by {max(apart):.2g}): nothing was written.")
-        largest = max(largest, apart[1])
+            expected = [output.numpy() for output in graph(values)]
+        outputs = session.run(["logits", "scores"], {graph.input_name: values.numpy()})
+        difference = [_relative_difference(output, each) for output, each in zip(outputs, expected, strict=True)]
+        if not max(difference) <= TOLERANCE:
+            raise RunError(
+                f"onnxruntime returns other scores than PyTorch (by {max(difference):.2g}): nothing was written."
+            )
+        largest = max(largest, difference[1])
     return largest
 
 
-def _apart(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
-    return float(np.abs(mine - theirs).max() / max(1.0, float(np.abs(theirs).max())))
+def _relative_difference(output: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    return float(np.abs(output - expected).max() / max(1.0, float(np.abs(expected).max())))

@@ -1,4 +1,4 @@
-"""The script that goes beside an exported network: all that a stranger needs to use it, without labelgap or torch."""
+"""The script beside an exported network: it predicts without labelgap and torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inputs(path):  # an image as bytes (1, C, size, size): upright, on white, re
 def sigmoid(logit):
     return 0.5 * (1 + math.tanh(0.5 * logit))
 
-def label(logit, known):  # unsure: the odds are near the threshold's, or nobody knows the threshold
+def label(logit, known):  # unsure: the odds are near the threshold's, or the threshold is a default
     within, cut = SPEC["unsure_within_odds"][known["mark"]], min(max(known["threshold"], 1e-12), 1 - 1e-12)
     apart = (known["scale"] or 1) * (logit - math.log(cut / (1 - cut)))
     return "unsure" if within is None or abs(apart) < math.log(within) else "present" if apart > 0 else "absent"
@@ -45,6 +45,7 @@ rows.writerow(["image", "class", "score", "probability", "label", "mark"])
 for path in sys.argv[1:]:
     for logits in SESSION.run(["logits"], {SPEC["input"]: inputs(path)})[0].tolist():
         for logit, known in zip(logits, SPEC["classes"]):
-            chance = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
-            rows.writerow([path, known["name"], f"{sigmoid(logit):.6f}", chance, label(logit, known), known["mark"]])
+            probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
+            score = f"{sigmoid(logit):.6f}"
+            rows.writerow([path, known["name"], score, probability, label(logit, known), known["mark"]])
 '''

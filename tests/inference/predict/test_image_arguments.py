@@ -1,4 +1,4 @@
-"""Images as they are typed: files, folders, patterns, lists."""
+"""Images as command-line arguments: files, folders, patterns, lists."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_files_folders_and_patterns_are_found_in_order_and_each_once(
     assert found[0].shape == (4, 4, 3)
 
 
-def test_a_list_holds_a_path_per_line_from_here_or_from_a_folder(photos: Path) -> None:
+def test_a_list_holds_a_path_per_line_relative_to_a_folder(photos: Path) -> None:
     Path("list.txt").write_text("\ufeffphotos/b.jpg\n\nphotos/missing.jpg\n", encoding="utf-8")
     assert find_images(["list.txt"]).names == ("photos/b.jpg", "photos/missing.jpg")
     Path("list.txt").write_text("b.jpg\n./a.png")
@@ -54,7 +54,7 @@ def test_a_list_holds_a_path_per_line_from_here_or_from_a_folder(photos: Path) -
     assert found.names == ("photos/b.jpg", "photos/a.png") and found[1].shape == (4, 4, 3)
 
 
-def test_paths_outside_of_this_folder_and_absolute_ones(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_outside_the_current_folder_and_absolute_ones(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(photos / "photos" / "deep")
     found = find_images(["../b.jpg", str(photos / "photos" / "a.png")])
     assert found.names == ("../b.jpg", str(photos / "photos" / "a.png"))
@@ -66,24 +66,24 @@ def test_paths_outside_of_this_folder_and_absolute_ones(photos: Path, monkeypatc
     ("typed", "message"),
     [
         ("nowhere.jpg", "nowhere.jpg does not exist"),
-        ("photos/notes.md", "no image by its name"),
+        ("photos/notes.md", "has no image suffix"),
         ("photos/*.tif", "there is no image in"),
         ("photos/deep/er/none", "does not exist"),
         ("https://a.org/b.jpg", "from a disk"),
     ],
 )
-def test_what_is_not_there_is_said(photos: Path, typed: str, message: str) -> None:
+def test_missing_images_are_errors(photos: Path, typed: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         find_images([typed])
 
 
-def test_a_list_that_is_no_text_is_refused(photos: Path) -> None:
+def test_a_list_that_is_no_text_is_rejected(photos: Path) -> None:
     Path("list.txt").write_bytes(b"\xff\xfe\x00a")
     with pytest.raises(InputError, match="UTF-8"):
         find_images(["list.txt"])
 
 
-def test_data_are_told_from_images(photos: Path) -> None:
+def test_data_are_distinguished_from_images(photos: Path) -> None:
     Path("VOCdevkit/VOC2012/ImageSets/Main").mkdir(parents=True)
     for text in (
         "VOCdevkit",

@@ -1,4 +1,4 @@
-"""Predictions into a file: columns, labels, bad images, bounded memory, and a real kill in the middle."""
+"""Prediction files: columns, labels, bad images, bounded memory, resuming after a kill."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run, 
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data import ArrayImages, FeatureVectors, FileImages
-from labelgap.inference.predict import chunks as parts_room
+from labelgap.inference.predict import chunks as chunks_module
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration
 from labelgap.training import Run
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.training.untrained_run"])
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["tests.training.untrained_run"])
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +38,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> ArrayImages:
+def images() -> ArrayImages:
     random = np.random.default_rng(0)
     names = [f"photo {number}.png" for number in range(150)]
     return ArrayImages(random.integers(0, 256, (150, 64, 64), dtype=np.uint8), names)
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_room, "MAX_IMAGES", 16)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks_module, "MAX_IMAGES", 16)
 
 
 def expected_label(score: float, threshold: float, mark: str, scale: float) -> str:
-    """The rule as the documentation has it, for one entry."""
+    """The documented rule for one entry."""
     if mark == "default":
         return "unsure"
     ratio = ((score / (1 - score)) / (threshold / (1 - threshold))) ** scale
@@ -58,11 +58,9 @@ def expected_label(score: float, threshold: float, mark: str, scale: float) -> s
     return "present" if ratio >= within else "absent" if ratio < 1 / within else "unsure"
 
 
-def test_a_wide_parquet_has_a_row_per_image_and_says_what_it_rests_on(
-    run: Run, pictures: ArrayImages, tmp_path: Path
-) -> None:
-    made = predict_to_file(run, pictures, tmp_path / "a.parquet", device="cpu", batch_size=32)
-    table = pq.read_table(made.path)
+def test_a_wide_parquet_has_a_row_per_image_and_metadata(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    summary = predict_to_file(run, images, tmp_path / "a.parquet", device="cpu", batch_size=32)
+    table = pq.read_table(summary.path)
     assert table.column_names == [
         "image",
         *(f"score.{name}" for name in CLASSES),
@@ -70,47 +68,47 @@ def test_a_wide_parquet_has_a_row_per_image_and_says_what_it_rests_on(
         *(f"label.{name}" for name in CLASSES),
         *(f"mark.{name}" for name in CLASSES),
     ]
-    assert table["image"].to_pylist() == list(pictures.names) and made.images == 150
+    assert table["image"].to_pylist() == list(images.names) and summary.images == 150
     scores = np.stack([table[f"score.{name}"].to_numpy() for name in CLASSES], axis=1)
-    np.testing.assert_allclose(scores, run.predict(pictures, device="cpu"), atol=1e-6)
+    np.testing.assert_allclose(scores, run.predict(images, device="cpu"), atol=1e-6)
     logits = np.log(scores / (1 - scores))
     np.testing.assert_allclose(table["probability.owl"], 1 / (1 + np.exp(0.5 - 2 * logits[:, 2])), atol=1e-5)
     for column, (name, mark) in enumerate(zip(CLASSES, MARKS, strict=True)):
         assert table[f"mark.{name}"].unique().to_pylist() == [mark]
         scale = 2.0 if name != "dog" else 1.0
         threshold = run.thresholds.values[column]
-        wanted = [expected_label(float(score), threshold, mark, scale) for score in scores[:, column]]
-        assert table[f"label.{name}"].to_pylist() == wanted
+        expected = [expected_label(float(score), threshold, mark, scale) for score in scores[:, column]]
+        assert table[f"label.{name}"].to_pylist() == expected
     stored = json.loads(table.schema.metadata[b"labelgap"])
     assert stored["classes"] == list(CLASSES) and stored["marks"] == list(MARKS)
-    assert made.present + made.absent + made.unsure == 450 and made.unreadable == 0
+    assert summary.present + summary.absent + summary.unsure == 450 and summary.unreadable == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
 
 
-def test_a_long_csv_has_a_row_per_image_and_class(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
-    made = predict_to_file(run, pictures, tmp_path / "a.csv", layout="long", device="cpu")
-    with made.path.open(newline="", encoding="utf-8") as file:
+def test_a_long_csv_has_a_row_per_image_and_class(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    summary = predict_to_file(run, images, tmp_path / "a.csv", layout="long", device="cpu")
+    with summary.path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 450 and list(rows[0]) == ["image", "class", "score", "probability", "label", "mark"]
     assert [row["class"] for row in rows[:4]] == ["cat", "dog", "owl", "cat"]
     assert rows[3]["image"] == "photo 1.png"
     assert [row["probability"] == "" for row in rows[:3]] == [False, True, False]
-    scores = run.predict(pictures, device="cpu")
+    scores = run.predict(images, device="cpu")
     np.testing.assert_allclose([float(row["score"]) for row in rows], scores.ravel(), atol=1e-6)
     assert {row["label"] for row in rows if row["class"] == "owl"} == {"unsure"}
 
 
-def test_without_a_calibration_there_is_no_probability(pictures: ArrayImages, tmp_path: Path) -> None:
+def test_without_a_calibration_there_is_no_probability(images: ArrayImages, tmp_path: Path) -> None:
     plain = make_run(tmp_path / "run", marks=("measured",) * 3)
     for layout in ("wide", "long"):
-        made = predict_to_file(plain, pictures, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
-        assert not [name for name in pq.read_schema(made.path).names if "probability" in name]
+        summary = predict_to_file(plain, images, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
+        assert not [name for name in pq.read_schema(summary.path).names if "probability" in name]
 
 
-def test_csv_and_parquet_say_the_same(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
+def test_csv_and_parquet_hold_the_same_values(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     for layout in ("wide", "long"):
         for suffix in ("csv", "parquet"):
-            predict_to_file(run, pictures, tmp_path / f"{layout}.{suffix}", layout=layout, device="cpu")
+            predict_to_file(run, images, tmp_path / f"{layout}.{suffix}", layout=layout, device="cpu")
         table = pq.read_table(tmp_path / f"{layout}.parquet")
         with (tmp_path / f"{layout}.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -124,7 +122,7 @@ def test_csv_and_parquet_say_the_same(run: Run, pictures: ArrayImages, tmp_path:
                 assert values == [row[name] for row in rows]
 
 
-def test_labels_follow_the_rule_at_its_edges() -> None:
+def test_labels_follow_the_rule_at_its_limits() -> None:
     cuts = Thresholds(np.array([0.5, 0.5, 0.5, 0.0, 1.0]), ("measured", "estimated", "default", "measured", "measured"))
     scores = np.array([[0.6001] * 5, [0.5999] * 5, [0.4001] * 5, [0.3999] * 5, [0.0] * 5, [1.0] * 5], dtype=np.float32)
     named = [[LABELS[code] for code in row] for row in labels_from_scores(scores, cuts)]
@@ -140,7 +138,7 @@ def test_labels_follow_the_rule_at_its_edges() -> None:
 
 
 @pytest.fixture
-def album(tmp_path: Path) -> FileImages:
+def photos(tmp_path: Path) -> FileImages:
     """Twenty-four photos, three of which cannot be read."""
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -155,60 +153,62 @@ def album(tmp_path: Path) -> FileImages:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.usefixtures("small_parts")
-def test_bad_images_have_blank_rows_and_a_reason(run: Run, album: FileImages, tmp_path: Path, workers: int) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_path: Path, workers: int) -> None:
     out = tmp_path / "a.parquet"
-    made = predict_to_file(run, album, out, device="cpu", batch_size=8, workers=workers)
+    summary = predict_to_file(run, photos, out, device="cpu", batch_size=8, workers=workers)
     rows = {row["image"]: row for row in pq.read_table(out).to_pylist()}
     bad = {name for name, row in rows.items() if row["score.cat"] is None}
-    assert bad == {"05.png", "11.png", "12.png"} and made.unreadable == 3
+    assert bad == {"05.png", "11.png", "12.png"} and summary.unreadable == 3
     assert all(value is None for key, value in rows["11.png"].items() if key != "image")
-    good = [row for row in range(24) if album.names[row] not in bad]
-    wanted = run.predict(album.select(good), device="cpu")
-    np.testing.assert_allclose([rows[album.names[row]]["score.dog"] for row in good], wanted[:, 1], atol=1e-5)
-    assert [word for reason, word in zip(made.reasons, ("empty", "exist", "picture"), strict=True) if word in reason]
-    assert made.listed == tmp_path / "a-unreadable.csv"
-    with made.listed.open(newline="", encoding="utf-8") as file:
+    good = [row for row in range(24) if photos.names[row] not in bad]
+    expected = run.predict(photos.select(good), device="cpu")
+    np.testing.assert_allclose([rows[photos.names[row]]["score.dog"] for row in good], expected[:, 1], atol=1e-5)
+    assert [word for reason, word in zip(summary.errors, ("empty", "exist", "picture"), strict=True) if word in reason]
+    assert summary.error_file == tmp_path / "a-unreadable.csv"
+    with summary.error_file.open(newline="", encoding="utf-8") as file:
         assert [row["image"] for row in csv.DictReader(file)] == sorted(bad)
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_with_error_all_bad_images_are_named_and_the_rest_is_kept(run: Run, album: FileImages, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_with_error_unreadable_images_are_named_and_other_chunks_stay(
+    run: Run, photos: FileImages, tmp_path: Path
+) -> None:
     out = tmp_path / "a.csv"
     with pytest.raises(InputError, match="3 images cannot be read") as caught:
-        predict_to_file(run, album, out, device="cpu", batch_size=8, on_bad_image="error")
+        predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
     for name in ("05.png", "11.png", "12.png"):
         assert name in str(caught.value)
     assert not out.exists() and (tmp_path / "a.csv.partial").exists()
     for name in ("05.png", "11.png", "12.png"):
-        Image.new("RGB", (20, 20)).save(album.root / name)
-    made = predict_to_file(run, album, out, device="cpu", batch_size=8, on_bad_image="error")
-    assert made.unreadable == 0 and not (tmp_path / "a.csv.partial").exists()
-    whole = predict_to_file(run, album, tmp_path / "b.csv", device="cpu", batch_size=8)
+        Image.new("RGB", (20, 20)).save(photos.root / name)
+    summary = predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
+    assert summary.unreadable == 0 and not (tmp_path / "a.csv.partial").exists()
+    whole = predict_to_file(run, photos, tmp_path / "b.csv", device="cpu", batch_size=8)
     assert out.read_bytes() == whole.path.read_bytes()
 
 
-def test_several_sources_follow_each_other(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
-    both = [pictures.select(range(70)), pictures.select(range(70, 150))]
+def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    both = [images.select(range(70)), images.select(range(70, 150))]
     predict_to_file(run, both, tmp_path / "a.csv", device="cpu", batch_size=10)
-    predict_to_file(run, pictures, tmp_path / "b.csv", device="cpu", batch_size=10)
+    predict_to_file(run, images, tmp_path / "b.csv", device="cpu", batch_size=10)
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-def test_features_are_predicted_like_images(tmp_path: Path, pictures: ArrayImages) -> None:
+def test_features_are_predicted_like_images(tmp_path: Path, images: ArrayImages) -> None:
     run = make_run(tmp_path / "run", backbone="features", width=5)
     vectors = FeatureVectors(np.random.default_rng(0).normal(size=(90, 5)))
-    made = predict_to_file(run, vectors, tmp_path / "a.parquet", device="cpu")
-    scores = pq.read_table(made.path)["score.cat"].to_numpy()
+    summary = predict_to_file(run, vectors, tmp_path / "a.parquet", device="cpu")
+    scores = pq.read_table(summary.path)["score.cat"].to_numpy()
     np.testing.assert_allclose(scores, run.predict(vectors, device="cpu")[:, 0], atol=1e-6)
     with pytest.raises(InputError, match="cannot look at images"):
-        predict_to_file(run, pictures, tmp_path / "b.parquet", device="cpu")
+        predict_to_file(run, images, tmp_path / "b.parquet", device="cpu")
 
 
-def test_what_cannot_be_is_refused_before_anything_is_written(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
+def test_wrong_arguments_are_rejected_before_anything_is_written(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("kept")
     unfinished = make_run(tmp_path / "unfinished", finished=False)
-    wrong: list[tuple[str, Run, dict[str, Any], type[LabelGapError], str]] = [
+    cases: list[tuple[str, Run, dict[str, Any], type[LabelGapError], str]] = [
         ("a.txt", run, {}, InputError, r"\.csv or \.parquet"),
         ("there.csv", run, {}, InputError, "--force"),
         ("nowhere/a.csv", run, {}, InputError, "does not exist"),
@@ -218,32 +218,32 @@ def test_what_cannot_be_is_refused_before_anything_is_written(run: Run, pictures
         ("a.csv", unfinished, {}, RunError, "not finished"),
     ]
     before = sorted(path.name for path in tmp_path.iterdir())
-    for name, of, options, error, message in wrong:
+    for name, run_, options, error, message in cases:
         with pytest.raises(error, match=message):
-            predict_to_file(of, pictures, tmp_path / name, device="cpu", **options)
+            predict_to_file(run_, images, tmp_path / name, device="cpu", **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "there.csv").read_text() == "kept"
-    predict_to_file(run, pictures, tmp_path / "there.csv", device="cpu", force=True)
+    predict_to_file(run, images, tmp_path / "there.csv", device="cpu", force=True)
     assert (tmp_path / "there.csv").read_text().startswith('"image"')
 
 
 class KilledError(Exception):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
-class Breaking:
-    """Pictures of which one ends everything, the first time."""
+class InterruptedImages:
+    """Images of which one raises, the first time."""
 
     def __init__(self, images: ArrayImages, at: int) -> None:
         self.images, self.at = images, at
         self.names = images.names
-        self.asked: list[int] = []
+        self.rows_read: list[int] = []
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
-        self.asked.append(row)
+        self.rows_read.append(row)
         if row == self.at:
             raise KilledError
         return self.images[row]
@@ -255,81 +255,77 @@ class Breaking:
         return self.images.fingerprint()
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_a_broken_prediction_goes_on_after_its_last_part(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_an_interrupted_prediction_resumes_after_its_last_chunk(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
-    source = Breaking(pictures, at=100)
+    source = InterruptedImages(images, at=100)
     with pytest.raises(KilledError):
         predict_to_file(run, source, out, device="cpu", batch_size=8)
     assert not out.exists()
-    source.at, source.asked = 10**9, []
+    source.at, source.rows_read = 10**9, []
     predict_to_file(run, source, out, device="cpu", batch_size=8)
-    assert source.asked[0] == 96 and len(source.asked) == 54
-    predict_to_file(run, pictures, tmp_path / "b.csv", device="cpu", batch_size=8)
+    assert source.rows_read[0] == 96 and len(source.rows_read) == 54
+    predict_to_file(run, images, tmp_path / "b.csv", device="cpu", batch_size=8)
     assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_parts_of_another_prediction_are_not_gone_on_with(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_of_another_prediction_are_not_resumed(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
     with pytest.raises(KilledError):
-        predict_to_file(run, Breaking(pictures, at=100), out, device="cpu", batch_size=8)
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
     other = make_run(tmp_path / "other", head="boostlu")
-    for of, images, size, message in (
-        (other, pictures, 8, "another run"),
-        (run, pictures.select(range(149, -1, -1)), 8, "other images"),
-        (run, pictures.select(range(100)), 8, "other images"),
-        (run, pictures, 4, "another batch size"),
+    for run_, source, size, message in (
+        (other, images, 8, "another run"),
+        (run, images.select(range(149, -1, -1)), 8, "other images"),
+        (run, images.select(range(100)), 8, "other images"),
+        (run, images, 4, "another batch size"),
     ):
         with pytest.raises(RunError, match=message):
-            predict_to_file(of, images, out, device="cpu", batch_size=size)
-    predict_to_file(other, pictures, out, device="cpu", batch_size=8, restart=True)
-    predict_to_file(other, pictures, tmp_path / "b.csv", device="cpu", batch_size=8)
+            predict_to_file(run_, source, out, device="cpu", batch_size=size)
+    predict_to_file(other, images, out, device="cpu", batch_size=8, restart=True)
+    predict_to_file(other, images, tmp_path / "b.csv", device="cpu", batch_size=8)
     assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(run: Run, pictures: ArrayImages, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     folder = tmp_path / "a.csv.partial"
     folder.mkdir()
     (folder / "thesis.txt").write_text("precious")
     for restart in (False, True):
         with pytest.raises(RunError, match="no prediction"):
-            predict_to_file(run, pictures, tmp_path / "a.csv", device="cpu", restart=restart)
+            predict_to_file(run, images, tmp_path / "a.csv", device="cpu", restart=restart)
     assert (folder / "thesis.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-@pytest.mark.usefixtures("small_parts")
-def test_a_prediction_that_was_killed_ends_with_the_bytes_of_an_unbroken_one(
-    run: Run, tmp_path: Path, suffix: str
-) -> None:
-    out, parts = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
-    process = FORKS.Process(target=predict_many, args=(str(run.path), str(out)))
+@pytest.mark.usefixtures("small_chunks")
+def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path, suffix: str) -> None:
+    out, chunks = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
+    process = FORKSERVER.Process(target=predict_many, args=(str(run.path), str(out)))
     process.start()
-    deadline = time.monotonic() + 120
-    while not (parts / "part-000002.npy").exists():
-        assert time.monotonic() < deadline and process.is_alive(), "it never came so far"
+    while not (chunks / "chunk-000002.npy").exists():
+        assert process.is_alive(), "it ended too early"
         time.sleep(0.0005)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL and not out.exists()
-    kept = {path: path.stat().st_mtime_ns for path in parts.glob("part-*.npy")}
-    assert 3 <= len(kept) < 25
+    assert 3 <= len(list(chunks.glob("chunk-*.npy"))) < 25
     predict_many(str(run.path), str(out))
-    assert not parts.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
+    assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
     predict_many(str(run.path), str(tmp_path / f"b.{suffix}"))
     assert out.read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
-class Endless:
-    """A great many pictures that nobody keeps: each is made when asked for."""
+class GeneratedImages:
+    """Many images, each generated when it is read."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     @property
     def names(self) -> Sequence[str]:
-        return Numbers(self.count)
+        return GeneratedNames(self.count)
 
     def __len__(self) -> int:
         return self.count
@@ -344,8 +340,8 @@ class Endless:
         return str(self.count)
 
 
-class Numbers(Sequence[str]):
-    """The names 0, 1, 2 … without keeping them."""
+class GeneratedNames(Sequence[str]):
+    """The names 0, 1, 2 … without storing them."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -360,21 +356,21 @@ class Numbers(Sequence[str]):
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty thousand images of forty classes, by a network that is quick: all that it does is to add pixels up."""
+    """Ten thousand images of forty classes, by a network that only averages pixels."""
     run = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(40)])
-    monkeypatch.setattr(parts_room, "MAX_IMAGES", 256)
+    monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
     monkeypatch.setattr("labelgap.inference.predict.prediction_file.MAX_ENTRIES", 40 * 512)
     monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
-    predict_to_file(run, Endless(300), tmp_path / "first.csv", device="cpu", batch_size=128)  # loads what it needs
+    predict_to_file(run, GeneratedImages(300), tmp_path / "first.csv", device="cpu", batch_size=128)  # loads modules
     peaks = []
-    for count in (2_000, 20_000):
+    for count in (1_000, 10_000):
         tracemalloc.start()
-        made = predict_to_file(run, Endless(count), tmp_path / f"{count}.csv", device="cpu", batch_size=128)
+        summary = predict_to_file(run, GeneratedImages(count), tmp_path / f"{count}.csv", device="cpu", batch_size=128)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert made.images == count
-    with made.path.open(encoding="utf-8") as file:
+        assert summary.images == count
+    with summary.path.open(encoding="utf-8") as file:
         lines = sum(1 for _ in file)
-    assert lines == 20_001
-    scores = 20_000 * 40 * 4
+    assert lines == 10_001
+    scores = 10_000 * 40 * 4
     assert peaks[1] - peaks[0] < scores / 10, f"{peaks} bytes, and all scores would be {scores}"

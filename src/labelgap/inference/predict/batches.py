@@ -1,4 +1,4 @@
-"""Inputs in batches, where an image that cannot be read is a reason, not the end."""
+"""Batches of inputs in which an image that cannot be read is reported, not raised."""
 
 from __future__ import annotations
 
@@ -27,50 +27,48 @@ class ReadBatch:
 
     Attributes:
         rows: ``(B,)``
-        values: ``(B, C, size, size)`` uint8, or ``(B, D)`` features; zeros for what could not be read.
-        wrong: place in the batch → why it could not be read.
+        values: ``(B, C, size, size)`` uint8, or ``(B, D)`` features; zeros for unreadable images.
+        errors: position in the batch → why the image cannot be read.
     """
 
     rows: NDArray[np.int64]
     values: Tensor
-    wrong: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
 
 
 def read_batches(
     images: ImageSource, rows: range, transform: Transform, *, channels: int, batch_size: int, workers: int = 0
 ) -> Iterator[ReadBatch]:
-    """Yield some rows of a source in order, a batch at a time.
+    """Yield rows of a source in order, a batch at a time; the last batch may be smaller.
 
     Args:
-        images: pictures, or features.
+        images: images, or features.
         rows: which.
-        transform: what is done to pictures.
+        transform: of images.
         channels: 1 or 3.
-        batch_size: the last batch may be smaller.
-        workers: processes that decode; 0 reads in this one.
-
-    A few batches are held at a time, whatever the source has.
+        batch_size: rows of a batch.
+        workers: processes that decode; 0 decodes in this one.
     """
     batches = _Batches(images, rows, transform, channels, batch_size)
     if workers == 0 or isinstance(images, FeatureVectors):
         yield from (batches[number] for number in range(len(batches)))
         return
-    source = DataLoader(batches, batch_size=None, num_workers=workers, generator=torch.Generator())
+    loader = DataLoader(batches, batch_size=None, num_workers=workers, generator=torch.Generator())
     with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
         warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-        started = iter(source)
-    yield from started
+        iterator = iter(loader)
+    yield from iterator
 
 
+@dataclass(frozen=True)
 class _Batches(Dataset[ReadBatch]):
-    """Whole batches by number, for loader processes."""
+    """Whole batches by number, for worker processes."""
 
-    def __init__(self, images: ImageSource, rows: range, transform: Transform, channels: int, batch_size: int) -> None:
-        self.images = images
-        self.rows = rows
-        self.transform = transform
-        self.channels = channels
-        self.batch_size = batch_size
+    images: ImageSource
+    rows: range
+    transform: Transform
+    channels: int
+    batch_size: int
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
@@ -82,21 +80,21 @@ class _Batches(Dataset[ReadBatch]):
         try:
             return ReadBatch(rows, self._read(rows))
         except LabelGapError:
-            return self._one_by_one(rows)
+            return self._read_one_by_one(rows)
 
-    def _one_by_one(self, rows: NDArray[np.int64]) -> ReadBatch:
+    def _read_one_by_one(self, rows: NDArray[np.int64]) -> ReadBatch:
         size = self.transform.size
         values = torch.zeros(len(rows), self.channels, size, size, dtype=torch.uint8)
-        wrong: dict[int, str] = {}
-        for place, row in enumerate(rows):
+        errors: dict[int, str] = {}
+        for position in range(len(rows)):
             try:
-                values[place] = self._read(np.array([row]))[0]
+                values[position] = self._read(rows[position : position + 1])[0]
             except LabelGapError as error:
-                wrong[place] = str(error)
-        return ReadBatch(rows, values, wrong)
+                errors[position] = str(error)
+        return ReadBatch(rows, values, errors)
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        pixels = make_loader(
+        loader = make_loader(
             self.images, rows, transform=self.transform, channels=self.channels, batch_size=max(len(rows), 1)
         )
-        return next(iter(pixels))[1]
+        return next(iter(loader))[1]

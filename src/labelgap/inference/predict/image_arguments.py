@@ -1,4 +1,4 @@
-"""Images as they are typed after a command: files, folders, patterns, and lists in a text file."""
+"""Images as command-line arguments: files, folders, glob patterns, and text files of paths."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json")
 
 
 def is_dataset_argument(text: str) -> bool:
-    """Whether DATA was typed, which has labels or features, rather than images.
+    """Return whether an argument is DATA, with labels or features, rather than images.
 
-    A table, ``name=path``, a known folder of VOC or COCO, or a name. Any other folder is one of images, whatever its
-    folders are called; ``folder=photos`` reads it as a folder per tag.
+    DATA is a table, ``name=path``, a folder of VOC or COCO, or a name. Any other folder is one of images, whatever its
+    subfolders are called; ``folder=photos`` reads it as a folder per class.
 
     Example:
         >>> [is_dataset_argument(text) for text in ("tags.csv", "folder=photos", "photos/*.jpg", "digits")]
@@ -43,64 +43,63 @@ def is_dataset_argument(text: str) -> bool:
 
 
 def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = None) -> FileImages:
-    """Find the images that were typed, in the order typed; the files of a folder or a pattern are sorted.
+    """Return the images of all arguments, in their order; the files of a folder or a pattern are sorted.
 
     Args:
-        texts: image files; folders, of which every image is taken, also from the folders in them; patterns
-            (``photos/**/*.jpg``); text files (.txt, .lst) with a path per line.
-        folder: where the paths in text files start; this one when not given.
+        texts: image files; folders, with all images below them; patterns (``photos/**/*.jpg``); text files (.txt, .lst)
+            with a path per line.
+        folder: what the paths in text files are relative to; the current folder when left out.
 
     Returns:
-        The images, each once. Their names are the paths as they were found. A file of a list need not exist: it is one
-        that cannot be read.
+        Every image once, named by its path. A path in a text file need not exist: it is reported as unreadable later.
     """
-    found = dict.fromkeys(name for text in texts for name in _found(text, folder))
-    if not found:
+    names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
+    if not names:
         raise InputError(f"there is no image in {', '.join(texts)}: files ending in .jpg, .png, .webp and the like.")
-    names = tuple(found)
-    if all(_plain(name) for name in names):
+    if all(_is_below_current_folder(name) for name in names):
         return FileImages(".", names)
-    files = [os.path.abspath(name) for name in names]  # noqa: PTH100 - many, and no links to follow
+    files = [os.path.abspath(name) for name in names]  # noqa: PTH100 - faster for many, and no links to follow
     return FileImages(Path(files[0]).anchor, names, files)
 
 
-def _found(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
+def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
+    """Return the paths of one argument."""
     refuse_url(text, "images")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _below(path)
+        return _walk(path)
     if path.suffix.lower() in _LISTS and path.is_file():
-        return _listed(path, folder)
+        return _read_list(path, folder)
     if path.exists():
         if not is_image_name(path.name):
-            raise InputError(f"{path} is no image by its name; a list of paths is a text file ending in .txt.")
+            raise InputError(f"{path} has no image suffix; a list of paths is a text file ending in .txt.")
         return [str(path)]
     if glob.has_magic(text):
-        return _matching(str(path))
+        return _match(str(path))
     raise InputError(f"{path} does not exist.")
 
 
-def _below(folder: Path) -> Iterator[str]:
-    """Yield every image below a folder, sorted; hidden ones are left out."""
+def _walk(folder: Path) -> Iterator[str]:
+    """Yield every image below a folder, sorted, without hidden folders."""
     for top, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(filter(is_image_name, files)):
             yield str(Path(top) / name)
 
 
-def _matching(pattern: str) -> Iterator[str]:
+def _match(pattern: str) -> Iterator[str]:
     """Yield the images that a pattern matches, and those below the folders that it matches."""
-    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may start anywhere
+    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may be absolute
         path = Path(match)
         if path.is_dir():
             if not pattern.endswith("**"):
-                yield from _below(path)
+                yield from _walk(path)
         elif is_image_name(path.name):
             yield str(path)
 
 
-def _listed(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
-    """Yield the paths of a text file; blank lines are left out."""
+def _read_list(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
+    """Yield the paths of a text file, without blank lines."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             for line in file:
@@ -108,9 +107,8 @@ def _listed(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
                     refuse_url(name, "images")
                     yield os.path.normpath(name if folder is None else Path(folder) / name)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a text file in UTF-8 ({error.reason}): a path per line.") from None
+        raise InputError(f"{path} is not a text file in UTF-8 ({error.reason}): it holds a path per line.") from None
 
 
-def _plain(name: str) -> bool:
-    """Whether a name leads to a place below this folder, by its text alone."""
-    return not os.path.isabs(name) and os.pardir not in Path(name).parts  # noqa: PTH117 - many
+def _is_below_current_folder(name: str) -> bool:
+    return not os.path.isabs(name) and os.pardir not in Path(name).parts  # noqa: PTH117 - faster for many

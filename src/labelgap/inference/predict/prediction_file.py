@@ -1,9 +1,9 @@
-"""Predictions of a million images into one file: a part at a time, and a killed command goes on where it was.
+"""Predictions of any number of images in one file, resumable.
 
-What is computed lies in a folder ``FILE.partial`` beside the file to be: the logits of 1,024 images or so in each part,
-written whole or not at all. When all parts are there they are put together, the file appears by a rename, and the
-folder goes. Parts begin where batches begin, so on one machine a broken prediction ends with the bytes of an
-unbroken one.
+Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
+beside the output. When all chunks are there they are assembled, the output appears by a rename, and the folder is
+removed. Chunks start where batches start, so on one machine an interrupted prediction ends with the same bytes as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from scipy.special import expit
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
+from labelgap.core.text import pluralize
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, read_batches
 from labelgap.inference.predict.chunks import MAX_ENTRIES, Chunk, ChunkStore, describe_prediction, plan_chunks
@@ -38,22 +39,22 @@ from labelgap.training.run import Run
 __all__ = ["PredictionSummary", "predict_to_file"]
 
 SUFFIXES: Final = (".csv", ".parquet")
-_SHOWN: Final = 20
+_MAX_ERRORS: Final = 20
 
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """What a prediction came to.
+    """The result of a prediction.
 
     Attributes:
         path: the file.
         images: rows of a wide file.
-        absent: labels called so, over all classes.
-        present: likewise.
-        unsure: likewise.
-        unreadable: images that could not be read; their rows are blank.
-        reasons: of the first twenty of them.
-        listed: a CSV of all of them with the reasons, or None where there are none.
+        absent: labels decided absent, over all classes.
+        present: labels decided present.
+        unsure: labels decided neither.
+        unreadable: images that cannot be read; their rows are blank.
+        errors: of the first twenty of them.
+        error_file: a CSV of all of them with the errors; None where there are none.
     """
 
     path: Path
@@ -62,8 +63,8 @@ class PredictionSummary:
     present: int
     unsure: int
     unreadable: int
-    reasons: tuple[str, ...]
-    listed: Path | None
+    errors: tuple[str, ...]
+    error_file: Path | None
 
 
 def predict_to_file(
@@ -80,218 +81,198 @@ def predict_to_file(
     restart: bool = False,
     quiet: bool = True,
 ) -> PredictionSummary:
-    """Predict images into a CSV or Parquet file; memory does not grow with their number.
+    """Write the predictions of images to a CSV or Parquet file; memory does not grow with their number.
 
-    A call that was killed goes on by itself when it is made again.
+    The same call resumes a prediction that was killed.
 
     Args:
         run: finished.
         sources: the images, in the order of the rows.
         out: the file, ending in .csv or .parquet.
         layout: "wide" or "long"; see ``labelgap.inference.predict.columns``.
-        on_bad_image: "skip" leaves the row of an image blank that cannot be read, and reports it; "error" names all of
-            them and writes no file.
+        on_bad_image: "skip" leaves the row of an unreadable image blank and reports it; "error" names all of them and
+            writes no file.
         device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images; as many as are of use when not given.
+        workers: processes that decode images; chosen for the device when left out.
         batch_size: images at a time.
-        force: replace a file that is there.
-        restart: throw away what an unfinished prediction left, instead of going on with it.
+        force: replace an existing file.
+        restart: discard an unfinished prediction instead of resuming it.
         quiet: show no progress.
     """
-    given = [sources] if isinstance(sources, ImageSource) else list(sources)
-    path = _checked(Path(out), on_bad_image, batch_size, force)
+    source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
+    path = _check_arguments(Path(out), on_bad_image, batch_size, force)
     columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
-    where = choose_device(device)
-    for images in given:
-        feature_inputs(images.select([]), run.model, where)  # says what does not fit
-    reporter = Reporter(quiet)
-    plan = plan_chunks([len(images) for images in given], len(columns.classes), batch_size)
+    torch_device = choose_device(device)
+    for images in source_list:
+        feature_inputs(images.select([]), run.model, torch_device)  # raises where data and run do not match
+    chunks = plan_chunks([len(images) for images in source_list], len(columns.classes), batch_size)
     try:
-        parts = ChunkStore(
-            path, describe_prediction(run.path, given, len(columns.classes), batch_size), restart=restart
-        )
-        _compute(run, given, plan, parts, where, choose_workers(workers, where), batch_size, reporter)
+        description = describe_prediction(run.path, source_list, len(columns.classes), batch_size)
+        store = ChunkStore(path, description, restart=restart)
+        job = _Prediction(run, source_list, chunks, store, columns)
+        job.compute(torch_device, choose_workers(workers, torch_device), batch_size, Reporter(quiet))
         if on_bad_image == "error":
-            _refuse_unreadable(parts, plan, path)
-        made = _assemble(given, plan, parts, columns, path)
+            job.refuse_unreadable(path)
+        summary = job.assemble(path)
     except LabelGapError:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
-            f"{path} cannot be written ({reason}). What was computed is kept: the same command goes on from there."
+            f"{path} cannot be written ({reason}). What was computed is kept: the same command resumes there."
         ) from error
-    parts.remove()
-    return made
+    store.remove()
+    return summary
 
 
-def _checked(path: Path, on_bad_image: str, batch_size: int, force: bool) -> Path:
+def _check_arguments(path: Path, on_bad_image: str, batch_size: int, force: bool) -> Path:
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: the name of the file ends in {' or '.join(SUFFIXES)}, which says how it is written.")
+        raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
     if on_bad_image not in ("error", "skip"):
         raise InputError(f"on_bad_image={on_bad_image!r}: it is 'error' or 'skip'.")
     if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: it is 1 at least.")
+        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
     if path.exists() and not force:
-        raise InputError(f"{path} is there already: --force replaces it, or choose another --out.")
+        raise InputError(f"{path} exists already: replace it with --force, or choose another --out.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path} cannot be written: the folder {path.absolute().parent} does not exist.")
     return path
 
 
-def _compute(
-    run: Run,
-    sources: Sequence[ImageSource],
-    plan: Sequence[Chunk],
-    parts: ChunkStore,
-    device: torch.device,
-    workers: int,
-    batch_size: int,
-    reporter: Reporter,
-) -> None:
-    """Compute the parts that are not there yet."""
-    total = sum(map(len, sources))
-    missing = [part for part in plan if not parts.has(part)]
-    before = total - sum(part.stop - part.start for part in missing)
-    if before:
-        reporter.log(f"going on after {before:,} of {total:,} images")
-    with reporter.bar("predicting", total, before):
-        try:
-            for together in _runs_of(missing):
-                images = sources[together[0].source]
-                for part, logits, wrong in _logits(run, images, together, device, workers, batch_size, reporter):
-                    parts.write(part, logits, wrong)
-        except KeyboardInterrupt:
-            done = total - sum(part.stop - part.start for part in plan if not parts.has(part))
-            reporter.log(f"stopped after {done:,} of {total:,} images; the same command goes on from there")
-            raise
+@dataclass(frozen=True)
+class _Prediction:
+    """A prediction in progress."""
+
+    run: Run
+    sources: Sequence[ImageSource]
+    chunks: Sequence[Chunk]
+    store: ChunkStore
+    columns: PredictionColumns
+
+    def compute(self, device: torch.device, workers: int, batch_size: int, reporter: Reporter) -> None:
+        """Compute the chunks that are missing."""
+        total = sum(map(len, self.sources))
+        missing = [chunk for chunk in self.chunks if not self.store.has(chunk)]
+        if done := total - sum(map(len, missing)):
+            reporter.log(f"resuming after {done:,} of {total:,} images")
+        with reporter.bar("predicting", total, done):
+            try:
+                for group in _adjacent(missing):
+                    self._compute_group(group, device, workers, batch_size, reporter)
+            except KeyboardInterrupt:
+                done = sum(len(chunk) for chunk in self.chunks if self.store.has(chunk))
+                reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
+                raise
+
+    def _compute_group(
+        self, group: Sequence[Chunk], device: torch.device, workers: int, batch_size: int, reporter: Reporter
+    ) -> None:
+        """Compute adjacent chunks of one source."""
+        images, network = self.sources[group[0].source], self.run.model.to(device)
+        inputs = ImageInputs(images, network.backbone, device, transform=self.run.config.transform)
+        batches = read_batches(
+            images,
+            range(group[0].start, group[-1].stop),
+            inputs.transform_of(None),
+            channels=network.backbone.input_spec.channels,
+            batch_size=batch_size,
+            workers=workers,
+        )
+        by_stop = {chunk.stop: chunk for chunk in group}
+        logits: list[NDArray[np.float32]] = []
+        errors: dict[int, str] = {}
+        for batch in batches:
+            logits.append(_forward(network, batch, device))
+            errors |= {int(batch.rows[position]): error for position, error in batch.errors.items()}
+            reporter.advance(len(batch.rows))
+            if (chunk := by_stop.get(int(batch.rows[-1]) + 1)) is not None:
+                self.store.write(chunk, np.concatenate(logits), errors)
+                logits, errors = [], {}
+
+    def refuse_unreadable(self, path: Path) -> None:
+        """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
+        unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.errors(chunk))}
+        if not unreadable:
+            return
+        for chunk in unreadable:
+            self.store.discard(chunk)
+        messages = [message for errors in unreadable.values() for message in errors.values()]
+        shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
+        more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
+        raise InputError(
+            f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
+            "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
+            "images are done."
+        )
+
+    def assemble(self, path: Path) -> PredictionSummary:
+        """Write the file from the chunks, a bounded number of entries at a time."""
+        counts = np.zeros(3, dtype=np.int64)
+        with atomic_path(path) as temporary, _open_writer(temporary, self.columns.schema) as writer:
+            for names, logits in self._tables():
+                bad = np.isnan(logits[:, 0])
+                writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
+                labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
+                counts += np.bincount(labels.ravel(), minlength=3)
+        absent, present, unsure = counts.tolist()
+        return PredictionSummary(path, sum(map(len, self.sources)), absent, present, unsure, *self._write_errors(path))
+
+    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+        """Yield the names and logits of several chunks at a time."""
+        names: list[str] = []
+        logits: list[NDArray[np.float32]] = []
+        for chunk in self.chunks:
+            names += self.sources[chunk.source].names[chunk.start : chunk.stop]
+            logits.append(self.store.read(chunk))
+            if len(names) * len(self.columns.classes) >= MAX_ENTRIES or chunk is self.chunks[-1]:
+                yield names, np.concatenate(logits)
+                names, logits = [], []
+
+    def _write_errors(self, path: Path) -> tuple[int, tuple[str, ...], Path | None]:
+        """Write a CSV of unreadable images beside the file; return their number, the first errors, and the CSV."""
+        unreadable = [chunk for chunk in self.chunks if self.store.errors(chunk)]
+        if not unreadable:
+            return 0, (), None
+        error_file = path.with_name(f"{path.stem}-unreadable.csv")
+        first: list[str] = []
+        count = 0
+        with atomic_path(error_file) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow(["image", "reason"])
+            for chunk in unreadable:
+                errors = self.store.errors(chunk)
+                rows.writerows([self.sources[chunk.source].names[row], error] for row, error in errors.items())
+                count += len(errors)
+                first += list(errors.values())[: _MAX_ERRORS - len(first)]
+        return count, tuple(first), error_file
 
 
-def _runs_of(missing: Sequence[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield missing parts that follow each other in one source."""
-    together: list[Chunk] = []
-    for part in missing:
-        if together and (part.source != together[-1].source or part.start != together[-1].stop):
-            yield together
-            together = []
-        together.append(part)
-    if together:
-        yield together
-
-
-def _logits(
-    run: Run,
-    images: ImageSource,
-    together: Sequence[Chunk],
-    device: torch.device,
-    workers: int,
-    batch_size: int,
-    reporter: Reporter,
-) -> Iterator[tuple[Chunk, NDArray[np.float32], dict[int, str]]]:
-    """Yield parts that follow each other: their logits, and row → why it could not be read."""
-    network = run.model.to(device)
-    transform = ImageInputs(images, network.backbone, device, transform=run.config.transform).transform_of(None)
-    rows, channels = range(together[0].start, together[-1].stop), network.backbone.input_spec.channels
-    stops = {part.stop: part for part in together}
-    waiting: list[NDArray[np.float32]] = []
-    wrong: dict[int, str] = {}
-    for batch in read_batches(images, rows, transform, channels=channels, batch_size=batch_size, workers=workers):
-        waiting.append(_forward(network, batch, device))
-        wrong |= {int(batch.rows[place]): reason for place, reason in batch.wrong.items()}
-        reporter.advance(len(batch.rows))
-        if (part := stops.get(int(batch.rows[-1]) + 1)) is not None:
-            yield part, np.concatenate(waiting), wrong
-            waiting, wrong = [], {}
+def _adjacent(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield groups of chunks that follow each other in one source."""
+    group: list[Chunk] = []
+    for chunk in chunks:
+        if group and (chunk.source != group[-1].source or chunk.start != group[-1].stop):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
 
 
 def _forward(network: Any, batch: ReadBatch, device: torch.device) -> NDArray[np.float32]:
-    """Return the logits of a batch, NaN for what could not be read."""
+    """Return the logits of a batch, NaN for unreadable images."""
     values = batch.values.to(device)
     with torch.inference_mode():
         inputs = network.normalize(values) if values.dtype == torch.uint8 else values
         logits: NDArray[np.float32] = network(inputs).float().cpu().numpy().copy()
     if not np.isfinite(logits).all():
-        raise InputError("the run gives scores that are no numbers: its training has diverged.")
-    logits[list(batch.wrong)] = np.nan
+        raise InputError("the run gives scores that are not finite: its training has diverged.")
+    logits[list(batch.errors)] = np.nan
     return logits
 
 
-def _refuse_unreadable(parts: ChunkStore, plan: Sequence[Chunk], path: Path) -> None:
-    """Name what could not be read, and forget the parts it is in: they are computed again once it is mended."""
-    spoiled = {part: wrong for part in plan if (wrong := parts.reasons(part))}
-    reasons = [reason for wrong in spoiled.values() for reason in wrong.values()]
-    if not reasons:
-        return
-    for part in spoiled:
-        parts.forget(part)
-    shown = "".join(f"\n  {reason}" for reason in reasons[:_SHOWN])
-    more = f"\n  …and {len(reasons) - _SHOWN:,} more" if len(reasons) > _SHOWN else ""
-    raise InputError(
-        f"{_count(len(reasons))} cannot be read, {path} was not written:{shown}{more}\n"
-        "Mend them and call the command again, or have their rows left blank: --on-bad-image skip. The others are done."
-    )
-
-
-def _assemble(
-    sources: Sequence[ImageSource], plan: Sequence[Chunk], parts: ChunkStore, columns: PredictionColumns, path: Path
-) -> PredictionSummary:
-    """Put the parts together into the file, a bounded number of entries at a time."""
-    totals = np.zeros(3, dtype=np.int64)
-    with atomic_path(path) as temporary, _writer(temporary, columns) as writer:
-        for names, logits in _groups(sources, plan, parts, len(columns.classes)):
-            bad = np.isnan(logits[:, 0])
-            writer.write_table(columns.table(names, np.nan_to_num(logits), bad))
-            labels = labels_from_scores(expit(logits[~bad]), columns.thresholds, columns.calibration)
-            totals += np.bincount(labels.ravel(), minlength=3)
-    absent, present, unsure = totals.tolist()
-    return PredictionSummary(
-        path, sum(map(len, sources)), absent, present, unsure, *_list_unreadable(sources, plan, parts, path)
-    )
-
-
-def _list_unreadable(
-    sources: Sequence[ImageSource], plan: Sequence[Chunk], parts: ChunkStore, path: Path
-) -> tuple[int, tuple[str, ...], Path | None]:
-    """Write what could not be read into a CSV beside the file; return how many, a few reasons, and the CSV."""
-    spoiled = [part for part in plan if parts.reasons(part)]
-    if not spoiled:
-        return 0, (), None
-    listed = path.with_name(f"{path.stem}-unreadable.csv")
-    shown: list[str] = []
-    count = 0
-    with atomic_path(listed) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["image", "reason"])
-        for part in spoiled:
-            wrong = parts.reasons(part)
-            rows.writerows([sources[part.source].names[row], reason] for row, reason in wrong.items())
-            count += len(wrong)
-            shown += list(wrong.values())[: _SHOWN - len(shown)]
-    return count, tuple(shown), listed
-
-
-def _writer(path: Path, columns: PredictionColumns) -> Any:
+def _open_writer(path: Path, schema: pa.Schema) -> Any:
     """Open a CSV or Parquet file for tables."""
-    if path.suffix.lower() == ".csv":
-        return pa.csv.CSVWriter(path, columns.schema)
-    return pq.ParquetWriter(path, columns.schema)
-
-
-def _groups(
-    sources: Sequence[ImageSource], plan: Sequence[Chunk], parts: ChunkStore, classes: int
-) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """Yield the names and logits of several parts at a time."""
-    names: list[str] = []
-    logits: list[NDArray[np.float32]] = []
-    for part in plan:
-        names += sources[part.source].names[part.start : part.stop]
-        logits.append(parts.read(part))
-        if len(names) * classes >= MAX_ENTRIES or part is plan[-1]:
-            yield names, np.concatenate(logits)
-            names, logits = [], []
-
-
-def _count(number: int) -> str:
-    return f"{number:,} image{'s' if number != 1 else ''}"
+    return pa.csv.CSVWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)
