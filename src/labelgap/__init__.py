@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-    from labelgap.losses import Loss, defaults, loss, methods
+    from labelgap.losses import Loss, defaults, loss, methods, register_method
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
     from labelgap.models import register_backbone
     from labelgap.reporting import write_report
@@ -58,6 +58,7 @@ __all__ = [
     "recall",
     "register_backbone",
     "register_dataset",
+    "register_method",
     "write_report",
 ]
 
@@ -87,6 +88,7 @@ _HOMES = {
         "defaults",
         "loss",
         "methods",
+        "register_method",
     ),
     "metrics": (
         "average_precision",

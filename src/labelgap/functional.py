@@ -1,9 +1,9 @@
-"""The pure functions behind the methods, for people with a training loop of their own.
+"""The pure functions behind the methods, for training loops of your own: ``import labelgap.functional as F``.
 
 Most take logits and labels of three states and return the cost of every entry, ``(…, B, K)``, not reduced; ``reduce``
-brings it to a number over the global batch. Those that look at whole images or classes (``contrast``, ``softmax_cross_entropy``)
-take masks from ``positives_and_negatives`` and return a cost per image or class; ``relative_large_losses``,
-``absolute_large_losses`` and ``selective_mask`` return masks. Each says so in its docstring.
+makes one number of it, over the global batch. ``contrast`` and ``softmax_cross_entropy`` take masks from
+``positives_and_negatives`` and return a cost per image or class; ``relative_large_losses``, ``absolute_large_losses``
+and ``selective_mask`` return masks.
 
 >>> import torch
 >>> logits, labels = torch.zeros(2, 3, requires_grad=True), torch.tensor([[1, -1, 0], [-1, 1, -1]])
@@ -13,11 +13,10 @@ tensor(0.6931, grad_fn=<DivBackward0>)
 
 from __future__ import annotations
 
-from labelgap.losses.assume_negative import assume_negative, ignore_unknown, pairwise_ranking, weak_assume_negative
-from labelgap.losses.asymmetric import asymmetric
+from labelgap.losses.assume_negative import assume_negative, ignore_unknown, smoothed_unknown, weak_assume_negative
+from labelgap.losses.asymmetric import asymmetric, focal
 from labelgap.losses.curriculum import partial_cross_entropy
-from labelgap.losses.entropy import entropy, entropy_on_unknown
-from labelgap.losses.expected_positives import expected_positive_regularization
+from labelgap.losses.entropy import entropy_on_unknown
 from labelgap.losses.hill_splc import hill, self_paced_correction
 from labelgap.losses.large_loss import (
     absolute_large_losses,
@@ -26,13 +25,20 @@ from labelgap.losses.large_loss import (
     relative_large_losses,
 )
 from labelgap.losses.option_checks import exact_percents
-from labelgap.losses.ranking import hinge_sums, ramp, sort_negatives
+from labelgap.losses.ranking import hinge_sums, pairwise_ranking, ramp, sort_negatives
 from labelgap.losses.robust import generalized_robust
 from labelgap.losses.role import online_label_estimation
 from labelgap.losses.selective import partial_focal, selective_mask
-from labelgap.losses.terms import cost_absent, cost_present, cross_entropy, reduce, states
+from labelgap.losses.terms import (
+    cost_absent,
+    cost_present,
+    cross_entropy,
+    entropy,
+    expected_positive_regularization,
+    reduce,
+    states,
+)
 from labelgap.losses.two_way import contrast, positives_and_negatives, softmax_cross_entropy
-from labelgap.losses.weight_penalty import focal, smoothed_unknown
 
 __all__ = [
     "absolute_large_losses",

@@ -14,7 +14,7 @@ from tests.losses.reference import Batch, Matrix, reference_of
 from torch import Tensor
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.losses import Loss, loss, method_options
+from labelgap.losses import Loss, MultiHead, loss, method_options
 
 __all__ = [
     "EPOCHS",
@@ -102,6 +102,12 @@ def some_batches(epoch: int = 5, shape: tuple[int, int] = (8, 20)) -> Iterator[B
             yield a_batch(shape, labels, logits, epoch, 7)
 
 
+def set_heads(loss_fn: Loss, heads: tuple[int, ...]) -> None:
+    """Tell a loss the leading axes, as the linear engine does."""
+    assert isinstance(loss_fn, MultiHead)
+    loss_fn.heads = heads
+
+
 def prepared(
     name: str,
     batch: Batch,
@@ -115,7 +121,8 @@ def prepared(
     What its reference wants it to remember of earlier steps, it does, every head something else.
     """
     made = loss(name, **options)
-    made.prepare(batch.table, epochs=batch.epochs, seed=0, heads=heads)
+    set_heads(made, heads)
+    made.prepare(batch.table, epochs=batch.epochs, seed=0)
     made.set_epoch(batch.epoch)
     made.to(dtype)
     memory, random = reference_of(name).memory, np.random.default_rng(11)

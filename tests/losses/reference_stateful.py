@@ -66,12 +66,12 @@ def online_label_estimation(batch: Batch, *, expected_positives: float, eps: flo
 def some_corrections(table: LabelTable, random: np.random.Generator) -> Memory:
     """A quarter of the unknown labels were found to be present in the first three epochs."""
     found = (table.to_dense() == UNKNOWN) & (random.random(table.shape) < 0.25)
-    return {"since": np.where(found, random.integers(1, 4, table.shape), 0)}
+    return {"corrected_in": np.where(found, random.integers(1, 4, table.shape), 0)}
 
 
 def still_unknown(batch: Batch) -> list[list[bool]]:
     """Which entries nobody labelled and no earlier step corrected."""
-    epochs, labels = remembered(batch, "since"), batch.labels.tolist()
+    epochs, labels = remembered(batch, "corrected_in"), batch.labels.tolist()
     return [
         [y == UNKNOWN and not epoch for y, epoch in zip(ys, row, strict=True)]
         for ys, row in zip(labels, epochs, strict=True)

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import loss
-from labelgap.losses.assume_negative import pairwise_ranking
 from labelgap.losses.expected_positives import ExpectedPositivesLoss
+from labelgap.losses.ranking import pairwise_ranking
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_epr_without_a_number_says_how_to_give_it_at_its_first_use() -> None:
     made, table = expecting(), LabelTable.from_dense([[1, -1, 0, -1]])
     with pytest.raises(InputError, match=r"expected_positives=… *, or"):
         made.prepare(table)
-    with pytest.raises(InputError, match=r"objective\.expected_positives"):
+    with pytest.raises(InputError, match=r"loss_fn\.expected_positives"):
         made(torch.zeros(1, 4), table.batch([0]))
     made.expected_positives = 2.0
     made.prepare(table)

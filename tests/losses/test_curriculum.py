@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.losses.batches import set_heads
 from torch import Tensor
 
 from labelgap.core.errors import InputError
@@ -35,7 +36,8 @@ TABLE = a_table()
 def curriculum(table: LabelTable = TABLE, heads: tuple[int, ...] = (), **options: Any) -> CurriculumLabeling:
     made = loss("curriculum", **options)
     assert isinstance(made, CurriculumLabeling)
-    made.prepare(table, epochs=EPOCHS, heads=heads)
+    set_heads(made, heads)
+    made.prepare(table, epochs=EPOCHS)
     return made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.losses.batches import some_batches
+from tests.losses.batches import set_heads, some_batches
 from torch import Tensor, nn
 
 from labelgap.labels import LabelTable
@@ -90,7 +90,8 @@ def test_the_penalty_is_the_weight_times_the_size_of_all_parameters(name: str) -
 @pytest.mark.parametrize("weight", [0.5, torch.tensor([[0.0, 0.1, 0.2], [1.0, 2.0, 3.0]], dtype=torch.float64)])
 def test_every_head_pays_for_its_own_slice_of_stacked_parameters(name: str, weight: float | Tensor) -> None:
     made = loss(name, weight=weight)
-    made.prepare(TABLE, heads=(2, 3))
+    set_heads(made, (2, 3))
+    made.prepare(TABLE)
     random = torch.Generator().manual_seed(0)
     parameters = [torch.randn(2, 3, *shape, generator=random) for shape in ((4, 5), (1, 5), ())]
     penalty = made.penalty(parameters)
@@ -104,7 +105,8 @@ def test_every_head_pays_for_its_own_slice_of_stacked_parameters(name: str, weig
 def test_heads_of_one_weight_are_penalised_as_each_would_be_alone() -> None:
     """The sum over heads of loss and penalty has the gradient of each head's own sum, whatever the number of heads."""
     made = loss("l2r", weight=0.3)
-    made.prepare(TABLE, heads=(4,))
+    set_heads(made, (4,))
+    made.prepare(TABLE)
     weights = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     losses = made(weights, torch.tensor([[1, -1, 0], [-1, -1, 1]])) + made.penalty([weights])
     assert losses.shape == (4,)

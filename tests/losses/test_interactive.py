@@ -40,6 +40,7 @@ def step(made: Loss, table: LabelTable, rows: list[int], seed: int) -> tuple[Ten
     logits = torch.randn(len(rows), CLASSES, generator=random).requires_grad_()
     features = torch.randn(len(rows), FEATURES, generator=random)
     cost = made(logits, table.batch(rows), index=torch.tensor(rows, dtype=torch.int64), features=features)
+    torch.autograd.backward(cost, retain_graph=True)
     made.after_step()
     return cost, logits.detach(), features
 
@@ -101,6 +102,8 @@ def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
         logits = torch.zeros(len(rows), CLASSES)
         labels = torch.full((len(rows), CLASSES), UNKNOWN)
         costs: Tensor = made(logits, labels, index=torch.tensor(rows), features=features[rows])
+        made.skip_step()
+        torch.autograd.backward(costs.sum())
         return [float(cost) for cost in costs.detach().sum(dim=1)]
 
     assert left([0]) == [0.0]  # nothing was seen: no term at all
@@ -109,7 +112,8 @@ def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
     assert left([1]) == [0.0]  # what was seen is not like it
     assert left([3]) == pytest.approx([0.0], abs=1e-12)  # explained by image 0
     logits, labels = torch.zeros(1, CLASSES), torch.full((1, CLASSES), UNKNOWN)
-    made(logits, labels, index=torch.tensor([1]), features=features[[0]] + features[[1]])
+    made.skip_step()
+    torch.autograd.backward(made(logits, labels, index=torch.tensor([1]), features=features[[0]] + features[[1]]).sum())
     made.after_step()
     assert left([3]) == pytest.approx([0.0], abs=1e-12)
     assert left([0]) == pytest.approx([0.5])  # by image 1 alone, at 45 degrees: sin² is left
@@ -125,8 +129,9 @@ def test_forward_changes_nothing_and_after_step_commits_what_the_last_step_saw()
         made(logits, table.batch(index), index=index, features=features)
         made.after_step()
     assert not made.seen.any()
-    made(logits, table.batch(index), index=index, features=features)
+    cost = made(logits, table.batch(index), index=index, features=features)
     assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
+    torch.autograd.backward(cost)
     made.after_step()
     assert made.seen.nonzero().flatten().tolist() == [0, 4, 7]
     assert torch.equal(made.atom_logits[index], logits) and torch.equal(made.atom_features[index], features)
@@ -240,7 +245,7 @@ def test_rows_and_features_that_do_not_belong_are_refused() -> None:
         made(logits, labels, index=torch.tensor([99]), features=torch.zeros(1, FEATURES))
     with pytest.raises(InputError, match="knows 4 features an image, not 6"):
         made(logits, labels, index=torch.tensor([0]), features=torch.zeros(1, 6))
-    with pytest.raises(InputError, match="looks at the features"):
+    with pytest.raises(InputError, match="uses the features"):
         made(logits, labels, index=torch.tensor([0]))
 
 

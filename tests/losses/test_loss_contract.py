@@ -17,7 +17,16 @@ from torch import Tensor, nn
 import labelgap.losses
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revisions
-from labelgap.losses import ElementwiseLoss, Loss, TrainingScores, describe_method, loss, method_options, methods
+from labelgap.losses import (
+    ElementwiseLoss,
+    Loss,
+    MultiHead,
+    TrainingScores,
+    describe_method,
+    loss,
+    method_options,
+    methods,
+)
 from labelgap.losses.base import NEEDS
 from labelgap.losses.option_checks import check_choice, check_integer, check_number
 from labelgap.losses.terms import Number, cost_known, per_head, reduce, states
@@ -28,8 +37,8 @@ LABELS = LabelTable.from_dense(
 FEATURES = torch.tensor([[1.0, 0, 2, 1], [0, 1, 1, 0], [2, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
 
 
-class EveryHook(Loss):
-    """Learns a bias per image, calls the likeliest unknown label of a batch present, and uses every hook."""
+class EveryHook(MultiHead, Loss):
+    """Learns a bias per image, takes the likeliest unknown label of a batch as present, and uses every hook."""
 
     needs = NEEDS
     weight: Number
@@ -37,15 +46,18 @@ class EveryHook(Loss):
 
     def __init__(self, weight: Number = 0.01) -> None:
         super().__init__()
-        self.hold(weight=check_number("weight", weight, 0))
+        self.register_options(weight=check_number("weight", weight, 0))
         self.calls: list[str] = []
-        self.marked: tuple[Tensor, Tensor] | None = None
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
-        super().prepare(table, epochs, seed, heads)
+    def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
+        self.calls.append(f"initialize {len(table)}")
+        return {}
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        super().prepare(table, epochs, seed)
         self.calls.append(f"prepare {epochs} {seed}")
-        self.table, self.bias = table, nn.Parameter(torch.zeros(*heads, *table.shape))
-        self.register_buffer("corrected", torch.zeros(*heads, *table.shape, dtype=torch.int64))
+        self.table, self.bias = table, nn.Parameter(torch.zeros(*self.heads, *table.shape))
+        self.register_buffer("corrected", torch.zeros(*self.heads, *table.shape, dtype=torch.int64))
         self.state_bytes = self.bias.nbytes + self.corrected.nbytes
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -58,22 +70,20 @@ class EveryHook(Loss):
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         open_ = states(labels).unknown & (self.corrected[..., index, :] == 0)
         value = torch.where(open_, logits.detach(), -torch.inf)
-        return open_ & (value >= value.amax(dim=(-2, -1), keepdim=True)) & (self.clock > 1)
+        return open_ & (value >= value.amax(dim=(-2, -1), keepdim=True)) & (self.epoch_tensor > 1)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         assert index is not None and features is not None
         revised = self.corrected[..., index, :] > 0
         marked = self.modified(logits, labels, index)
-        self.marked = index, marked
         present = states(labels).present | revised | marked
         entries = cost_known(logits + self.bias[..., index, :], present)
-        return reduce(entries + per_head(self.weight, logits) * features.square().mean(-1, keepdim=True), "mean")
+        weight = per_head(self.weight, logits) * features.square().mean(-1, keepdim=True)
+        return self.mark(reduce(entries + weight, "mean"), index, marked)
 
-    def after_step(self) -> None:
-        assert self.marked is not None
-        index, marked = self.marked
-        self.corrected[..., index, :] += marked * self.clock
-        self.marked = None
+    def commit(self, *values: Tensor) -> None:
+        index, marked = values
+        self.corrected[..., index, :] += marked * self.epoch_tensor
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         assert scores is not None
@@ -88,7 +98,10 @@ class EveryHook(Loss):
 
 def train(made: Loss, weights: nn.Parameter, epochs: int) -> Revisions:
     """The loop of ``labelgap.losses.base``, in miniature; one linear head for each leading axis."""
-    made.prepare(LABELS, epochs=epochs, seed=3, heads=tuple(weights.shape[:-2]))
+    assert isinstance(made, MultiHead)
+    made.heads = tuple(weights.shape[:-2])
+    made.initialize_from(LABELS)
+    made.prepare(LABELS, epochs=epochs, seed=3)
     optimizer = torch.optim.SGD([{"params": [weights]}, *made.parameter_groups(0.1)], lr=0.1)
     revisions = Revisions()
 
@@ -116,7 +129,7 @@ def test_a_loop_calls_every_hook_of_an_objective() -> None:
     revisions = train(made, weights, epochs=3)
     everyone = [0, 1, 2, 3, 4, 5]
     ends = [item for epoch in (1, 2, 3) for item in (f"epoch {epoch}", f"end {everyone}")]
-    assert made.calls == ["prepare 3 3", *ends]
+    assert made.calls == ["initialize 6", "prepare 3 3", *ends]
     assert made.state_bytes == 2 * 6 * 3 * (4 + 8)
     assert made.bias.detach().any() and weights.detach().any()
     assert {revision.epoch for revision in revisions} == {2, 3}
@@ -128,18 +141,49 @@ def test_a_loop_calls_every_hook_of_an_objective() -> None:
     assert {"bias", "corrected"} == set(made.state_dict())
 
 
+def observable(loss_fn: Loss) -> dict[str, object]:
+    """Everything that an attribute of a loss holds; tensors as lists."""
+    plain = {name: str(value) for name, value in vars(loss_fn).items() if not name.startswith("_") or name == "_marks"}
+    return {**plain, **{name: value.nan_to_num(nan=-9.0).tolist() for name, value in loss_fn.named_buffers()}}
+
+
 def test_forward_changes_no_state_and_after_step_commits() -> None:
     made = EveryHook()
     made.prepare(LABELS)
     made.set_epoch(2)
-    index, logits = torch.tensor([0, 3]), torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]])
+    index, logits = torch.tensor([0, 3]), torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
     arguments = (logits, LABELS.batch(index), index, FEATURES[index])
-    before = {key: value.clone() for key, value in made.state_dict().items()}
-    assert torch.equal(made(*arguments), made(*arguments))
-    assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
+    before = observable(made)
+    cost = made(*arguments)
+    assert torch.equal(cost, made(*arguments))
+    made.after_step()
+    assert observable(made) == before
+    torch.autograd.backward(cost)
     made.after_step()
     assert made.corrected.nonzero().tolist() == [[0, 1]]
     assert not made.modified(logits, LABELS.batch(index), index)[0].any()
+
+
+@pytest.mark.parametrize("name", ["ll-cp", "imcl", "role", "em-apl", "curriculum", "ll-ct"])
+def test_a_forward_pass_leaves_every_attribute_as_it_was(name: str) -> None:
+    made = loss(name, **reference_of(name).plain)
+    made.prepare(LABELS)
+    made.set_epoch(2)
+    before, index = observable(made), torch.arange(6)
+    made(torch.randn(6, 3, requires_grad=True), LABELS.batch(index), index=index, features=FEATURES)
+    assert observable(made) == before
+
+
+def test_after_step_commits_every_batch_that_was_accumulated() -> None:
+    made = EveryHook()
+    made.prepare(LABELS)
+    made.set_epoch(2)
+    for index in torch.tensor([[0, 3], [1, 4]]):
+        logits = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
+        torch.autograd.backward(made(logits, LABELS.batch(index), index, FEATURES[index]))
+    assert not made.corrected.any()
+    made.after_step()
+    assert made.corrected.nonzero()[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", methods())
@@ -157,12 +201,12 @@ def test_every_method_is_described_and_shows_its_name(name: str) -> None:
     assert entry.name == name and entry.summary and entry.reference
     made = loss(name, **reference_of(name).plain)
     assert made.name == name and name in repr(made)
-    assert inspect.getdoc(entry.value), f"{entry.value.__name__} has no docstring"
+    assert inspect.getdoc(entry.loss_class), f"{entry.loss_class.__name__} has no docstring"
 
 
 @pytest.mark.parametrize("name", methods())
 def test_a_method_is_final(name: str) -> None:
-    kind = describe_method(name).value
+    kind = describe_method(name).loss_class
     assert not inspect.isabstract(kind)
     subclasses = [other.__name__ for other in kind.__subclasses__() if other.__module__.startswith("labelgap")]
     assert not subclasses, f"{kind.__name__} is final, but {subclasses} inherit from it: share an abstract class"
@@ -172,8 +216,8 @@ def test_a_method_is_final(name: str) -> None:
 def test_the_epoch_is_not_in_the_checkpoint_but_in_the_clock(name: str) -> None:
     made = loss(name, **reference_of(name).plain)
     made.set_epoch(4)
-    assert (made.epoch, made.clock.item()) == (4, 4)
-    assert "clock" not in made.state_dict()
+    assert (made.epoch, made.epoch_tensor.item()) == (4, 4)
+    assert "epoch_tensor" not in made.state_dict()
     with pytest.raises(InputError, match="counted from 1"):
         made.set_epoch(0)
     with pytest.raises(InputError, match="at least one"):
@@ -249,9 +293,9 @@ def test_what_an_objective_needs_is_asked_for() -> None:
     made.prepare(LABELS)
     logits, index = torch.zeros(2, 3), torch.tensor([0, 1])
     labels = LABELS.batch(index)
-    with pytest.raises(InputError, match="'EveryHook' keeps something per image: give the rows of the table, index=…"):
+    with pytest.raises(InputError, match="'EveryHook' keeps state per image: pass the rows of the table, index=…"):
         made(logits, labels, features=FEATURES[index])
-    with pytest.raises(InputError, match="looks at the features: give them, features=…"):
+    with pytest.raises(InputError, match="uses the features: pass them, features=…"):
         made(logits, labels, index)
     with pytest.raises(InputError, match="one row number for each of 2 images"):
         made(logits, labels, torch.arange(3), FEATURES[index])

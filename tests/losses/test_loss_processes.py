@@ -17,7 +17,11 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     out = tmp_path / "apart.json"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = Path(__file__).with_name("two_processes.py")
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (PROJECT / "src", PROJECT))),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [*launch, str(script), str(out)], env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=300
     )

@@ -15,6 +15,7 @@ from tests.losses.batches import (
     forward,
     prepared,
     reductions_of,
+    set_heads,
     some_batches,
     some_labels,
     some_logits,
@@ -52,7 +53,7 @@ def test_images_and_classes_in_another_order_cost_the_same(name: str) -> None:
     options, random = matrix_options(name), np.random.default_rng(0)
     for batch in some_batches():
         rows, columns = random.permutation(8), random.permutation(20)
-        if "index" in describe_method(name).value.needs:
+        if "index" in describe_method(name).loss_class.needs:
             columns = np.arange(20)
         found = forward(prepared(name, batch, options), batch, tensor(batch)).detach().numpy()
         moved = permuted(batch, rows, columns)
@@ -165,7 +166,8 @@ def test_numbers_of_the_heads_never_change_the_type_of_the_loss(name: str) -> No
     for dtype in (torch.float32, torch.float64):
         numbers = {key: torch.tensor(values, dtype=dtype) for key, values in known.heads.items()}
         made = loss(name, **{**known.plain, **numbers})
-        made.prepare(batch.table, heads=(3,))
+        set_heads(made, (3,))
+        made.prepare(batch.table)
         logits = tensor(batch).float().expand(3, 8, 20)
         assert forward(made, batch, logits).dtype == torch.float32
         assert forward(made, batch, logits.half()).dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Mixtures of costs, and slopes in closed form: the same numbers as the objective's own cost under autograd."""
+"""Mixtures: the kernel of the linear engine, in closed form, costs what the loss costs under autograd."""
 
 from __future__ import annotations
 
@@ -8,118 +8,118 @@ from tests.losses.batches import prepared, some_batches
 from tests.losses.reference import Batch, reference_of
 from torch import Tensor
 
-from labelgap.losses import Loss, loss, methods
+from labelgap.losses import Loss, MultiHead, methods
 from labelgap.losses.large_loss import top_k_mask
-from labelgap.losses.mixture import Mixture, entropy_cost, entry_weights, mixture_cost
+from labelgap.losses.mixture import Mixture, entropy_cost, mixture_cost
 from labelgap.losses.terms import states
 
-BLENDS = [
+MIXTURES = [
     *("iu", "bce", "iun", "bce-ls", "an", "an-ls", "ls", "wan", "dw", "n-ls", "l1r", "l2r", "em", "entmin", "epr"),
     *("role", "ll-r", "ll-ct", "ll-r-abs", "ll-ct-abs"),
 ]
 
 
-def by_autograd(made: Loss, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The loss of the batch, its derivative in the logits, and those in what the objective learns."""
+def mixture_of(loss_fn: Loss, classes: int) -> Mixture | None:
+    assert isinstance(loss_fn, MultiHead)
+    return loss_fn.mixture(classes)
+
+
+def by_autograd(loss_fn: Loss, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The loss of the batch, its derivative in the logits, and those in what the loss learns."""
     labels, index, features = map(torch.from_numpy, (batch.labels, batch.index, batch.features))
     leaf = logits.clone().requires_grad_()
-    loss = made(leaf, labels, index=index, features=features)
-    names, learned = zip(*made.named_parameters(), strict=True) if list(made.parameters()) else ((), ())
-    slope, *gradients = torch.autograd.grad(loss.sum(), [leaf, *learned])
-    made.after_step()
-    return loss.detach(), slope, dict(zip(names, gradients, strict=True))
+    cost = loss_fn(leaf, labels, index=index, features=features)
+    names, learned = zip(*loss_fn.named_parameters(), strict=True) if list(loss_fn.parameters()) else ((), ())
+    slope, *gradients = torch.autograd.grad(cost.sum(), [leaf, *learned])
+    return cost.detach(), slope, dict(zip(names, gradients, strict=True))
 
 
-def by_blend(made: Loss, mixture: Mixture, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def entry_weights(mixture: Mixture, labels: Tensor, modified: Tensor | None) -> tuple[Tensor, ...]:
+    """The three weights of every entry, looked up by its state."""
+    weights = mixture.weights()
+    state = torch.where(states(labels).present, 2, torch.where(states(labels).absent, 1, 0))
+    if modified is not None:
+        state = torch.where(modified, 3, state)
+    heads = weights.shape[:-2]
+    table = weights.reshape(*heads, 1, 4, 3).expand(*heads, labels.shape[-2], 4, 3)
+    shape = torch.broadcast_shapes(heads, state.shape[:-2])  # type: ignore[no-untyped-call]
+    table, state = table.expand(*shape, *table.shape[-3:]), state.expand(*shape, *labels.shape[-2:])
+    return tuple(table[..., kind].gather(-1, state) for kind in range(3))
+
+
+def by_kernel(
+    loss_fn: Loss, mixture: Mixture, logits: Tensor, batch: Batch
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The same from the mixture alone, with "mean"."""
     labels, index = torch.from_numpy(batch.labels), torch.from_numpy(batch.index)
-    marked = made.modified(logits, labels) if mixture.marks else None
-    as_present, as_absent, undecided = entry_weights(mixture.shares, labels, marked)
-    views = (
-        [logits]
-        if mixture.label_estimate is None
-        else [logits, mixture.label_estimate.estimate.detach().index_select(-2, index)]
-    )
+    modified = None if mixture.modified is None else loss_fn.modified(logits, labels)
+    as_present, as_absent, as_entropy = entry_weights(mixture, labels, modified)
+    estimate = mixture.label_estimate
+    views = [logits] if estimate is None else [logits, estimate.logits.detach().index_select(-2, index)]
     size, losses, slopes = logits.shape[-2] * logits.shape[-1], [], []
     for number, view in enumerate(views):
-        chance, taught = torch.sigmoid(view), as_present
-        if mixture.label_estimate is not None:
-            taught = as_present + mixture.label_estimate.share * torch.sigmoid(views[1 - number])
-        cost, slope, away = mixture_cost(view, chance, as_present + as_absent, -taught)
-        extra, bend = entropy_cost(view, undecided, chance, away)
+        probability, taught = torch.sigmoid(view), as_present
+        if estimate is not None:
+            taught = as_present + estimate.weight * torch.sigmoid(views[1 - number])
+        cost, slope, absent = mixture_cost(view, probability, as_present + as_absent, -taught)
+        extra, extra_slope = entropy_cost(view, as_entropy, probability, absent)
         losses.append((cost + extra).sum(dim=(-2, -1)) / size)
-        slopes.append((slope + bend) / size)
-        if mixture.expected is not None:
-            gap = (chance.sum(dim=(-2, -1)) / logits.shape[-2] - mixture.expected) / logits.shape[-1]
+        slopes.append((slope + extra_slope) / size)
+        if mixture.expected_positives is not None:
+            gap = (probability.sum(dim=(-2, -1)) / logits.shape[-2] - mixture.expected_positives) / logits.shape[-1]
             losses[-1] = losses[-1] + mixture.expected_weight * gap**2
             steep = 2 * mixture.expected_weight * gap[..., None, None]
-            slopes[-1] = slopes[-1] + steep * chance * (1 - chance) / size
+            slopes[-1] = slopes[-1] + steep * probability * (1 - probability) / size
     learned = {}
-    if mixture.label_estimate is not None:
-        learned["phi"] = torch.zeros_like(mixture.label_estimate.estimate).index_copy_(-2, index, slopes[1])
+    if estimate is not None:
+        learned["phi"] = torch.zeros_like(estimate.logits).index_copy_(-2, index, slopes[1])
     return torch.stack(losses).sum(dim=0), slopes[0], learned
 
 
-@pytest.mark.parametrize("name", BLENDS)
+@pytest.mark.parametrize("name", MIXTURES)
 def test_a_mixture_costs_what_the_method_costs(name: str) -> None:
     for options in reference_of(name).options:
         for batch in some_batches():
             made = prepared(name, batch, options)
-            mixture = made.mixture(batch.labels.shape[1])
+            mixture = mixture_of(made, batch.labels.shape[1])
             if options.get("eps"):
                 assert mixture is None
                 continue
             assert mixture is not None
             logits = torch.from_numpy(batch.logits)
-            found, expected = by_blend(made, mixture, logits, batch), by_autograd(made, batch, logits)
+            found, expected = by_kernel(made, mixture, logits, batch), by_autograd(made, batch, logits)
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(
     "name", sorted({"bce-ls", "wan", "n-ls", "em", "entmin", "epr", "ll-r", "dw", "an-ls", "role"})
 )
-def test_every_head_has_shares_of_its_own(name: str) -> None:
+def test_every_head_has_weights_of_its_own(name: str) -> None:
     heads = {option: torch.tensor(values) for option, values in reference_of(name).heads.items() if option != "eps"}
     for batch in some_batches():
         made = prepared(name, batch, heads, heads=(3,))
-        mixture = made.mixture(batch.labels.shape[1])
+        mixture = mixture_of(made, batch.labels.shape[1])
         assert mixture is not None
         logits = torch.from_numpy(batch.logits) * torch.tensor([1.0, 0.5, -1.0])[:, None, None]
-        found, expected = by_blend(made, mixture, logits, batch), by_autograd(made, batch, logits)
+        found, expected = by_kernel(made, mixture, logits, batch), by_autograd(made, batch, logits)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_only_the_methods_that_are_mixtures_say_so() -> None:
     batch = next(some_batches())
     plain = {name: prepared(name, batch, reference_of(name).plain) for name in methods()}
-    assert [name for name in plain if plain[name].mixture(20) is not None] == [name for name in plain if name in BLENDS]
+    assert [name for name in plain if mixture_of(plain[name], 20) is not None] == [
+        name for name in plain if name in MIXTURES
+    ]
 
 
 @pytest.mark.parametrize("base", ["unknown", "all"])
-def test_a_quota_of_the_largest_logits_is_what_is_modified(base: str) -> None:
+def test_the_modified_count_of_largest_logits_is_what_is_modified(base: str) -> None:
     for batch in some_batches():
         logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
         made = prepared("ll-r", batch, {"delta_rel": 7.5, "base": base})
+        assert isinstance(made, MultiHead)
         modified_count = made.modified_count(labels)
         assert modified_count is not None
         assert torch.equal(top_k_mask(logits, states(labels).unknown, modified_count), made.modified(logits, labels))
-    assert loss("an").modified_count(labels) is None
-
-
-@pytest.mark.parametrize("name", methods())
-def test_slopes_are_those_of_autograd(name: str) -> None:
-    for options in reference_of(name).options:
-        for batch in some_batches():
-            torch.manual_seed(0)
-            made = prepared(name, batch, options)
-            if getattr(made, "reduction", "mean") == "none":
-                continue
-            logits = torch.from_numpy(batch.logits)
-            expected, slope, learned = by_autograd(made, batch, logits)
-            labels, index, features = map(torch.from_numpy, (batch.labels, batch.index, batch.features))
-            torch.manual_seed(0)
-            made = prepared(name, batch, options)
-            found = made.slopes(logits, labels, index, features)
-            torch.testing.assert_close(found, (expected, slope), rtol=1e-9, atol=1e-11)
-            for key, parameter in made.named_parameters():
-                torch.testing.assert_close(parameter.grad, learned[key], rtol=1e-9, atol=1e-11)
+    assert MultiHead().modified_count(labels) is None

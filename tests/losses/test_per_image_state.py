@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.losses.batches import set_heads
 from tests.losses.reference import reference_of
 from torch import Tensor
 
@@ -23,8 +24,8 @@ TABLE = LabelTable.from_dense([[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1],
 OF_ONE_IMAGE = {"role": 16, "ll-cp": 2, "ll-cp-abs": 2, "em-apl": 4, "curriculum": 1}
 """Bytes for each image and class."""
 
-REMEMBERING = [name for name in methods() if issubclass(describe_method(name).value, PerImageState)]
-SCORING = [name for name in REMEMBERING if "scores" in describe_method(name).value.needs]
+REMEMBERING = [name for name in methods() if issubclass(describe_method(name).loss_class, PerImageState)]
+SCORING = [name for name in REMEMBERING if "scores" in describe_method(name).loss_class.needs]
 
 
 def plain(name: str) -> Loss:
@@ -48,7 +49,7 @@ def test_these_methods_remember() -> None:
 def test_prepare_comes_first(name: str) -> None:
     made = plain(name)
     made.set_epoch(2)
-    with pytest.raises(InputError, match=rf"'{name}' keeps something per image: call prepare"):
+    with pytest.raises(InputError, match=rf"'{name}' keeps state per image: call prepare"):
         made(torch.zeros(2, 3), TABLE.batch([0, 1]), index=torch.arange(2), features=torch.zeros(2, 4))
 
 
@@ -60,10 +61,10 @@ def test_a_row_that_is_not_in_the_table_is_refused(name: str, row: int) -> None:
     index = torch.tensor([0, row])
     with pytest.raises(InputError, match=rf"'{name}' was prepared with 5 images: there is no row {row}\."):
         made(torch.zeros(2, 3), TABLE.batch([0, 1]), index=index)
-    with pytest.raises(InputError, match="give the rows of the table, index="):
+    with pytest.raises(InputError, match="pass the rows of the table, index="):
         made(torch.zeros(2, 3), TABLE.batch([0, 1]))
     if name != "role":
-        with pytest.raises(InputError, match="give the rows of the table, index="):
+        with pytest.raises(InputError, match="pass the rows of the table, index="):
             made.modified(torch.zeros(2, 3), TABLE.batch([0, 1]))
 
 
@@ -104,7 +105,8 @@ def test_memory_is_stated(name: str) -> None:
     assert f"({name}, {made.state_bytes} bytes)" in repr(made)
     made.prepare(TABLE)
     assert made.state_bytes == 5 * 3 * OF_ONE_IMAGE[name]
-    made.prepare(TABLE, heads=(2, 4))
+    set_heads(made, (2, 4))
+    made.prepare(TABLE)
     assert made.state_bytes == 8 * 5 * 3 * OF_ONE_IMAGE[name]
     kept = {key: value for key, value in made.state_dict().items() if value.shape == (2, 4, 5, 3)}
     assert len(kept) == len(made.state_dict()) == 1
@@ -129,15 +131,16 @@ def test_what_cannot_fit_is_refused_with_a_way_out(name: str, monkeypatch: pytes
     with pytest.raises(InputError) as refused:
         made.prepare(openimages())
     story = str(refused.value)
-    assert f"'{name}' keeps something for each of 3,400,000 images × 5,000 classes: " in story
-    assert "GB, and 32.0 GB are free. Take fewer images or classes, or a method without memory" in story
+    assert f"'{name}' keeps state for each of 3,400,000 images × 5,000 classes: " in story
+    assert "GB, and 32.0 GB are free. Take fewer images or classes, or a method without state" in story
     if name == "role":
         assert "272.0 GB" in story
     assert made.state_bytes == 0
     with pytest.raises(InputError, match="call prepare"):
         made(torch.zeros(1, 5), torch.zeros(1, 5), index=torch.tensor([0]))
+    set_heads(made, (2, 3))
     with pytest.raises(InputError, match="× 5,000 classes × 6 heads: "):
-        made.prepare(openimages(), heads=(2, 3))
+        made.prepare(openimages())
 
 
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
@@ -171,7 +174,8 @@ def test_two_objectives_share_nothing(name: str) -> None:
 def test_many_heads_start_as_one_alone(name: str) -> None:
     alone, together = plain(name), plain(name)
     alone.prepare(TABLE, seed=4)
-    together.prepare(TABLE, seed=4, heads=(2,))
+    set_heads(together, (2,))
+    together.prepare(TABLE, seed=4)
     for key, value in alone.state_dict().items():
         for head in together.state_dict()[key]:
             torch.testing.assert_close(head, value, rtol=0, atol=0, equal_nan=True)
@@ -188,7 +192,7 @@ def test_what_it_keeps_of_known_labels_is_never_used(name: str) -> None:
     labels, logits = TABLE.batch(range(5)), torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     arguments: Any = (logits, labels, torch.arange(5))
     loss = made(*arguments)
-    rubbish = {"since": 1, "targets": 0.9, "given": PRESENT}
+    rubbish = {"corrected_in": 1, "targets": 0.9, "given": PRESENT}
     ((key, value),) = made.state_dict().items()
     value.masked_fill_(labels != UNKNOWN, rubbish[key])
     assert torch.equal(made(*arguments), loss)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.losses.batches import set_heads
 from torch import Tensor
 
 from labelgap.core.errors import InputError
@@ -38,7 +39,8 @@ TABLE = a_table()
 def apl(table: LabelTable = TABLE, heads: tuple[int, ...] = (), **options: Any) -> AsymmetricPseudoLabeling:
     made = loss("em-apl", **{"warmup": WARMUP, **options})
     assert isinstance(made, AsymmetricPseudoLabeling)
-    made.prepare(table, epochs=EPOCHS, heads=heads)
+    set_heads(made, heads)
+    made.prepare(table, epochs=EPOCHS)
     return made
 
 

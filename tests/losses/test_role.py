@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.losses.batches import set_heads
 from tests.losses.reference import Answer, Batch, reference_of
 from torch import Tensor, nn
 
@@ -30,7 +31,8 @@ def a_table(images: int = IMAGES, classes: int = CLASSES) -> LabelTable:
 def role(table: LabelTable, *, seed: int = 0, heads: tuple[int, ...] = (), **options: Any) -> OnlineLabelEstimation:
     made = loss("role", **{"expected_positives": 1.5, **options})
     assert isinstance(made, OnlineLabelEstimation)
-    made.prepare(table, seed=seed, heads=heads)
+    set_heads(made, heads)
+    made.prepare(table, seed=seed)
     return made
 
 
@@ -127,7 +129,7 @@ def test_an_estimate_is_handed_over_clipped(dtype: torch.dtype) -> None:
     made = role(table)
     handed = torch.full(table.shape, 0.25, dtype=dtype)
     handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
-    made.start_from(handed)
+    made.load_handoff_state({"label_probabilities": handed})
     nearest = math.log(1e-5 / (1 - 1e-5))
     expected = torch.full(table.shape, math.log(0.25 / 0.75))
     expected[0, :4] = torch.tensor([nearest, -nearest, nearest, -nearest])
@@ -138,11 +140,11 @@ def test_an_estimate_is_handed_over_clipped(dtype: torch.dtype) -> None:
 def test_what_was_estimated_can_be_handed_over() -> None:
     table = a_table()
     first, second = role(table, seed=1), role(table, seed=2)
-    second.start_from(first.estimate())
+    second.load_handoff_state(first.handoff_state())
     torch.testing.assert_close(second.phi.detach(), first.phi.detach(), rtol=1e-4, atol=1e-5)
-    assert not first.estimate().requires_grad
+    assert not first.handoff_state()["label_probabilities"].requires_grad
     with pytest.raises(InputError, match=r"the estimate has shape \(8, 4\), φ \(8, 5\)"):
-        second.start_from(torch.zeros(8, 4))
+        second.load_handoff_state({"label_probabilities": torch.zeros(8, 4)})
 
 
 def test_the_number_of_positives_is_asked_for_before_the_memory_is_taken() -> None:

@@ -239,7 +239,7 @@ class EveryHook(ElementwiseLoss):
 
 @pytest.fixture
 def every_hook() -> Iterator[type[EveryHook]]:
-    _METHODS.add("every-hook", EveryHook, summary="", reference="")
+    lg.register_method("every-hook", EveryHook)
     EveryHook.calls = []
     yield EveryHook
     del _METHODS._entries["every-hook"]

@@ -36,7 +36,7 @@ def _one_method(name: str) -> None:
     from labelgap.losses.published_settings import PAPER_DATASETS
 
     entry = describe_method(name)
-    print(f"{name} ({entry.reference}): {entry.summary}\n\n{inspect.getdoc(entry.value)}\n")
+    print(f"{name} ({entry.reference}): {entry.summary}\n\n{inspect.getdoc(entry.loss_class)}\n")
     for option, default in method_options(name).items():
         print(f"  --option {option}={'…' if default is None else default}")
     for dataset in PAPER_DATASETS:

@@ -1,18 +1,107 @@
-"""What a batch's logits and labels cost, and how labels are revised: one file per paper."""
+"""Losses for labels of three states: one method family per file, and the contract that a training loop calls.
 
-from labelgap.losses.base import ElementwiseLoss, Loss, TrainingScores
+``loss(name, **options)`` creates a loss by the name of its method; every method is also a public class here, and its
+formula a pure function in ``labelgap.functional``. ``Loss`` is the contract; ``register_method`` adds a method.
+"""
+
+from labelgap.losses.assume_negative import (
+    AssumeNegative,
+    DownWeighting,
+    IgnoreUnknown,
+    SmoothedAssumeNegative,
+    SmoothedIgnoreUnknown,
+    SmoothedUnknown,
+    WeakAssumeNegative,
+)
+from labelgap.losses.asymmetric import AsymmetricLoss, FocalLoss
+from labelgap.losses.base import ElementwiseLoss, Loss, ReducedLoss, TrainingScores
+from labelgap.losses.curriculum import CurriculumLabeling
+from labelgap.losses.entropy import EntropyMaximization, EntropyMinimization
+from labelgap.losses.expected_positives import ExpectedPositiveRegularization
+from labelgap.losses.hill_splc import HillLoss, SelfPacedCorrection
+from labelgap.losses.interactive import InteractiveLearning
+from labelgap.losses.large_loss import (
+    AbsoluteLargeLossCorrection,
+    AbsoluteLargeLossRejection,
+    LargeLossCorrection,
+    LargeLossRejection,
+)
+from labelgap.losses.large_loss_permanent import AbsoluteLargeLossPermanentCorrection, LargeLossPermanentCorrection
+from labelgap.losses.mixture import Mixture
+from labelgap.losses.mixture_loss import MixtureLoss
+from labelgap.losses.multi_head import MultiHead
+from labelgap.losses.papers import Paper
+from labelgap.losses.per_image_state import PerImageState
+from labelgap.losses.pseudo_labels import AsymmetricPseudoLabeling
 from labelgap.losses.published_settings import defaults, published_options
-from labelgap.losses.registry import describe_method, loss, method, method_options, methods
+from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
+from labelgap.losses.registry import (
+    Method,
+    describe_method,
+    loss,
+    loss_options,
+    method_options,
+    methods,
+    register_method,
+)
+from labelgap.losses.robust import GeneralizedRobustLoss
+from labelgap.losses.role import OnlineLabelEstimation
+from labelgap.losses.selective import ClassAwareSelectiveLoss
+from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
+from labelgap.losses.weight_penalty import L1Penalty, L2Penalty
 
 __all__ = [
+    "AbsoluteLargeLossCorrection",
+    "AbsoluteLargeLossPermanentCorrection",
+    "AbsoluteLargeLossRejection",
+    "AssumeNegative",
+    "AsymmetricLoss",
+    "AsymmetricPseudoLabeling",
+    "ClassAwareSelectiveLoss",
+    "CurriculumLabeling",
+    "DownWeighting",
     "ElementwiseLoss",
+    "EntropyMaximization",
+    "EntropyMinimization",
+    "ExpectedPositiveRegularization",
+    "FocalLoss",
+    "GeneralizedRobustLoss",
+    "HillLoss",
+    "IgnoreUnknown",
+    "InteractiveLearning",
+    "L1Penalty",
+    "L2Penalty",
+    "LargeLossCorrection",
+    "LargeLossPermanentCorrection",
+    "LargeLossRejection",
     "Loss",
+    "Method",
+    "Mixture",
+    "MixtureLoss",
+    "MultiHead",
+    "OnlineLabelEstimation",
+    "PairwiseRanking",
+    "Paper",
+    "PerImageState",
+    "ReducedLoss",
+    "RobustRankingLoss",
+    "SelfPacedCorrection",
+    "SmoothedAssumeNegative",
+    "SmoothedIgnoreUnknown",
+    "SmoothedUnknown",
+    "SoftmaxCrossEntropy",
     "TrainingScores",
+    "TwoWayClassLoss",
+    "TwoWayLoss",
+    "TwoWaySampleLoss",
+    "WarpLoss",
+    "WeakAssumeNegative",
     "defaults",
     "describe_method",
     "loss",
-    "method",
+    "loss_options",
     "method_options",
     "methods",
     "published_options",
+    "register_method",
 ]

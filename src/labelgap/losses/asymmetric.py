@@ -10,11 +10,42 @@ import torch
 from torch import Tensor
 
 from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_flag, check_number
+from labelgap.losses.papers import LIN_2017, RIDNIK_2021
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
 
-__all__ = ["AsymmetricLoss", "asymmetric", "power"]
+__all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "focal", "power"]
+
+
+def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number = 2.0, eps: Number = 0.0) -> Tensor:
+    r"""Cost of every entry when what is easy counts little, and an unknown label counts as absent.
+
+    .. math:: \ell = [y=1]\,\alpha\,(1-p)^\gamma (-\ln p) + [y \ne 1]\,(1-\alpha)\,p^\gamma (-\ln(1-p))
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        alpha: weight of the positives; like ``gamma``, a tensor of shape ``(…)`` gives every head its own.
+        gamma: how little the easy ones count; 0 is weighted cross-entropy.
+        eps: added inside the logarithm.
+
+    Returns:
+        ``(…, B, K)``, not reduced.
+
+    Unknown labels are taken as absent. The gradient flows through the focusing weights.
+
+    Example:
+        >>> focal(torch.zeros(1, 2), torch.tensor([[1, -1]]))
+        tensor([[0.1300, 0.0433]])
+    """
+    logits = widen(logits)
+    present = states(labels).present
+    alpha, gamma = per_head(alpha, logits), per_head(gamma, logits)
+    on_present = alpha * torch.exp(-gamma * cost_absent(logits)) * cost_present(logits, eps)
+    on_rest = (1.0 - alpha) * torch.exp(-gamma * cost_present(logits)) * cost_absent(logits, eps)
+    return torch.where(present, on_present, on_rest)
 
 
 def power(base: Tensor, exponent: Tensor) -> Tensor:
@@ -74,8 +105,36 @@ def asymmetric(
     return torch.where(present, focus_present * cost_present(logits, eps), focus_absent * shifted)
 
 
-@method("asl", paper="Ridnik 2021", summary="asymmetric loss: easy negatives count little; unknown counts as absent")
-class AsymmetricLoss(ElementwiseLoss):
+@method("focal", paper=LIN_2017, summary="focal loss: what is easy counts little; unknown counts as absent")
+class FocalLoss(MultiHead, ElementwiseLoss):
+    """Mean of ``focal``; final.
+
+    Args:
+        gamma: how little the easy ones count.
+        alpha: weight of the positives.
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none".
+    """
+
+    gamma: Number
+    alpha: Number
+    eps: Number
+
+    def __init__(self, gamma: Number = 2.0, alpha: Number = 0.75, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_options(
+            gamma=check_number("gamma", gamma, 0),
+            alpha=check_number("alpha", alpha, 0, 1),
+            eps=check_number("eps", eps, 0, 1),
+        )
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``focal``."""
+        return focal(logits, labels, alpha=self.alpha, gamma=self.gamma, eps=self.eps)
+
+
+@method("asl", paper=RIDNIK_2021, summary="asymmetric loss: easy negatives count little; unknown counts as absent")
+class AsymmetricLoss(MultiHead, ElementwiseLoss):
     """Mean of ``asymmetric``; final. The published learning rates of this family assume ``reduction="sum"``.
 
     Args:
@@ -102,8 +161,10 @@ class AsymmetricLoss(ElementwiseLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.hold(gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0))
-        self.hold(margin=check_number("margin", margin, 0, 1), eps=check_number("eps", eps, 0, 1))
+        self.register_options(
+            gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0)
+        )
+        self.register_options(margin=check_number("margin", margin, 0, 1), eps=check_number("eps", eps, 0, 1))
         self.detach_focus = check_flag("detach_focus", detach_focus)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,17 +1,20 @@
-"""What an objective is: the cost of a batch, and how it revises labels, behind one contract.
+"""The contract between a loss and a training loop.
 
-A training loop calls the hooks in this order; an objective overrides those it needs::
+A loop calls the hooks in this order; a loss overrides those it needs::
 
-    objective.prepare(table, epochs=10, seed=0)          # before the optimiser is built
-    optimiser = Adam([..., *objective.parameter_groups(lr)])
+    loss_fn.initialize_from(table, val)                # optional: fills in options that were left open
+    loss_fn.prepare(table, epochs=10, seed=0)          # before the optimizer is built
+    optimizer = Adam([..., *loss_fn.parameter_groups(lr)])
     for epoch in 1 … epochs:
-        objective.set_epoch(epoch)
+        loss_fn.set_epoch(epoch)
         for batch:
-            loss = objective(logits, labels, index, features) + objective.penalty(parameters)
-            loss.backward(); optimiser.step(); objective.after_step()
-        revisions = objective.end_epoch(scores)
+            cost = loss_fn(logits, labels, index, features) + loss_fn.penalty(parameters)
+            cost.backward(); optimizer.step(); loss_fn.after_step()
+        revisions = loss_fn.end_epoch(scores)
 
-A stateless objective needs only ``loss_fn(logits, labels)`` and drops into any loop.
+A stateless loss needs only ``loss_fn(logits, labels)`` and works in any loop. ``forward`` changes no state. A loss that
+revises labels step by step (`ll-cp`, `imcl`) records its marks in the backward pass, and ``after_step`` commits the
+marks of all backward passes since the last step: with gradient accumulation it is called once per optimizer step.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
-from labelgap.losses.mixture import Mixture
 from labelgap.losses.option_checks import check_choice
 from labelgap.losses.terms import Number, check_shapes, reduce, widen
 
@@ -34,56 +36,75 @@ __all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores"]
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
 TrainingScores = Callable[[], Iterator[tuple[Tensor, Tensor]]]
-"""Gives ``(index, logits)`` batches of every training image once, in eval mode and without augmentation."""
+"""Yields ``(index, logits)`` batches of every training image once, in eval mode and without augmentation."""
 
 
 class Loss(nn.Module, ABC):
-    """The cost of a batch of logits under labels of three states. Abstract: a method is a final subclass.
+    """A loss over logits and labels of three states. Abstract: a method is a final subclass that defines ``cost``.
 
     Attributes:
         needs: what the loop must supply out of "index", "features", "scores", "penalty".
-        across_batch: whether the cost of an image depends on the others of its batch, so that the mean over two halves
-            of a batch is not that of the whole.
-        name: the name it was made under.
+        batch_dependent: whether the cost of an image depends on the other images of its batch, so that the mean over
+            two halves of a batch is not that of the whole.
+        reduction: "mean", "sum" or "none"; with "sum" the cost of a step is the sum of its micro-batches.
+        name: the name it was created under.
         epoch: the current epoch, counted from 1.
+        epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it.
         state_bytes: memory of its per-image state once prepared.
+
+    Example:
+        >>> class SquaredError(Loss):
+        ...     def cost(self, logits, labels, index, features):
+        ...         return ((torch.sigmoid(logits) - labels) ** 2).mean()
+        >>> SquaredError()(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+        tensor(0.2500)
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     batch_dependent: bool = False
+    reduction: str = "mean"
+    epoch_tensor: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.name = type(self).__name__
         self.epoch = 1
         self.state_bytes = 0
-        self.register_buffer("clock", torch.ones((), dtype=torch.int64), persistent=False)
+        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
+        self._marks: list[tuple[Tensor, ...]] = []
+        self._compiled_marks: tuple[Tensor, ...] | None = None
 
-    clock: Tensor
-    """The epoch as a tensor on the device, so that a compiled or captured step follows it."""
-
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
-        """Learn N, K, the number of epochs and the known labels, before the optimiser is built.
+    def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
+        """Fill in options that were left open and that the labels can answer; return them.
 
         Args:
-            table: the observed labels of the training images; ``index`` means its rows.
+            table: the observed labels of the training images.
+            val: those of the validation images, or None.
+        """
+        return {}
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Receive N, K, the number of epochs and the known labels, before the optimizer is built.
+
+        Args:
+            table: the observed labels of the training images; ``index`` refers to its rows.
             epochs: how many will be trained.
-            seed: of whatever the objective draws.
-            heads: the leading axes, when many heads are trained at once.
+            seed: of whatever the loss draws at random.
         """
         if epochs < 1:
             raise InputError(f"epochs={epochs}: at least one is needed.")
+        self.skip_step()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return optimiser groups of what the objective itself learns; none by default."""
+        """Return optimizer groups of the parameters that the loss itself learns; none by default."""
         return []
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the epoch, counted from 1."""
+        """Set the epoch, counted from 1."""
         if epoch < 1:
             raise InputError(f"epoch {epoch}: epochs are counted from 1.")
         self.epoch = epoch
-        self.clock.fill_(epoch)
+        self.epoch_tensor.fill_(epoch)
 
     def forward(
         self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
@@ -92,16 +113,16 @@ class Loss(nn.Module, ABC):
 
         Args:
             logits: ``(…, B, K)``
-            labels: ``(B, K)`` or ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN (or NaN): always what was observed.
-            index: ``(B,)`` row numbers of the table, if ``needs`` says so.
-            features: ``(B, D)``, if ``needs`` says so.
+            labels: ``(B, K)`` or ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN (or NaN): always the observed ones.
+            index: ``(B,)`` row numbers of the table, if ``needs`` contains "index".
+            features: ``(B, D)``, if ``needs`` contains "features".
         """
         check_shapes(logits, labels)
         rows = logits.shape[-2]
         if index is None and "index" in self.needs:
-            raise InputError(f"'{self.name}' keeps something per image: give the rows of the table, index=…")
+            raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
         if features is None and "features" in self.needs:
-            raise InputError(f"'{self.name}' looks at the features: give them, features=…")
+            raise InputError(f"'{self.name}' uses the features: pass them, features=…")
         if index is not None and index.shape != (rows,):
             raise InputError(f"index has shape {tuple(index.shape)}: one row number for each of {rows} images.")
         if features is not None and (features.ndim < 2 or features.shape[-2] != rows):
@@ -117,57 +138,60 @@ class Loss(nn.Module, ABC):
         """Return which unknown entries the method treats otherwise than its rule for unknown labels, ``(…, B, K)``."""
         return torch.zeros_like(logits, dtype=torch.bool)
 
-    def mixture(self, classes: int) -> Mixture | None:
-        """Return the mixture that the entries' costs are, where the method is nothing else; None otherwise.
+    def mark(self, cost: Tensor, *values: Tensor) -> Tensor:
+        """Return ``cost``, whose backward pass records ``values``; ``after_step`` hands them to ``commit``.
 
-        Many heads of all such methods are evaluated at once (the linear engine does); ``cost`` stays what it is.
+        Call it from ``cost``. A forward pass alone, or one without gradients, records nothing. A compiled ``cost``
+        cannot record in its backward pass: it records in the forward pass, and only its last call counts.
         """
-        return None
+        if not (torch.is_grad_enabled() and cost.requires_grad):
+            return cost
+        kept = tuple(value.detach() for value in values)
+        if torch.compiler.is_compiling():
+            self._compiled_marks = kept
+        else:
+            marks = self._marks
+            cost.register_hook(lambda _: marks.append(kept))  # type: ignore[no-untyped-call]
+        return cost
 
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
+    def commit(self, *values: Tensor) -> None:
+        """Make what one backward pass recorded permanent; see ``mark``."""
 
-        None where it is otherwise decided which are.
-        """
-        return None
-
-    def slopes(
-        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss ``(…)`` and its derivative in the logits ``(…, B, K)``, both without a graph.
-
-        That of what the objective learns is left in its parameters' ``grad``. As in ``cost``, nothing is checked.
-        """
-        leaf, learned = widen(logits).detach().requires_grad_(), list(self.parameters())
-        with torch.enable_grad():
-            loss = self.cost(leaf, labels, index, features)
-            slope, *gradients = torch.autograd.grad(loss.sum(), [leaf, *learned])
-        for parameter, gradient in zip(learned, gradients, strict=True):
-            parameter.grad = gradient
-        return loss.detach(), slope
-
+    @torch.no_grad()
     def after_step(self) -> None:
-        """Commit what the last forward marked; called once the optimiser has stepped."""
+        """Commit what the backward passes since the last step recorded; call it once per ``optimizer.step()``."""
+        marks = [*self._marks] if self._compiled_marks is None else [*self._marks, self._compiled_marks]
+        self.skip_step()
+        for values in marks:
+            self.commit(*values)
+
+    def skip_step(self) -> None:
+        """Discard what the backward passes since the last step recorded; for a step that was not taken."""
+        self._marks.clear()
+        self._compiled_marks = None
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Revise labels at the end of an epoch and return what changed in it.
 
         Args:
-            scores: None, or a callable that gives the logits of every training image, over all processes.
+            scores: None, or a callable that yields the logits of every training image, over all processes.
         """
         return Revisions()
 
-    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
-        """Return what the last ``end_epoch`` revised for one of many heads, where the method revises labels."""
-        return Revisions()
-
     def penalty(self, parameters: Iterable[Tensor]) -> Number:
-        """Return what the weights themselves cost; 0 unless the method says otherwise."""
+        """Return the cost of the weights themselves; 0 unless the method defines one."""
         return 0.0
 
-    def hold(self, **numbers: Number) -> None:
-        """Keep number options as attributes; tensors, one value per head, move with the module."""
-        for name, value in numbers.items():
+    def handoff_state(self) -> dict[str, Tensor]:
+        """Return what the same method continues from in the next phase of a protocol (`role`); nothing by default."""
+        return {}
+
+    def load_handoff_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from the ``handoff_state`` of an earlier phase; call it after ``prepare``."""
+
+    def register_options(self, **options: Number | None) -> None:
+        """Store number options as attributes; tensors, one value per head, move with the module."""
+        for name, value in options.items():
             if hasattr(self, name):
                 delattr(self, name)
             if isinstance(value, Tensor):
@@ -176,12 +200,12 @@ class Loss(nn.Module, ABC):
                 setattr(self, name, value)
 
     def extra_repr(self) -> str:
-        """Show the name the objective was made under."""
+        """Show the name the loss was created under."""
         return self.name
 
 
 class ReducedLoss(Loss, ABC):
-    """An objective with a cost per entry that is reduced at the end. Abstract.
+    """A loss with a cost per entry that is reduced at the end. Abstract.
 
     Args:
         reduction: "mean" over all entries of the global batch, "sum", or "none" for the ``(…, B, K)`` matrix.
@@ -191,13 +215,13 @@ class ReducedLoss(Loss, ABC):
         super().__init__()
         self.reduction = check_choice("reduction", reduction, ("mean", "sum", "none"))
 
-    def reduced(self, entries: Tensor) -> Tensor:
-        """Bring the costs of entries ``(…, B, K)`` to what was asked for."""
+    def reduce(self, entries: Tensor) -> Tensor:
+        """Reduce the costs of entries ``(…, B, K)`` over the global batch."""
         return reduce(entries, self.reduction)
 
 
 class ElementwiseLoss(ReducedLoss, ABC):
-    """An objective whose cost per entry follows from logits and labels alone. Abstract: a method says what it is.
+    """A loss whose cost per entry follows from logits and labels alone. Abstract: a method defines ``entries``.
 
     Example:
         >>> class Squares(ElementwiseLoss):
@@ -213,4 +237,4 @@ class ElementwiseLoss(ReducedLoss, ABC):
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Reduce the entries."""
-        return self.reduced(self.entries(logits, labels))
+        return self.reduce(self.entries(logits, labels))

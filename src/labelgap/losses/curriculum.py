@@ -20,6 +20,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base import TrainingScores
 from labelgap.losses.option_checks import check_choice, check_integer, check_number, exact_fractions
+from labelgap.losses.papers import DURAND_2019
 from labelgap.losses.per_image_state import PerImageState
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, states
@@ -64,9 +65,7 @@ def partial_cross_entropy(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) 
     return known_share_weight(labels, cost) * cost
 
 
-@method(
-    "curriculum", paper="Durand 2019", summary="known labels alone, and rounds in which the surest others are added"
-)
+@method("curriculum", paper=DURAND_2019, summary="known labels alone, and rounds in which the surest others are added")
 class CurriculumLabeling(PerImageState):
     """Mean of ``partial_cross_entropy`` over observed labels and those the network gave itself; final.
 
@@ -106,13 +105,15 @@ class CurriculumLabeling(PerImageState):
     ) -> None:
         super().__init__(reduction)
         self.strategy = check_choice("strategy", strategy, ("threshold", "proportion", "positives"))
-        self.hold(tau=check_number("tau", tau, 0.5, 1, above=True), theta=check_number("theta", theta, 0, 1))
-        self.hold(eps=check_number("eps", eps, 0, 1))
-        self.hold(warmup=check_integer("warmup", warmup, 1))
+        self.register_options(
+            tau=check_number("tau", tau, 0.5, 1, above=True), theta=check_number("theta", theta, 0, 1)
+        )
+        self.register_options(eps=check_number("eps", eps, 0, 1))
+        self.register_options(warmup=check_integer("warmup", warmup, 1))
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Make room, one byte for each image and class, and say so where no round will be held."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         present, absent, _ = table.counts().total
         if not present or not absent:
             missing = "absent" if present else "present"
@@ -126,27 +127,31 @@ class CurriculumLabeling(PerImageState):
                 "network labels nothing itself. Give more epochs, or a smaller warmup.",
                 stacklevel=2,
             )
-        self.register_buffer("given", self.allocate(torch.int8, UNKNOWN, passing=TEMPORARY_BYTES))
+        self.register_buffer("given", self.allocate(torch.int8, UNKNOWN, temporary=TEMPORARY_BYTES))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Lay the labels that the network gave itself over the unknown ones."""
-        own = self.recall("given", index)
+        own = self.state_rows("given", index)
         revised = torch.where(states(labels).unknown, own.to(labels.dtype), labels)
-        return self.reduced(partial_cross_entropy(logits, revised, eps=self.eps))
+        return self.reduce(partial_cross_entropy(logits, revised, eps=self.eps))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries that the network has labelled itself."""
-        return ~states(self.recall("given", index)).unknown & states(labels).unknown
+        return ~states(self.state_rows("given", index)).unknown & states(labels).unknown
 
     @torch.no_grad()
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Hold a round, if it is time for one, and return what it added; of many heads, see ``revisions_of``."""
         self._added = None
-        if self.epoch >= self.epochs or np.all(exact_fractions(self.warmup) > self.epoch) or self.prepared().complete:
+        if (
+            self.epoch >= self.epochs
+            or np.all(exact_fractions(self.warmup) > self.epoch)
+            or self.prepared_table().complete
+        ):
             return Revisions()
         logits = self.all_logits(scores)
-        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.clock
+        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.epoch_tensor
         free = states(self.given).unknown & ~self.known_mask() & due
         added = free & self._sure(logits, free)
         value = torch.where(logits > 0, PRESENT, ABSENT).to(torch.int8)
@@ -160,7 +165,9 @@ class CurriculumLabeling(PerImageState):
             return Revisions()
         rows, columns = (place.cpu().numpy() for place in torch.nonzero(self._added[head], as_tuple=True))
         became = self.given[head].cpu().numpy()[rows, columns]
-        return Revisions.from_arrays(self.prepared(), rows, columns, values=became, source=self.name, epoch=self.epoch)
+        return Revisions.from_arrays(
+            self.prepared_table(), rows, columns, values=became, source=self.name, epoch=self.epoch
+        )
 
     def _sure(self, logits: Tensor, free: Tensor) -> Tensor:
         """Mark what the strategy is sure of."""
@@ -172,7 +179,7 @@ class CurriculumLabeling(PerImageState):
 
     def _surest(self, logits: Tensor, free: Tensor) -> Tensor:
         """Mark the share θ of the initially unknown labels with the largest |logit|; of equal ones the first."""
-        unknown, shares = self.prepared().counts().total[2], exact_fractions(self.theta)
+        unknown, shares = self.prepared_table().counts().total[2], exact_fractions(self.theta)
         counts = torch.tensor([int(share * unknown) for share in shares.flat], device=logits.device)
         sureness = torch.where(free, logits.abs(), -torch.inf).flatten(-2)
         order = sureness.argsort(dim=-1, descending=True, stable=True)

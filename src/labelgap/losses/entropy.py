@@ -1,46 +1,28 @@
 """Acknowledging the unknown (Zhou et al., "Acknowledging the Unknown for Multi-label Learning with Single Positive
 Labels", ECCV 2022).
 
-Instead of calling an unknown label absent, admit that it is unknown: ask the network to be undecided there, by raising
-the entropy of its answer (`em`). What it learns from the known labels then shows on the unknown ones, weakly at first,
-and the gradient is small both where the network is still undecided and where it has become sure. Lowering the entropy
-instead (`entmin`) is the paper's counter-example; its other baselines are in ``zhou2022_baselines``.
+Instead of taking an unknown label as absent, keep the prediction undecided there, by raising its entropy (`em`). What
+the network learns from the known labels then shows on the unknown ones, weakly at first, and the gradient is small both
+where the network is still undecided and where it has become certain. Lowering the entropy instead (`entmin`) is the
+paper's counter-example.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base import ElementwiseLoss
-from labelgap.losses.mixture import Mixture, is_exact, make_mixture
+from labelgap.losses.mixture import Mixture, mixture_entries
+from labelgap.losses.mixture_loss import MixtureLoss
 from labelgap.losses.option_checks import check_number
+from labelgap.losses.papers import ZHOU_2022
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cross_entropy, per_head, states, widen
+from labelgap.losses.terms import Number
 
-__all__ = ["EntropyMaximization", "EntropyMinimization", "entropy", "entropy_on_unknown"]
-
-PAPER = "Zhou 2022"
+__all__ = ["EntropyMaximization", "EntropyMinimization", "entropy_on_unknown"]
 
 
-def entropy(logits: Tensor, *, eps: Number = 0.0) -> Tensor:
-    r"""Return how undecided every entry is, :math:`H(p) = -p \ln p - (1-p) \ln(1-p)`, between 0 and ln 2.
-
-    Its derivative in the logit x is :math:`-x\,p\,(1-p)`.
-
-    Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        eps: added inside both logarithms; a tensor of shape ``(…)`` gives every head its own.
-
-    Returns:
-        ``(…, B, K)``
-
-    Example:
-        >>> entropy(torch.zeros(1, 1))
-        tensor([[0.6931]])
-    """
-    return cross_entropy(logits, torch.sigmoid(widen(logits)), eps)
+def _mixture(weight: Number) -> Mixture:
+    return Mixture(unknown=(0.0, 0.0, weight))
 
 
 def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: Number = 0.0) -> Tensor:
@@ -61,41 +43,36 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
     Unknown labels are pushed towards p = ½ by a negative weight, away from it by a positive one.
 
     Example:
+        >>> import torch
         >>> entropy_on_unknown(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), weight=-0.2)
         tensor([[ 0.6931,  0.6931, -0.1386]])
     """
-    undecided = entropy(logits, eps=eps)
-    return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * per_head(weight, undecided) * undecided
+    return mixture_entries(logits, labels, _mixture(weight), eps=eps)
 
 
-@method("em", paper=PAPER, summary="entropy maximisation: be undecided where nothing is known")
-class EntropyMaximization(ElementwiseLoss):
+@method("em", paper=ZHOU_2022, summary="entropy maximization: stay undecided where the label is unknown")
+class EntropyMaximization(MixtureLoss):
     r"""Known labels as they are, unknown ones with :math:`-\alpha H(p)`; final. See ``entropy_on_unknown``.
 
     Args:
-        alpha: α, how strongly the network is asked to be undecided.
+        alpha: α, the weight of the entropy.
         eps: added inside the logarithm; 1e-5 in the authors' code.
         reduction: "mean", "sum" or "none".
     """
 
     alpha: Number
-    eps: Number
 
     def __init__(self, alpha: Number = 0.2, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.hold(alpha=check_number("alpha", alpha, 0), eps=check_number("eps", eps, 0, 1))
+        super().__init__(eps, reduction)
+        self.register_options(alpha=check_number("alpha", alpha, 0))
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See ``entropy_on_unknown``."""
-        return entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels by their entropy, wanted high."""
-        return make_mixture(unknown=(0.0, 0.0, -self.alpha)) if is_exact(self.eps) else None
+    def weights(self, classes: int) -> Mixture:
+        """Unknown labels by their entropy, raised."""
+        return _mixture(-self.alpha)
 
 
-@method("entmin", paper=PAPER, summary="entropy minimisation: be decided where nothing is known")
-class EntropyMinimization(ElementwiseLoss):
+@method("entmin", paper=ZHOU_2022, summary="entropy minimization: be decided where the label is unknown")
+class EntropyMinimization(MixtureLoss):
     """Known labels as they are, unknown ones with w·H(p); final. See ``entropy_on_unknown``.
 
     Args:
@@ -105,16 +82,11 @@ class EntropyMinimization(ElementwiseLoss):
     """
 
     weight: Number
-    eps: Number
 
     def __init__(self, weight: Number = 0.01, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.hold(weight=check_number("weight", weight, 0), eps=check_number("eps", eps, 0, 1))
+        super().__init__(eps, reduction)
+        self.register_options(weight=check_number("weight", weight, 0))
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See ``entropy_on_unknown``."""
-        return entropy_on_unknown(logits, labels, weight=self.weight, eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels by their entropy, wanted low."""
-        return make_mixture(unknown=(0.0, 0.0, self.weight)) if is_exact(self.eps) else None
+    def weights(self, classes: int) -> Mixture:
+        """Unknown labels by their entropy, lowered."""
+        return _mixture(self.weight)

@@ -1,89 +1,88 @@
 """How many positives to expect (Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021).
 
-Where only positives are known, learning from them alone calls everything present. One number stands against it: how
-many labels an image has on average. A batch whose probabilities add up to more or to less than that pays for it
-(`epr`).
+Where only positives are known, learning from them alone predicts everything as present. One number prevents it: how
+many labels an image has on average. A batch whose probabilities add up to more or to less is penalized (`epr`).
 """
 
 from __future__ import annotations
 
 from abc import ABC
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.losses.assume_negative import PAPER, ignore_unknown
-from labelgap.losses.base import ElementwiseLoss, ReducedLoss
-from labelgap.losses.mixture import IGNORED, Mixture, is_exact, make_mixture
+from labelgap.labels.codes import PRESENT
+from labelgap.losses.mixture import IGNORED, Mixture
+from labelgap.losses.mixture_loss import MixtureLoss
 from labelgap.losses.option_checks import check_number
+from labelgap.losses.papers import COLE_2021
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, widen
+from labelgap.losses.terms import Number
 
-__all__ = ["ExpectedPositiveRegularization", "ExpectedPositivesLoss", "expected_positive_regularization"]
+__all__ = ["ExpectedPositiveRegularization", "ExpectedPositivesLoss", "mean_positives"]
+
+MIN_IMAGES = 100
+"""Fully labeled images that are enough to estimate the number of positives."""
 
 
-def expected_positive_regularization(probabilities: Tensor, expected_positives: Number) -> Tensor:
-    r"""Cost of a batch whose images have more or fewer positives, on average, than expected.
-
-    .. math:: R = \Bigl( \frac{\frac1B \sum_{b,k} p_{bk} - \kappa}{K} \Bigr)^2
-
-    Args:
-        probabilities: ``(…, B, K)``
-        expected_positives: ``κ``, positives per image; a tensor of shape ``(…)`` gives every head its own.
-
-    Returns:
-        ``(…)``. Over several processes the mean is that of the global batch.
-
-    Labels play no part, so unknown ones do not either.
+def mean_positives(table: LabelTable) -> float | None:
+    """Return the mean number of positives over the images whose labels are all known; None for fewer than 100.
 
     Example:
-        >>> expected_positive_regularization(torch.full((2, 4), 0.75), 1.0)
-        tensor(0.2500)
+        >>> mean_positives(LabelTable.from_dense([[1, 0], [1, 1]] * 50))
+        1.5
     """
-    total = all_sum(probabilities.sum(dim=(-2, -1)))
-    images = all_sum(total.new_full((), probabilities.shape[-2])).clamp(min=1)
-    if isinstance(expected_positives, Tensor):
-        expected_positives = expected_positives.to(total.dtype)
-    return ((total / images - expected_positives) / probabilities.shape[-1]) ** 2
+    full = np.diff(table.starts) == len(table.classes)
+    if full.sum() < MIN_IMAGES:
+        return None
+    present = np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
+    return round(float(present[full].mean()), 4)
 
 
-class ExpectedPositivesLoss(ReducedLoss, ABC):
-    """What the methods that know the number of positives share: the number, and saying that it is missing. Abstract.
+class ExpectedPositivesLoss(MixtureLoss, ABC):
+    """A mixture that must know the number of positives per image. Abstract.
 
     Args:
         expected_positives: κ, positives per image; may be set later, but before ``prepare`` or the first batch.
+        eps: added inside the logarithm; 1e-5 in the authors' code.
         reduction: "mean", "sum" or "none".
     """
 
     batch_dependent = True
     _expected_positives: Number | None
 
-    def __init__(self, expected_positives: Number | None = None, reduction: str = "mean") -> None:
-        super().__init__(reduction)
+    def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(eps, reduction)
         self._expected_positives = None
         if expected_positives is not None:
             self.expected_positives = expected_positives
 
     @property
     def expected_positives(self) -> Number | None:
-        """Positives per image; None until somebody says so. A training loop may set it from fully known images."""
+        """Positives per image; None until it is given, or found by ``initialize_from``."""
         return self._expected_positives
 
     @expected_positives.setter
     def expected_positives(self, value: Number) -> None:
-        self.hold(_expected_positives=check_number("expected_positives", value, 0, above=True))
+        self.register_options(_expected_positives=check_number("expected_positives", value, 0, above=True))
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
-        """Refuse to begin without the number, or with one that is larger than the number of classes."""
-        super().prepare(table, epochs, seed, heads)
-        classes = len(table.classes)
-        check_number("expected_positives", self.required_positives(), 0, classes)
+    def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
+        """Take the mean over fully labeled validation images, where the number is not given and there are enough."""
+        mean = None if val is None or self._expected_positives is not None else mean_positives(val)
+        if mean is None:
+            return {}
+        self.expected_positives = mean
+        return {"expected_positives": mean}
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Raise ``InputError`` without the number, or with one that is larger than the number of classes."""
+        super().prepare(table, epochs, seed)
+        check_number("expected_positives", self.required_positives(), 0, len(table.classes))
 
     def required_positives(self) -> Number:
-        """Return the number of positives to expect, or say how to give it."""
+        """Return the number of positives to expect, or raise an error that says how to give it."""
         if self._expected_positives is None:
             raise InputError(
                 f"'{self.name}' must know how many positives an image has on average: give expected_positives=…, or "
@@ -93,39 +92,26 @@ class ExpectedPositivesLoss(ReducedLoss, ABC):
         return self._expected_positives
 
 
-@method("epr", paper=PAPER, summary="expected positive regularisation: known labels, and how many positives to expect")
-class ExpectedPositiveRegularization(ExpectedPositivesLoss, ElementwiseLoss):
+@method(
+    "epr", paper=COLE_2021, summary="expected positive regularization: known labels, and how many positives to expect"
+)
+class ExpectedPositiveRegularization(ExpectedPositivesLoss):
     r"""Known labels as they are, and probabilities that add up to the expected number of positives; final.
 
     .. math:: L = \operatorname{mean}\bigl([y=1](-\ln p) + [y=0](-\ln(1-p))\bigr)
         + \Bigl( \frac{\frac1B \sum_{b,k} p_{bk} - \kappa}{K} \Bigr)^2
 
-    Unknown labels count only in the sum of probabilities. The regulariser belongs to the batch, so with "none" every
-    entry carries it, and the mean of the matrix is the loss; "sum" is B·K times the mean.
-
-    Args:
-        expected_positives: κ, positives per image; required, here or as an attribute before the first use.
-        eps: added inside the logarithm; 1e-5 in the authors' code.
-        reduction: "mean", "sum" or "none".
+    Unknown labels count only in the sum of probabilities. The regularizer belongs to the batch, so with "none" every
+    entry carries it, and the mean of the matrix is the loss; "sum" is B·K times the mean. Options: see
+    ``ExpectedPositivesLoss``.
 
     Example:
+        >>> import torch
         >>> epr = ExpectedPositiveRegularization(expected_positives=1.0)
         >>> epr(torch.zeros(1, 4), torch.tensor([[1, -1, -1, -1]]))
         tensor(0.2358)
     """
 
-    eps: Number
-
-    def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(expected_positives, reduction)
-        self.hold(eps=check_number("eps", eps, 0, 1))
-
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Add the regulariser to the cost of every entry."""
-        expected = self.required_positives()
-        regulariser = expected_positive_regularization(torch.sigmoid(widen(logits)), expected)
-        return ignore_unknown(logits, labels, eps=self.eps) + regulariser[..., None, None]
-
-    def mixture(self, classes: int) -> Mixture | None:
+    def weights(self, classes: int) -> Mixture:
         """Known labels as they are, and the number of positives."""
-        return make_mixture(unknown=IGNORED, expected=self.required_positives()) if is_exact(self.eps) else None
+        return Mixture(unknown=IGNORED, expected_positives=self.required_positives())

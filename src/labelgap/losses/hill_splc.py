@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_integer, check_number
+from labelgap.losses.papers import ZHANG_2021
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
 
-PAPER = "Zhang 2021"
 SHIFT = 1.0
 
 
@@ -80,8 +81,8 @@ def self_paced_correction(
     return torch.exp(-per_head(gamma, logits) * cost_absent(signed)) * cost_present(signed, eps)
 
 
-@method("hill", paper=PAPER, summary="hill loss: a negative that looks positive pulls less again")
-class HillLoss(ElementwiseLoss):
+@method("hill", paper=ZHANG_2021, summary="hill loss: a negative that looks positive pulls less again")
+class HillLoss(MultiHead, ElementwiseLoss):
     """Mean of ``hill``; final.
 
     Args:
@@ -93,15 +94,15 @@ class HillLoss(ElementwiseLoss):
 
     def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.hold(eps=check_number("eps", eps, 0, 1))
+        self.register_options(eps=check_number("eps", eps, 0, 1))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``hill``."""
         return hill(logits, labels, eps=self.eps)
 
 
-@method("splc", paper=PAPER, summary="self-paced correction: likely unknown labels count as present")
-class SelfPacedCorrection(ElementwiseLoss):
+@method("splc", paper=ZHANG_2021, summary="self-paced correction: likely unknown labels count as present")
+class SelfPacedCorrection(MultiHead, ElementwiseLoss):
     """Mean of ``self_paced_correction``; final. Known labels are never corrected.
 
     Args:
@@ -121,15 +122,15 @@ class SelfPacedCorrection(ElementwiseLoss):
         self, tau: Number = 0.6, gamma: Number = 2.0, warmup: Number = 1, eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__(reduction)
-        self.hold(tau=check_number("tau", tau, 0, 1), gamma=check_number("gamma", gamma, 0))
-        self.hold(warmup=check_integer("warmup", warmup), eps=check_number("eps", eps, 0, 1))
+        self.register_options(tau=check_number("tau", tau, 0, 1), gamma=check_number("gamma", gamma, 0))
+        self.register_options(warmup=check_integer("warmup", warmup), eps=check_number("eps", eps, 0, 1))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries that count as present."""
         logits = widen(logits)
         likely = torch.sigmoid(logits) > per_head(self.tau, logits)
-        return states(labels).unknown & likely & (self.clock > per_head(self.warmup, logits))
+        return states(labels).unknown & likely & (self.epoch_tensor > per_head(self.warmup, logits))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``self_paced_correction``."""

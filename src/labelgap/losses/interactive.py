@@ -26,6 +26,7 @@ from labelgap.labels.codes import PRESENT
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.matching_pursuit import View, matching_pursuit
 from labelgap.losses.option_checks import check_integer, check_number
+from labelgap.losses.papers import HUYNH_2020
 from labelgap.losses.per_image_state import PerImageState, free_memory
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, per_head, states, widen
@@ -83,7 +84,7 @@ def co_occurrence(table: LabelTable) -> Tensor:
     return torch.from_numpy((share / share.sum(axis=0)).astype(np.float32))
 
 
-@method("imcl", paper="Huynh 2020", summary="known labels, and images that look alike should be labelled alike")
+@method("imcl", paper=HUYNH_2020, summary="known labels, and images that look alike should be labelled alike")
 class InteractiveLearning(PerImageState):
     r"""Mean of what known labels cost and of what a few images of a dictionary cannot explain; final.
 
@@ -129,7 +130,6 @@ class InteractiveLearning(PerImageState):
     atom_labels: Tensor
     atom_logits: Tensor
     atom_features: Tensor
-    _marked: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -143,17 +143,19 @@ class InteractiveLearning(PerImageState):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.hold(lambda_labels=check_number("lambda_labels", lambda_labels, 0))
-        self.hold(lambda_features=check_number("lambda_features", lambda_features, 0))
-        self.hold(asymmetry=check_number("asymmetry", asymmetry, 0, above=True), atoms=check_integer("atoms", atoms, 1))
-        self.hold(threshold=check_number("threshold", threshold, 0, 1), eps=check_number("eps", eps, 0, 1))
+        self.register_options(lambda_labels=check_number("lambda_labels", lambda_labels, 0))
+        self.register_options(lambda_features=check_number("lambda_features", lambda_features, 0))
+        self.register_options(
+            asymmetry=check_number("asymmetry", asymmetry, 0, above=True), atoms=check_integer("atoms", atoms, 1)
+        )
+        self.register_options(threshold=check_number("threshold", threshold, 0, 1), eps=check_number("eps", eps, 0, 1))
         self.most = int(torch.as_tensor(atoms).max())
         self.dictionary = DICTIONARY if dictionary is None else int(check_integer("dictionary", dictionary, 1))
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Draw the dictionary and make the graph; the features' room is made when their number is known."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         present, absent, _ = table.counts().total
         if not present or not absent:
             missing, all_ = ("absent", "present") if present else ("present", "absent")
@@ -161,44 +163,41 @@ class InteractiveLearning(PerImageState):
                 f"'{self.name}' learns from known labels, and none is known to be {missing}: it would call everything "
                 f"{all_}. Take a method for such labels (em, role, ll-ct)."
             )
-        device, classes = self.clock.device, len(table.classes)
+        device, classes = self.epoch_tensor.device, len(table.classes)
         self._reserve_graph(classes)
         rows = np.sort(numpy_generator(seed, "imcl").permutation(len(table))[: self.dictionary])
         slot = torch.full((len(table), 1), len(rows))
         slot[torch.from_numpy(rows), 0] = torch.arange(len(rows))
-        self.graph = nn.Parameter(co_occurrence(table).expand(*heads, -1, -1).clone().to(device))
+        self.graph = nn.Parameter(co_occurrence(table).expand(*self.heads, -1, -1).clone().to(device))
         self.register_buffer("slot", slot.to(device), persistent=False)
         self.register_buffer("atom_labels", table.batch(rows).to(device), persistent=False)
-        self.register_buffer("seen", torch.zeros(*heads, len(rows), dtype=torch.bool, device=device))
-        self.register_buffer("atom_logits", torch.zeros(*heads, len(rows), classes, device=device))
-        self.register_buffer("atom_features", torch.zeros(*heads, len(rows), 0, device=device))
+        self.register_buffer("seen", torch.zeros(*self.heads, len(rows), dtype=torch.bool, device=device))
+        self.register_buffer("atom_logits", torch.zeros(*self.heads, len(rows), classes, device=device))
+        self.register_buffer("atom_features", torch.zeros(*self.heads, len(rows), 0, device=device))
         self.state_bytes += self.atom_logits.nbytes + slot.nbytes
-        self._marked = None
 
     def _reserve_graph(self, classes: int) -> None:
         """Count the graph, its gradient and Adam's two, or refuse what cannot fit."""
         size = 4 * 4 * math.prod((*self.heads, classes, classes))
-        free = free_memory(self.clock.device)
+        free = free_memory(self.epoch_tensor.device)
         if free is not None and size > free:
             self.table = None
             raise InputError(
-                f"'{self.name}' learns a graph between {classes:,} classes: {format_bytes(size)}, and {format_bytes(free)} are "
-                "free. Take fewer classes, or a method without a graph (iu, curriculum)."
+                f"'{self.name}' learns a graph between {classes:,} classes: {format_bytes(size)}, and "
+                f"{format_bytes(free)} are free. Take fewer classes, or a method without a graph (iu, curriculum)."
             )
         self.state_bytes += size
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Let the graph learn at the rate of the head."""
-        self.prepared()
+        self.prepared_table()
         return [{"params": [self.graph], "lr": lr}]
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Explain the batch by the dictionary, and mark what is to be remembered of it."""
-        slot = self.recall("slot", index)
+        """Explain the batch by the dictionary."""
+        slot = self.state_rows("slot", index)
         assert features is not None
         features = widen(features).to(logits.dtype)
-        if torch.is_grad_enabled():
-            self._marked = slot, logits.detach(), features.detach()
         mine = soft_labels(asymmetric_sigmoid(logits, self.asymmetry), labels, self.asymmetry)
         theirs, their_features = self._dictionary(logits.dtype, features)
         weights = per_head(self.lambda_labels, logits), per_head(self.lambda_features, logits)
@@ -211,7 +210,8 @@ class InteractiveLearning(PerImageState):
         a, b, found = matching_pursuit(views, allowed, atoms=self.atoms, threshold=self.threshold, most=self.most)
         unlike = weights[0] * (mine - a @ theirs) ** 2
         strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
-        return self.reduced(ignore_unknown(logits, labels, eps=self.eps) + found * (unlike + strange))
+        cost = self.reduce(ignore_unknown(logits, labels, eps=self.eps) + found * (unlike + strange))
+        return self.mark(cost, slot, logits, features)
 
     def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels of all atoms, through the graph, ``(…, M, K)``, and their features, ``(…, M, D)``."""
@@ -226,20 +226,21 @@ class InteractiveLearning(PerImageState):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Remember what the network made of the dictionary's images, in every process, and keep the graph ≥ 0."""
-        if self._marked is None:
-            return
-        slot, logits, features = (gather_rows(values, dim=-2) for values in self._marked)
-        self._marked = None
+        """Update the atoms that the step contained, in every process, and keep the graph ≥ 0."""
+        super().after_step()
         self.graph.clamp_(min=0)
+
+    def commit(self, *values: Tensor) -> None:
+        """Store the logits and features of the dictionary's images."""
+        slot, logits, features = (gather_rows(value, dim=-2) for value in values)
         if not self.atom_features.shape[-1]:
             self.atom_features = self.atom_features.new_zeros((*self.atom_features.shape[:-1], features.shape[-1]))
         if not len(slot):
             return
         here = (slot == torch.arange(self.seen.shape[-1], device=slot.device)).int()
         now, row = here.amax(dim=0) > 0, here.argmax(dim=0)
-        for kept, values in ((self.atom_logits, logits), (self.atom_features, features)):
-            kept.copy_(torch.where(now[:, None], values.index_select(-2, row).to(kept.dtype), kept))
+        for atoms, current in ((self.atom_logits, logits), (self.atom_features, features)):
+            atoms.copy_(torch.where(now[:, None], current.index_select(-2, row).to(atoms.dtype), atoms))
         self.seen |= now
 
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum, gather_rows, is_main_process
 from labelgap.labels import LabelTable
-from labelgap.losses.assume_negative import assume_negative
-from labelgap.losses.base import ElementwiseLoss
-from labelgap.losses.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, is_exact, make_mixture
+from labelgap.losses.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
+from labelgap.losses.mixture_loss import MixtureLoss
 from labelgap.losses.option_checks import (
     check_choice,
     check_integer,
@@ -28,8 +27,9 @@ from labelgap.losses.option_checks import (
     exact_percents,
     exact_share,
 )
+from labelgap.losses.papers import KIM_2022
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cost_absent, cost_known, per_head, states, widen
+from labelgap.losses.terms import Number, cost_absent, per_head, states, widen
 
 __all__ = [
     "AbsoluteLargeLoss",
@@ -46,7 +46,10 @@ __all__ = [
     "top_k_mask",
 ]
 
-PAPER = "Kim 2022"
+REJECTION = Mixture(unknown=AS_ABSENT, modified=IGNORED)
+"""Unknown labels count as absent, modified ones not at all."""
+CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
+"""Unknown labels count as absent, modified ones as present."""
 
 
 def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
@@ -162,7 +165,7 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, ep
         >>> large_loss_rejection(torch.zeros(1, 3), labels, torch.tensor([[False, True, False]]))
         tensor([[0.6931, 0.0000, 0.6931]])
     """
-    return ~modified * assume_negative(logits, labels, eps=eps)
+    return mixture_entries(logits, labels, REJECTION, modified=modified, eps=eps)
 
 
 def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, eps: Number = 0.0) -> Tensor:
@@ -184,11 +187,11 @@ def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, e
         >>> large_loss_correction(torch.tensor([[0.0, 2.0, 2.0]]), labels, torch.tensor([[False, True, False]]))
         tensor([[0.6931, 0.1269, 2.1269]])
     """
-    return cost_known(logits, states(labels).present | modified, eps)
+    return mixture_entries(logits, labels, CORRECTION, modified=modified, eps=eps)
 
 
-class RelativeLargeLoss(ElementwiseLoss, ABC):
-    """What the relative variants share: which assumed negatives have a large loss. Abstract.
+class RelativeLargeLoss(MixtureLoss, ABC):
+    """The relative variants: the assumed negatives with the largest losses are modified. Abstract.
 
     Args:
         delta_rel: δ, how many more percent of the labels are modified each epoch.
@@ -200,32 +203,31 @@ class RelativeLargeLoss(ElementwiseLoss, ABC):
     batch_dependent = True
     delta_rel: Number
     share: Tensor
-    eps: Number
 
     def __init__(
         self, delta_rel: Number = 0.2, base: str = "unknown", eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(eps, reduction)
         self.base = check_choice("base", base, ("unknown", "all"))
         delta_rel = check_number("delta_rel", delta_rel, 0, 100)
-        self.hold(delta_rel=delta_rel, share=exact_percents(delta_rel), eps=check_number("eps", eps, 0, 1))
+        self.register_options(delta_rel=delta_rel, share=exact_percents(delta_rel))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
-        return relative_large_losses(logits, labels, share=self.share, steps=self.clock - 1, base=self.base)
+        return relative_large_losses(logits, labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
 
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""
-        return large_loss_count(labels, share=self.share, steps=self.clock - 1, base=self.base)
+        return large_loss_count(labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
 
 
-class AbsoluteLargeLoss(ElementwiseLoss, ABC):
-    r"""What the absolute variants share: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
+class AbsoluteLargeLoss(MixtureLoss, ABC):
+    r"""The absolute variants: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
 
     Args:
         r0: R₀.
-        delta_abs: Δ, by how much the threshold sinks each epoch.
+        delta_abs: Δ, by how much the threshold falls each epoch.
         warmup: how many epochs at the beginning modify nothing; the paper has none here.
         eps: added inside the logarithm of the cost; the loss that is compared with R(t) is exact.
         reduction: "mean", "sum" or "none".
@@ -234,7 +236,6 @@ class AbsoluteLargeLoss(ElementwiseLoss, ABC):
     r0: Number
     delta_abs: Number
     warmup: Number
-    eps: Number
 
     def __init__(
         self,
@@ -244,92 +245,77 @@ class AbsoluteLargeLoss(ElementwiseLoss, ABC):
         eps: Number = 0.0,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(reduction)
-        self.hold(r0=check_number("r0", r0, 0, above=True), delta_abs=check_number("delta_abs", delta_abs, 0))
-        self.hold(warmup=check_integer("warmup", warmup), eps=check_number("eps", eps, 0, 1))
+        super().__init__(eps, reduction)
+        self.register_options(
+            r0=check_number("r0", r0, 0, above=True),
+            delta_abs=check_number("delta_abs", delta_abs, 0),
+            warmup=check_integer("warmup", warmup),
+        )
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Warn when the threshold will reach 0, from where on every unknown label counts as modified."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         start, slope = exact_fractions(self.r0), exact_fractions(self.delta_abs)
-        warm = exact_fractions(self.warmup)
-        for epoch in range(1, epochs + 1):
-            if bool(((start - epoch * slope <= 0) & (warm < epoch)).any()):
-                if is_main_process():
-                    warnings.warn(
-                        f"{self.name}: r0={self.r0} − epoch · delta_abs={self.delta_abs} is not above 0 from epoch "
-                        f"{epoch} of {epochs} on: every unknown label will be modified. Give a smaller delta_abs.",
-                        stacklevel=2,
-                    )
-                return
+        warmup = exact_fractions(self.warmup)
+        zero = [epoch for epoch in range(1, epochs + 1) if ((start <= epoch * slope) & (warmup < epoch)).any()]
+        if zero and is_main_process():
+            warnings.warn(
+                f"{self.name}: r0={self.r0} − epoch · delta_abs={self.delta_abs} is not above 0 from epoch "
+                f"{zero[0]} of {epochs} on: every unknown label will be modified. Give a smaller delta_abs.",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries whose loss is above R(t); none while warming up."""
-        clock = self.clock.to(widen(logits).dtype)
-        marked = absolute_large_losses(logits, labels, threshold=self.r0 - clock * self.delta_abs)
-        return marked & (self.clock > self.warmup)[..., None, None]
+        epoch = self.epoch_tensor.to(widen(logits).dtype)
+        large = absolute_large_losses(logits, labels, threshold=self.r0 - epoch * self.delta_abs)
+        return large & (self.epoch_tensor > self.warmup)[..., None, None]
 
 
-@method("ll-r", paper=PAPER, summary="large loss, rejection: assumed negatives with a large loss are left out")
+@method("ll-r", paper=KIM_2022, summary="large loss, rejection: assumed negatives with a large loss are left out")
 class LargeLossRejection(RelativeLargeLoss):
     r"""Mean of ``large_loss_rejection``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
 
     Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
     """
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, classes: int) -> Mixture:
         """See ``large_loss_rejection``."""
-        return large_loss_rejection(logits, labels, self.modified(logits, labels), eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels as absent, modified ones not at all."""
-        return make_mixture(unknown=AS_ABSENT, modified=IGNORED) if is_exact(self.eps) else None
+        return REJECTION
 
 
-@method("ll-ct", paper=PAPER, summary="large loss, temporary correction: they count as present for this step")
+@method("ll-ct", paper=KIM_2022, summary="large loss, temporary correction: they count as present for this step")
 class LargeLossCorrection(RelativeLargeLoss):
     r"""Mean of ``large_loss_correction``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
 
     Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
     """
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, classes: int) -> Mixture:
         """See ``large_loss_correction``."""
-        return large_loss_correction(logits, labels, self.modified(logits, labels), eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels as absent, modified ones as present."""
-        return make_mixture(unknown=AS_ABSENT, modified=AS_PRESENT) if is_exact(self.eps) else None
+        return CORRECTION
 
 
-@method("ll-r-abs", paper=PAPER, summary="`ll-r` with a threshold on the loss that sinks with the epochs")
+@method("ll-r-abs", paper=KIM_2022, summary="`ll-r` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
     r"""Mean of ``large_loss_rejection``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
 
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, classes: int) -> Mixture:
         """See ``large_loss_rejection``."""
-        return large_loss_rejection(logits, labels, self.modified(logits, labels), eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels as absent, modified ones not at all."""
-        return make_mixture(unknown=AS_ABSENT, modified=IGNORED) if is_exact(self.eps) else None
+        return REJECTION
 
 
-@method("ll-ct-abs", paper=PAPER, summary="`ll-ct` with a threshold on the loss that sinks with the epochs")
+@method("ll-ct-abs", paper=KIM_2022, summary="`ll-ct` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
     r"""Mean of ``large_loss_correction``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
 
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, classes: int) -> Mixture:
         """See ``large_loss_correction``."""
-        return large_loss_correction(logits, labels, self.modified(logits, labels), eps=self.eps)
-
-    def mixture(self, classes: int) -> Mixture | None:
-        """Unknown labels as absent, modified ones as present."""
-        return make_mixture(unknown=AS_ABSENT, modified=AS_PRESENT) if is_exact(self.eps) else None
+        return CORRECTION

@@ -1,8 +1,8 @@
 """Permanent correction of large losses (Kim et al., "Large Loss Matters in Weakly Supervised Multi-Label
 Classification", CVPR 2022).
 
-`ll-ct` calls an unknown label with a large loss present for one step; `ll-cp` does so for good. What the loss of a step
-flipped becomes a revision once the optimiser has taken the step, and every later batch sees it.
+`ll-ct` takes an unknown label with a large loss as present for one step; `ll-cp` does so permanently. What the loss of
+a step corrects becomes a revision once the optimizer has taken the step, and every later batch uses it.
 """
 
 from __future__ import annotations
@@ -16,76 +16,70 @@ from labelgap.core.distributed import gather_rows
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base import TrainingScores
-from labelgap.losses.large_loss import (
-    PAPER,
-    AbsoluteLargeLoss,
-    RelativeLargeLoss,
-    large_loss_correction,
-    relative_large_losses,
-)
+from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, relative_large_losses
+from labelgap.losses.mixture import Mixture, mixture_entries
+from labelgap.losses.mixture_loss import MixtureLoss
+from labelgap.losses.papers import KIM_2022
 from labelgap.losses.per_image_state import PerImageState
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, states
+from labelgap.losses.terms import states
 
 __all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
 
 
-class PermanentCorrection(PerImageState, ABC):
-    """What both variants share: which labels were corrected, and since which epoch. Abstract.
+class PermanentCorrection(PerImageState, MixtureLoss, ABC):
+    """Labels that are corrected permanently, with the epoch of the correction. Abstract.
 
     Attributes:
-        since: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
+        corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
     """
 
-    since: Tensor
-    eps: Number
-    _marked: tuple[Tensor, Tensor] | None = None
+    corrected_in: Tensor
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
-        """Make room: two bytes for each image and class."""
-        super().prepare(table, epochs, seed, heads)
-        self.register_buffer("since", self.allocate(torch.int16, 0))
-        self._marked = None
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Allocate two bytes for each image and class."""
+        super().prepare(table, epochs, seed)
+        self.register_buffer("corrected_in", self.allocate(torch.int16, 0))
+
+    def weights(self, classes: int) -> Mixture:
+        """Corrected labels as present."""
+        return CORRECTION
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return None: the corrections of a step are committed after it."""
+        return None
 
     @abstractmethod
-    def flips(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mark the entries, still unknown after all corrections so far, that this step corrects."""
+    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mark the entries that are unknown after all corrections so far and that this step corrects."""
 
-    def corrected(self, labels: Tensor, index: Tensor | None) -> Tensor:
-        """Mark the unknown entries of a batch that were corrected in earlier steps."""
-        return (self.recall("since", index) > 0) & states(labels).unknown
+    def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the masks of what earlier steps corrected and of what this step corrects."""
+        before = (self.state_rows("corrected_in", index) > 0) & states(labels).unknown
+        return before, self.new_corrections(logits, torch.where(before, PRESENT, labels))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Lay the corrections over the labels, and mark what this step flips; ``after_step`` commits it."""
-        revised = torch.where(self.corrected(labels, index), PRESENT, labels)
-        flipped = self.flips(logits, revised)
-        if index is not None and torch.is_grad_enabled():
-            self._marked = index, flipped
-        return self.reduced(large_loss_correction(logits, revised, flipped, eps=self.eps))
-
-    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return what every entry costs when nothing was corrected before."""
-        return large_loss_correction(logits, labels, self.flips(logits, labels), eps=self.eps)
+        """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
+        before, now = self._corrections(logits, labels, index)
+        cost = self.reduce(mixture_entries(logits, labels, CORRECTION, modified=before | now, eps=self.eps))
+        assert index is not None
+        return self.mark(cost, index, now)
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Mark what was corrected before and what this step corrects."""
-        before = self.corrected(labels, index)
-        return before | self.flips(logits, torch.where(before, PRESENT, labels))
+        """Mark what earlier steps corrected and what this step corrects."""
+        before, now = self._corrections(logits, labels, index)
+        return before | now
 
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """Make the corrections of the last step permanent, in every process; a step that was not taken leaves none.
+    def commit(self, *values: Tensor) -> None:
+        """Make the corrections of a step permanent, in every process.
 
         An image that was in the batch twice is corrected where either of the two was.
         """
-        if self._marked is None:
-            return
-        index, flipped = self._marked
-        self._marked = None
-        index, flipped = gather_rows(index.to(self.since.device)), gather_rows(flipped, dim=-2)
-        now = flipped * self.clock.to(self.since.dtype)
-        self.since.scatter_reduce_(-2, index.long()[:, None].expand(now.shape), now, "amax")
+        index, corrected = values
+        index, corrected = gather_rows(index.to(self.corrected_in.device)), gather_rows(corrected, dim=-2)
+        epochs = corrected * self.epoch_tensor.to(self.corrected_in.dtype)
+        self.corrected_in.scatter_reduce_(-2, index.long()[:, None].expand(epochs.shape), epochs, "amax")
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Return the corrections of this epoch; of many heads at once, see ``revisions_of``."""
@@ -93,9 +87,9 @@ class PermanentCorrection(PerImageState, ABC):
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
         """Return the corrections of this epoch."""
-        rows, columns = torch.nonzero(self.since[head] == self.epoch, as_tuple=True)
+        rows, columns = torch.nonzero(self.corrected_in[head] == self.epoch, as_tuple=True)
         return Revisions.from_arrays(
-            self.prepared(),
+            self.prepared_table(),
             rows.cpu().numpy(),
             columns.cpu().numpy(),
             values=PRESENT,
@@ -104,38 +98,38 @@ class PermanentCorrection(PerImageState, ABC):
         )
 
 
-@method("ll-cp", paper=PAPER, summary="large loss, permanent correction: they count as present from then on")
+@method("ll-cp", paper=KIM_2022, summary="large loss, permanent correction: they count as present from then on")
 class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
-    r"""Mean of ``large_loss_correction`` over revised labels, for the :math:`k = \lceil n \delta / 100 \rceil` largest losses; final.
+    r"""Mean of ``large_loss_correction`` over revised labels; final.
 
-    ``n`` counts the entries of the batch that are still unknown, or all of them with ``base="all"``. The share is the
-    same in every epoch from the second on; the first is plain `an`. Known labels are never modified. Options: see
-    ``RelativeLargeLoss``.
+    Each step corrects the :math:`k = \lceil n \delta / 100 \rceil` largest losses. ``n`` counts the entries of the
+    batch that are still unknown, or all of them with ``base="all"``. The share is the same in every epoch from the
+    second on; the first is plain `an`. Known labels are never modified. Options: see ``RelativeLargeLoss``.
 
     Example:
         >>> table, index = LabelTable.from_dense([[1, -1, -1]]), torch.tensor([0])
-        >>> permanent = LargeLossPermanentCorrection(delta_rel=50)
-        >>> permanent.prepare(table)
-        >>> permanent.set_epoch(2)
-        >>> loss = permanent(torch.tensor([[2.0, 1.0, -1.0]], requires_grad=True), table.batch(index), index)
-        >>> permanent.after_step()
-        >>> permanent.since
+        >>> loss_fn = LargeLossPermanentCorrection(delta_rel=50)
+        >>> loss_fn.prepare(table)
+        >>> loss_fn.set_epoch(2)
+        >>> loss_fn(torch.tensor([[2.0, 1.0, -1.0]], requires_grad=True), table.batch(index), index).backward()
+        >>> loss_fn.after_step()
+        >>> loss_fn.corrected_in
         tensor([[0, 2, 0]], dtype=torch.int16)
     """
 
-    def flips(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mark the k largest losses of what is still unknown."""
-        steps = (self.clock - 1).clamp(max=1)
+        steps = (self.epoch_tensor - 1).clamp(max=1)
         return relative_large_losses(logits, labels, share=self.share, steps=steps, base=self.base)
 
 
-@method("ll-cp-abs", paper=PAPER, summary="`ll-cp` with a threshold on the loss that sinks with the epochs")
+@method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLoss):
     r"""Mean of ``large_loss_correction`` over revised labels, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
 
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def flips(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mark the losses above the threshold of the epoch."""
         return AbsoluteLargeLoss.modified(self, logits, labels)

@@ -1,27 +1,34 @@
-r"""Costs that are mixed from three: what an entry costs as present, as absent, and for being undecided.
+r"""Costs that are a mixture of three: the cost of an entry as present, as absent, and its entropy.
 
 Many methods differ only in the weights that they give to an entry by the state of its label:
 
 .. math:: \ell = u_y\,(-\ln p) + v_y\,(-\ln(1-p)) + w_y\,H(p)
 
-and perhaps in how many positives they expect of a batch, or in an estimate of the labels that learns along. Whoever
-trains many of them at once needs one evaluation for all, and knows its derivative without asking autograd:
+and perhaps in the number of positives that they expect of a batch, or in an estimate of the labels that is learned
+along with the classifier. Such a method declares its ``Mixture`` once: ``mixture_entries`` is its element-wise formula,
+and the linear engine evaluates all of them in one kernel, with the derivative in closed form:
 
 .. math:: \frac{d\ell}{dx} = (u_y + v_y)\,p - u_y - w_y\,x\,p\,(1-p)
-
-An objective that is nothing but such a mixture says so by ``mixture``; ``mixture_cost`` and ``entropy_cost`` are the mixture.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
-from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.terms import Number
+from labelgap.losses.terms import (
+    Number,
+    cost_absent,
+    cost_present,
+    entropy,
+    expected_positive_regularization,
+    per_head,
+    states,
+    widen,
+)
 
 __all__ = [
     "AS_ABSENT",
@@ -31,122 +38,150 @@ __all__ = [
     "Mixture",
     "MixtureWeights",
     "entropy_cost",
-    "entry_weights",
-    "is_exact",
-    "make_mixture",
     "mixture_cost",
+    "mixture_entries",
 ]
 
 MixtureWeights = tuple[Number, Number, Number]
-"""How much of −ln p, of −ln(1 − p) and of H(p) an entry costs."""
+"""The weights u of −ln p, v of −ln(1 − p) and w of H(p); a tensor of shape ``(…)`` gives every head its own."""
 
 AS_PRESENT: MixtureWeights = (1.0, 0.0, 0.0)
 AS_ABSENT: MixtureWeights = (0.0, 1.0, 0.0)
 IGNORED: MixtureWeights = (0.0, 0.0, 0.0)
 
-FAR = 50.0
+SOFTPLUS_THRESHOLD = 50.0
 """From here on ln(1 + eˣ) is x, even in float64."""
 
 
-class LabelEstimate(NamedTuple):
-    """An estimate of the labels that learns along with the classifier (`role`).
+@dataclass(frozen=True, eq=False)
+class LabelEstimate:
+    """An estimate of the labels that is learned along with the classifier (`role`).
 
-    Its logits have costs of the same mixture, and each of the two teaches the other: where one thinks that a label is
-    present with probability p, ``share`` · p of the other's weight of −ln(1 − p) goes to −ln p. What is taught is a
-    constant to the gradient.
-
-    Attributes:
-        estimate: ``(…, N, K)`` logits, for every training image.
-        share: how much of the weight is the teacher's to give.
-    """
-
-    estimate: nn.Parameter
-    share: float
-
-
-class Mixture(NamedTuple):
-    """How the cost of an entry is mixed, by the state of its label.
+    The estimate has a cost of the same mixture, and each of the two teaches the other: where one gives a label the
+    probability p, ``weight`` · p of the other's weight of −ln(1 − p) goes to −ln p. The teacher is a constant to the
+    gradient.
 
     Attributes:
-        shares: ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries, how much of each cost.
-        marks: whether the objective's ``modified`` entries have shares of their own.
-        expected: positives per image that a batch should have (`epr`), ``(…)``; None where that plays no part.
-        expected_share: how much it costs not to have them, as a share of what it costs in `epr`.
-        companion: what learns along; None where nothing does.
+        logits: of every training image, ``(…, N, K)``, or of those of a batch, ``(…, B, K)``.
+        weight: how much of the weight the teacher distributes.
     """
 
-    shares: Tensor
-    marks: bool = False
-    expected: Tensor | None = None
+    logits: Tensor
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """The weights of a mixture, by the state of the label.
+
+    Attributes:
+        unknown: of unknown entries.
+        absent: of entries known to be absent.
+        present: of entries known to be present.
+        modified: of the loss's ``modified`` entries; None where the method modifies none.
+        expected_positives: positives per image that a batch should have (`epr`), ``(…)``; None where any number is
+            accepted.
+        expected_weight: weight of the penalty for another number, relative to `epr`.
+        label_estimate: what is learned along; None where nothing is.
+
+    Example:
+        >>> Mixture(unknown=IGNORED).weights()[1].tolist()
+        [0.0, 1.0, 0.0]
+    """
+
+    unknown: MixtureWeights
+    absent: MixtureWeights = AS_ABSENT
+    present: MixtureWeights = AS_PRESENT
+    modified: MixtureWeights | None = None
+    expected_positives: Number | None = None
     expected_weight: float = 1.0
     label_estimate: LabelEstimate | None = None
 
     @property
-    def undecided(self) -> bool:
-        """Whether the entropy plays a part."""
-        return bool(self.shares[..., 2].any())
+    def rows(self) -> tuple[MixtureWeights, ...]:
+        """The weights of unknown, absent, present and modified entries."""
+        return self.unknown, self.absent, self.present, self.unknown if self.modified is None else self.modified
+
+    @property
+    def has_entropy(self) -> bool:
+        """Whether any entry has a weight of H(p)."""
+        return any(isinstance(row[2], Tensor) or row[2] != 0 for row in self.rows)
+
+    def weights(self) -> Tensor:
+        """Return the weights as ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries."""
+        numbers = [torch.as_tensor(weight, dtype=torch.float64).cpu() for row in self.rows for weight in row]
+        stacked = torch.stack(torch.broadcast_tensors(*numbers), dim=-1)  # type: ignore[no-untyped-call]
+        return stacked.reshape(*stacked.shape[:-1], 4, 3)
 
 
-def is_exact(eps: Number) -> bool:
-    """Return whether nothing is added inside the logarithms, as a mixture has it."""
-    return not isinstance(eps, Tensor) and eps == 0
-
-
-def make_mixture(
-    *,
-    unknown: MixtureWeights,
-    absent: MixtureWeights = AS_ABSENT,
-    present: MixtureWeights = AS_PRESENT,
-    modified: MixtureWeights | None = None,
-    expected: Number | None = None,
-    expected_weight: float = 1.0,
-    label_estimate: LabelEstimate | None = None,
-) -> Mixture:
-    """Put a mixture together; a share may be a tensor of shape ``(…)``, one for every head.
-
-    Example:
-        >>> make_mixture(unknown=IGNORED).shares[1].tolist()
-        [0.0, 1.0, 0.0]
-    """
-    rows = (unknown, absent, present, unknown if modified is None else modified)
-    numbers = [torch.as_tensor(share, dtype=torch.float64).cpu() for row in rows for share in row]
-    stacked = torch.stack(torch.broadcast_tensors(*numbers), dim=-1)  # type: ignore[no-untyped-call]
-    wanted = None if expected is None else torch.as_tensor(expected, dtype=torch.float64).cpu()
-    shares = stacked.reshape(*stacked.shape[:-1], 4, 3)
-    return Mixture(shares, modified is not None, wanted, expected_weight, label_estimate)
-
-
-def entry_weights(shares: Tensor, labels: Tensor, modified: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Look up how much of each cost every entry has.
+def mixture_entries(
+    logits: Tensor, labels: Tensor, mixture: Mixture, *, modified: Tensor | None = None, eps: Number = 0.0
+) -> Tensor:
+    """Return the cost of every entry of a batch under a mixture.
 
     Args:
-        shares: ``(…, 4, 3)`` of a blend, in the float type that is wanted.
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
         labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        modified: ``(…, B, K)`` mask, where the method marks entries.
+        mixture: its label estimate, if any, has the rows of the batch.
+        modified: ``(…, B, K)`` mask, where the mixture has weights for modified entries.
+        eps: added inside the logarithms.
 
     Returns:
-        ``(…, B, K)`` each: of −ln p, of −ln(1 − p), of H(p).
+        ``(…, B, K)``, not reduced. The penalty on the number of positives belongs to the batch and is on every entry.
 
     Example:
-        >>> entry_weights(make_mixture(unknown=IGNORED).shares, torch.tensor([[1, 0, -1]]))[1].tolist()
-        [[0.0, 1.0, 0.0]]
+        >>> mixture_entries(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), Mixture(unknown=(0.0, 0.5, 0.0)))
+        tensor([[0.6931, 0.6931, 0.3466]])
     """
-    is_present, is_absent = labels == PRESENT, labels == ABSENT
+    logits = widen(logits)
+    present, absent, _ = states(labels)
 
-    def looked_up(share: Tensor) -> Tensor:
-        unknown, absent, present, marked = share[..., None, None].unbind(-3)
-        found = torch.where(is_present, present, torch.where(is_absent, absent, unknown))
+    def by_state(*values: Number) -> Tensor:
+        unknown, known_absent, known_present, marked = (per_head(value, logits) for value in values)
+        found = torch.where(present, known_present, torch.where(absent, known_absent, unknown))
         return found if modified is None else torch.where(modified, marked, found)
 
-    return looked_up(shares[..., 0]), looked_up(shares[..., 1]), looked_up(shares[..., 2])
+    as_present, as_absent, as_entropy = zip(*mixture.rows, strict=True)
+    estimate = mixture.label_estimate
+    if estimate is not None:
+        u, v = by_state(*as_present), by_state(*as_absent)
+        cost = torch.zeros_like(logits)
+        for student, teacher in ((logits, estimate.logits), (estimate.logits, logits)):
+            taught = estimate.weight * torch.sigmoid(teacher).detach()
+            cost = cost + (u + taught) * cost_present(student, eps) + (v - taught) * cost_absent(student, eps)
+            cost = cost + _expected_positives(student, mixture)
+        return cost
+    if all(_is_zero(u) or _is_zero(v) for u, v, _ in mixture.rows):  # one logarithm an entry
+        side = by_state(*(-1.0 if _is_zero(u) else 1.0 for u in as_present))
+        weight = by_state(*(v if _is_zero(u) else u for u, v, _ in mixture.rows))
+        cost = weight * cost_present(side * logits, eps)
+    else:
+        cost = by_state(*as_present) * cost_present(logits, eps) + by_state(*as_absent) * cost_absent(logits, eps)
+    if mixture.has_entropy:
+        cost = cost + by_state(*as_entropy) * entropy(logits, eps=eps)
+    return cost + _expected_positives(logits, mixture)
 
 
-def mixture_cost(logits: Tensor, chance: Tensor, both: Tensor, minus_present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _is_zero(weight: Number) -> bool:
+    return not isinstance(weight, Tensor) and weight == 0
+
+
+def _expected_positives(logits: Tensor, mixture: Mixture) -> Number:
+    """Return the penalty on the number of positives, ``(…, 1, 1)``."""
+    if mixture.expected_positives is None:
+        return 0.0
+    penalty = expected_positive_regularization(torch.sigmoid(logits), mixture.expected_positives)
+    return mixture.expected_weight * penalty[..., None, None]
+
+
+def mixture_cost(
+    logits: Tensor, probability: Tensor, both: Tensor, minus_present: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""Mix the costs of present and absent, :math:`u\,(-\ln p) + v\,(-\ln(1-p)) = (u + v)(-\ln(1-p)) - u\,x`.
 
     Args:
         logits: x, of any shape.
-        chance: p, of the same shape, as all others are.
+        probability: p, of the same shape, as all others are.
         both: u + v.
         minus_present: −u.
 
@@ -158,23 +193,24 @@ def mixture_cost(logits: Tensor, chance: Tensor, both: Tensor, minus_present: Te
         >>> mixture_cost(zero, zero.sigmoid(), one, -one)[:2]
         (tensor([0.6931]), tensor([-0.5000]))
     """
-    away = softplus(logits, threshold=FAR)
-    return torch.addcmul(both * away, minus_present, logits), torch.addcmul(minus_present, both, chance), away
+    absent = softplus(logits, threshold=SOFTPLUS_THRESHOLD)
+    cost = torch.addcmul(both * absent, minus_present, logits)
+    return cost, torch.addcmul(minus_present, both, probability), absent
 
 
-def entropy_cost(logits: Tensor, weight: Tensor, chance: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+def entropy_cost(logits: Tensor, weight: Tensor, probability: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return :math:`w\,H(p)` and its derivative :math:`-w\,x\,p\,(1-p)`.
 
     Args:
         logits: x, of any shape.
         weight: w, of the same shape.
-        chance: p.
-        away: −ln(1 − p).
+        probability: p.
+        absent: −ln(1 − p).
 
     Example:
         >>> zero, half = torch.zeros(1), torch.full((1,), 0.5)
         >>> entropy_cost(zero, torch.ones(1), half, -half.log())[0]
         tensor([0.6931])
     """
-    fall = -weight * logits * chance
-    return torch.addcmul(fall, weight, away), torch.addcmul(fall, fall, chance, value=-1.0)
+    slope = -weight * logits * probability
+    return torch.addcmul(slope, weight, absent), torch.addcmul(slope, slope, probability, value=-1.0)

@@ -21,8 +21,9 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base import TrainingScores
-from labelgap.losses.entropy import PAPER, entropy_on_unknown
+from labelgap.losses.entropy import entropy_on_unknown
 from labelgap.losses.option_checks import check_flag, check_integer, check_number, exact_fractions
+from labelgap.losses.papers import ZHOU_2022
 from labelgap.losses.per_image_state import PerImageState
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, cross_entropy, per_head, states
@@ -58,7 +59,7 @@ def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     return chosen & allowed
 
 
-@method("em-apl", paper=PAPER, summary="`em`, and unlikely labels become soft negatives round by round")
+@method("em-apl", paper=ZHOU_2022, summary="`em`, and unlikely labels become soft negatives round by round")
 class AsymmetricPseudoLabeling(PerImageState):
     r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on what became a pseudo-label; final.
 
@@ -100,18 +101,18 @@ class AsymmetricPseudoLabeling(PerImageState):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.hold(
+        self.register_options(
             alpha=check_number("alpha", alpha, 0),
             beta=check_number("beta", beta, 0),
             theta=check_number("theta", theta, 0, 1),
         )
-        self.hold(warmup=check_integer("warmup", warmup, 1), eps=check_number("eps", eps, 0, 1))
-        self.hold(positive_share=check_number("positive_share", positive_share, 0, 1))
+        self.register_options(warmup=check_integer("warmup", warmup, 1), eps=check_number("eps", eps, 0, 1))
+        self.register_options(positive_share=check_number("positive_share", positive_share, 0, 1))
         self.hard = check_flag("hard", hard)
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Make room, four bytes for each image and class, and check that there are rounds to come."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         if np.any(exact_fractions(self.warmup) >= epochs):
             raise InputError(
                 f"'{self.name}' begins its rounds after {self.warmup} epochs and {epochs} are trained: give more "
@@ -121,36 +122,36 @@ class AsymmetricPseudoLabeling(PerImageState):
             raise InputError("theta and positive_share are shares of the same labels: together they are at most 1.")
         if table.complete and is_main_process():
             warnings.warn(f"{self.name}: nothing is unknown, so there is nothing to pseudo-label.", stacklevel=2)
-        self.register_buffer("targets", self.allocate(torch.float32, torch.nan, passing=TEMPORARY_BYTES))
+        self.register_buffer("targets", self.allocate(torch.float32, torch.nan, temporary=TEMPORARY_BYTES))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Take the pseudo-labels of the rows for unknown entries that have one."""
-        target = self.recall("targets", index).to(logits.dtype)
+        target = self.state_rows("targets", index).to(logits.dtype)
         given = ~target.isnan() & states(labels).unknown
         soft = cross_entropy(logits, torch.where(given, target, 0.5), self.eps)
         undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
-        return self.reduced(torch.where(given, per_head(self.beta, logits) * soft, undecided))
+        return self.reduce(torch.where(given, per_head(self.beta, logits) * soft, undecided))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries that have a pseudo-label."""
-        return ~self.recall("targets", index).isnan() & states(labels).unknown
+        return ~self.state_rows("targets", index).isnan() & states(labels).unknown
 
     def round_sizes(self, share: Number) -> Tensor:
         """Return how many labels of each class a round takes, ``(…, K)``, exact for the decimals the user wrote."""
-        unknown = self.prepared().counts().unknown.tolist()
+        unknown = self.prepared_table().counts().unknown.tolist()
         shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
         sizes = [_sizes(unknown, *pair, self.epochs) for pair in zip(shares.flat, warmups.flat, strict=True)]
-        return torch.tensor(sizes, device=self.clock.device).reshape(*shares.shape, len(unknown))
+        return torch.tensor(sizes, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
 
     @torch.no_grad()
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Hold a round, if it is time for one, and return its pseudo-labels; of many heads, see ``revisions_of``."""
         self._round, warmup = None, exact_fractions(self.warmup)
-        if self.epoch >= self.epochs or np.all(warmup > self.epoch) or self.prepared().complete:
+        if self.epoch >= self.epochs or np.all(warmup > self.epoch) or self.prepared_table().complete:
             return Revisions()
         logits = self.all_logits(scores)
-        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.clock
+        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.epoch_tensor
         free = self.targets.isnan() & ~self.known_mask() & due
         negative = lowest_per_class(logits, free, self.round_sizes(self.theta))
         positive = lowest_per_class(-logits, free & ~negative, self.round_sizes(self.positive_share))
@@ -167,7 +168,7 @@ class AsymmetricPseudoLabeling(PerImageState):
         rows, columns = (place.cpu().numpy() for place in torch.nonzero(negative | positive, as_tuple=True))
         became: NDArray[np.int8] = np.where(positive.cpu().numpy()[rows, columns], PRESENT, ABSENT).astype(np.int8)
         targets: Any = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
-        table = self.prepared()
+        table = self.prepared_table()
         return Revisions.from_arrays(
             table, rows, columns, values=became, targets=targets, source=self.name, epoch=self.epoch
         )

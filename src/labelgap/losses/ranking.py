@@ -13,23 +13,57 @@ import torch
 from torch import Tensor, relu
 
 from labelgap.core.distributed import all_sum
-from labelgap.losses.base import Loss
+from labelgap.losses.base import ElementwiseLoss, Loss
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_choice, check_number
+from labelgap.losses.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, per_head
+from labelgap.losses.terms import Number, per_head, states, widen
 from labelgap.losses.two_way import positives_and_negatives
 
 __all__ = [
+    "PairwiseRanking",
     "RankingLoss",
     "RobustRankingLoss",
     "SortedNegatives",
     "WarpLoss",
     "harmonic",
     "hinge_sums",
+    "pairwise_ranking",
     "ramp",
     "sampled_rank",
     "sort_negatives",
 ]
+
+
+def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative") -> Tensor:
+    r"""Cost of every positive when it should have a higher probability, by 1, than every negative of its image.
+
+    .. math:: \ell_i = [y_i=1] \sum_{j \in \mathcal{N}} \max(0,\, 1 - p_i + p_j)
+        = [y_i=1] \Bigl( |\mathcal{N}|\,(1 - p_i) + \sum_{j \in \mathcal{N}} p_j \Bigr)
+
+    Probabilities lie between 0 and 1, so the hinge is never negative and the sum over pairs is linear: it costs as much
+    as a sum over classes, and no pair is ever laid out.
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
+        unknown: "negative" to rank positives above unknown labels too, "ignore" to leave those out.
+
+    Returns:
+        ``(…, B, K)``, not reduced: the pairs of each positive, 0 for all other entries.
+
+    Unknown labels are negatives, as known absents are, unless ignored. An image without a pair costs 0.
+
+    Example:
+        >>> pairwise_ranking(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
+        tensor([[2., 0., 0.]])
+    """
+    logits = widen(logits)
+    present, absent, _ = states(labels)
+    negative = ~present if unknown == "negative" else absent
+    above = (negative * torch.sigmoid(logits)).sum(dim=-1, keepdim=True)
+    return present * (negative.sum(dim=-1, keepdim=True) * torch.sigmoid(-logits) + above)
 
 
 class SortedNegatives(NamedTuple):
@@ -137,7 +171,7 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
 
 
-class RankingLoss(Loss, ABC):
+class RankingLoss(MultiHead, Loss, ABC):
     """Sums over the pairs of each image, averaged over images. Abstract.
 
     Args:
@@ -158,7 +192,25 @@ class RankingLoss(Loss, ABC):
         return total / all_sum(total.new_full((), entries.shape[-2])).clamp(min=1)
 
 
-@method("warp", paper="Weston 2011", summary="WARP: every positive above every negative, weighted by its rank")
+@method("pr", paper=COLE_2021, summary="pairwise ranking of positives above everything else, on probabilities")
+class PairwiseRanking(MultiHead, ElementwiseLoss):
+    """``pairwise_ranking`` summed over all pairs, then divided by the B·K entries; final.
+
+    Args:
+        unknown: "negative" to rank positives above unknown labels too, "ignore" to leave those out.
+        reduction: "mean", "sum" (of all pairs) or "none".
+    """
+
+    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """See ``pairwise_ranking``."""
+        return pairwise_ranking(logits, labels, unknown=self.unknown)
+
+
+@method("warp", paper=WESTON_2011, summary="WARP: every positive above every negative, weighted by its rank")
 class WarpLoss(RankingLoss):
     r"""Weighted approximate-rank pairwise loss; final.
 
@@ -187,7 +239,7 @@ class WarpLoss(RankingLoss):
         return self.over_images(torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0))
 
 
-@method("rml", paper="Kobayashi 2023", summary="robust multi-label ranking with a ramp instead of a hinge")
+@method("rml", paper=KOBAYASHI_2023, summary="robust multi-label ranking with a ramp instead of a hinge")
 class RobustRankingLoss(RankingLoss):
     r"""Robust multi-label ranking; final.
 
@@ -217,7 +269,7 @@ class RobustRankingLoss(RankingLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(unknown, reduction)
-        self.hold(
+        self.register_options(
             weight=check_number("weight", weight, 0),
             beta=check_number("beta", beta, 0, 1),
             stop=check_number("stop", stop, high=1),

@@ -1,28 +1,73 @@
-"""Objectives by name. To add one: write a file in this folder with ``@method(…)`` over its class, and its test."""
+"""Losses by name. To add one here: a file in this folder with ``@method(…)`` over its class, and its test.
+
+A package of your own calls ``labelgap.register_method``, or names its classes in the entry point group
+"labelgap.methods": then the commands know them too.
+"""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from labelgap.core.class_path import find_class, is_class_path
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.core.registry import Registry, RegistryEntry
+from labelgap.core.registry import Registry, load_plugins
 from labelgap.losses.base import Loss
+from labelgap.losses.papers import Paper
 
-__all__ = ["describe_method", "loss", "method", "method_options", "methods"]
+__all__ = [
+    "ENTRY_POINTS",
+    "Method",
+    "describe_method",
+    "loss",
+    "loss_options",
+    "method",
+    "method_options",
+    "methods",
+    "register_method",
+]
+
+ENTRY_POINTS = "labelgap.methods"
+"""The entry point group in which an installed package names its losses."""
 
 LossClass = TypeVar("LossClass", bound=type[Loss])
 
 
-_METHODS: Registry[type[Loss]] = Registry("method", hint="`labelgap methods` lists all.")
+@dataclass(frozen=True)
+class Method:
+    """A method that can be asked for by name.
+
+    Attributes:
+        name: what users write.
+        loss_class: its class.
+        summary: a line for ``labelgap methods``.
+        paper: who proposed it; None for a method of somebody's own.
+    """
+
+    name: str
+    loss_class: type[Loss]
+    summary: str
+    paper: Paper | None = None
+
+    @property
+    def reference(self) -> str:
+        """First author and year of the paper; empty where there is none."""
+        return "" if self.paper is None else self.paper.short
+
+    @property
+    def citation(self) -> str:
+        """The paper in full; empty where there is none."""
+        return "" if self.paper is None else self.paper.citation
 
 
-def method(name: str, *, summary: str, paper: str) -> Callable[[LossClass], LossClass]:
-    """Enter a class under a name; may stand several times over a class that papers know by several names.
+_METHODS: Registry[Method] = Registry("method", hint="`labelgap methods` lists all {count}.")
+
+
+def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], LossClass]:
+    """Register a class of this package; may stand several times over a class that papers know by several names.
 
     Args:
         name: what users write.
@@ -30,30 +75,50 @@ def method(name: str, *, summary: str, paper: str) -> Callable[[LossClass], Loss
         paper: who proposed it.
     """
 
-    def decorate(kind: LossClass) -> LossClass:
-        _METHODS.add(name, kind, summary=summary, reference=paper)
-        return kind
+    def decorate(loss_class: LossClass) -> LossClass:
+        _METHODS.add(name, Method(name, loss_class, summary, paper), summary=summary)
+        return loss_class
 
     return decorate
 
 
+def register_method(name: str, loss_class: type[Loss], *, summary: str = "", paper: Paper | None = None) -> None:
+    """Make a loss of your own known by name to ``loss``, ``fit`` and, in the same process, the commands.
+
+    Args:
+        name: what users write; not one that is taken.
+        loss_class: a subclass of ``Loss``; the parameters of its ``__init__`` are the method's options.
+        summary: a line for ``labelgap methods``; the first line of the class's docstring when not given.
+        paper: who proposed it.
+    """
+    if not (isinstance(loss_class, type) and issubclass(loss_class, Loss)):
+        raise InputError(f"the method '{name}' needs a subclass of labelgap.Loss, not {loss_class!r}.")
+    if name in _METHODS:
+        raise InputError(f"there is a method '{name}' already: choose another name.")
+    summary = summary or _first_line(loss_class)
+    _METHODS.add(name, Method(name, loss_class, summary, paper), summary=summary)
+
+
 def methods() -> list[str]:
-    """Return the name of every method, file by file, whatever was imported first.
+    """Return the name of every method: those of this package, then those of plug-ins.
 
     Example:
         >>> "an" in methods()
         True
     """
-    return [entry.name for entry in sorted(_found(), key=lambda entry: entry.value.__module__)]
+    return _registry().names()
 
 
-def describe_method(name: str) -> RegistryEntry[type[Loss]]:
-    """Return what is known of a method: its class, a line about it, its paper."""
-    return _found().get(name)
+def describe_method(name: str) -> Method:
+    """Return the class, the summary and the paper of a method; ``package.module:Class`` is a class of your own."""
+    if is_class_path(name):
+        loss_class = find_class(name, Loss)  # type: ignore[type-abstract]
+        return Method(name, loss_class, _first_line(loss_class))
+    return _registry().get(name).value
 
 
 def loss(name: str, **options: Any) -> Loss:
-    """Make an objective by name.
+    """Create a loss by name.
 
     Args:
         name: one of ``methods()``.
@@ -63,30 +128,54 @@ def loss(name: str, **options: Any) -> Loss:
         >>> loss("an-ls", smoothing=0.2)
         SmoothedAssumeNegative(an-ls)
     """
-    entry = describe_method(name)
     known = method_options(name)
     for option in options:
         if option not in known:
             hint = "" if known else f"'{name}' has no options."
             raise UnknownNameError(f"option of '{name}' called", option, known, hint)
     try:
-        made = entry.value(**options)
+        loss_fn = describe_method(name).loss_class(**options)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    made.name = name
-    return made
+    loss_fn.name = name
+    return loss_fn
 
 
 def method_options(name: str) -> dict[str, Any]:
     """Return the options a user may give to a method, with their defaults."""
-    parameters = inspect.signature(describe_method(name).value.__init__).parameters
-    return {key: parameter.default for key, parameter in parameters.items() if key != "self"}
+    return _options(describe_method(name).loss_class)
+
+
+def loss_options(loss_fn: Loss) -> dict[str, Any]:
+    """Return the options that a loss was created with, read from its attributes of the same names.
+
+    Example:
+        >>> loss_options(loss("an-ls", smoothing=0.2))
+        {'smoothing': 0.2, 'eps': 0.0, 'reduction': 'mean'}
+    """
+    missing = [name for name in _options(type(loss_fn)) if not hasattr(loss_fn, name)]
+    if missing:
+        raise InputError(
+            f"the options of {type(loss_fn).__name__} cannot be recorded: __init__ takes {missing[0]!r}, and the "
+            f"object has no attribute of that name. Set self.{missing[0]} = {missing[0]}."
+        )
+    return {name: getattr(loss_fn, name) for name in _options(type(loss_fn))}
+
+
+def _first_line(loss_class: type[Loss]) -> str:
+    return (inspect.getdoc(loss_class) or loss_class.__name__).splitlines()[0]
+
+
+def _options(loss_class: type[Loss]) -> dict[str, Any]:
+    parameters = inspect.signature(loss_class).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    defaults = {item.name: item.default for item in parameters if item.kind in named}
+    return {name: None if value is inspect.Parameter.empty else value for name, value in defaults.items()}
 
 
 @cache
-def _found() -> Registry[type[Loss]]:
-    """Import every file of this folder once, so that their methods are entered."""
-    package = importlib.import_module("labelgap.losses")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+def _registry() -> Registry[Method]:
+    """Register what installed packages bring along, once."""
+    for name, value in load_plugins(ENTRY_POINTS):
+        register_method(name, value)
     return _METHODS

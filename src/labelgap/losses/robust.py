@@ -14,7 +14,9 @@ from torch import Tensor
 from labelgap.labels import LabelTable
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_number
+from labelgap.losses.papers import CHEN_2024
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
 
@@ -72,8 +74,8 @@ def generalized_robust(
     return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * soft
 
 
-@method("gr", paper="Chen 2024", summary="generalised robust: an unknown label is a soft mixture of both states")
-class GeneralizedRobustLoss(ElementwiseLoss):
+@method("gr", paper=CHEN_2024, summary="generalised robust: an unknown label is a soft mixture of both states")
+class GeneralizedRobustLoss(MultiHead, ElementwiseLoss):
     """Mean of ``generalized_robust``; final. ``prepare`` tells it the number of epochs T; 10 until then.
 
     Args:
@@ -90,13 +92,13 @@ class GeneralizedRobustLoss(ElementwiseLoss):
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.hold(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
-        self.hold(eps=check_number("eps", eps, 0, 1))
+        self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
+        self.register_options(eps=check_number("eps", eps, 0, 1))
         self.register_buffer("epochs", torch.tensor(10), persistent=False)
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Learn the number of epochs."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         self.epochs.fill_(epochs)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -105,8 +107,8 @@ class GeneralizedRobustLoss(ElementwiseLoss):
         return generalized_robust(
             logits,
             labels,
-            progress=(self.clock / total).clamp(max=1.0),
-            start=((self.clock - 1) / total).clamp(max=1.0),
+            progress=(self.epoch_tensor / total).clamp(max=1.0),
+            start=((self.epoch_tensor - 1) / total).clamp(max=1.0),
             q2=self.q2,
             q3=self.q3,
             eps=self.eps,

@@ -1,7 +1,7 @@
-"""Regularised online label estimation (Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021).
+"""Regularized online label estimation (Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021).
 
-The labels that nobody gave are parameters, and are learned together with the classifier: each is the other's teacher,
-both must agree with the known labels, and both must have the expected number of positives.
+The unknown labels are parameters, learned together with the classifier: each is the other's teacher, both must agree
+with the known labels, and both must have the expected number of positives.
 """
 
 from __future__ import annotations
@@ -16,32 +16,43 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.assume_negative import PAPER, ignore_unknown
-from labelgap.losses.expected_positives import ExpectedPositivesLoss, expected_positive_regularization
-from labelgap.losses.mixture import AS_ABSENT, LabelEstimate, Mixture, is_exact, make_mixture
-from labelgap.losses.option_checks import check_number
+from labelgap.losses.expected_positives import ExpectedPositivesLoss
+from labelgap.losses.mixture import LabelEstimate, Mixture, mixture_entries
+from labelgap.losses.papers import COLE_2021
 from labelgap.losses.per_image_state import PerImageState
 from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cross_entropy
+from labelgap.losses.terms import Number
 
 __all__ = ["OnlineLabelEstimation", "initial_label_logits", "online_label_estimation"]
 
-KNOWN = math.log(0.995 / 0.005)
-SPREAD = math.log(0.6 / 0.4)
-NEAREST = 1e-5
+KNOWN_LOGIT = math.log(0.995 / 0.005)
+INITIAL_RANGE = math.log(0.6 / 0.4)
+MIN_PROBABILITY = 1e-5
 
 
 def initial_label_logits(table: LabelTable, seed: int, heads: tuple[int, ...] = ()) -> Tensor:
     """Return the ``(…, N, K)`` logits that the estimate starts from.
 
     Uniform in logit space on ±logit(0.6); an observed positive starts at logit(0.995), an observed negative at
-    logit(0.005). Every head starts from what it would start from alone.
+    logit(0.005). Every head starts from the same values.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "role"))
-    logits = torch.empty(table.shape).uniform_(-SPREAD, SPREAD, generator=generator)
+    logits = torch.empty(table.shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
     rows, columns = torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))
-    logits[rows, columns] = torch.where(torch.from_numpy(table.values == PRESENT), KNOWN, -KNOWN)
+    logits[rows, columns] = torch.where(torch.from_numpy(table.values == PRESENT), KNOWN_LOGIT, -KNOWN_LOGIT)
     return logits.expand(*heads, *table.shape).clone(memory_format=torch.contiguous_format)
+
+
+def _mixture(estimate: Tensor, expected_positives: Number) -> Mixture:
+    """Half of two mixtures, of the classifier and of the estimate, that are each other's soft targets."""
+    return Mixture(
+        unknown=(0.0, 0.5, 0.0),
+        absent=(0.0, 1.0, 0.0),
+        present=(0.5, 0.5, 0.0),
+        expected_positives=expected_positives,
+        expected_weight=0.5,
+        label_estimate=LabelEstimate(estimate, 0.5),
+    )
 
 
 def online_label_estimation(
@@ -57,22 +68,18 @@ def online_label_estimation(
         eps: added inside the logarithm.
 
     Returns:
-        ``(…, B, K)``, not reduced. The regularisers belong to the batch and lie on every entry.
+        ``(…, B, K)``, not reduced. The regularizers belong to the batch and are on every entry.
 
     Example:
-        >>> online_label_estimation(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[1, -1]]), expected_positives=1.0)
+        >>> labels = torch.tensor([[1, -1]])
+        >>> online_label_estimation(torch.zeros(1, 2), torch.zeros(1, 2), labels, expected_positives=1.0)
         tensor([[1.3863, 0.6931]])
     """
-    total = torch.zeros_like(logits)
-    for mine, other in ((logits, estimate), (estimate, logits)):
-        regulariser = expected_positive_regularization(torch.sigmoid(mine), expected_positives)
-        taught = cross_entropy(mine, torch.sigmoid(other).detach(), eps)
-        total = total + ignore_unknown(mine, labels, eps=eps) + taught + regulariser[..., None, None]
-    return 0.5 * total
+    return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
 
 
 @method(
-    "role", paper=PAPER, summary="online label estimation: the missing labels are learned along with the classifier"
+    "role", paper=COLE_2021, summary="online label estimation: the missing labels are learned along with the classifier"
 )
 class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
     r"""Classifier ``p`` and label estimate ``q = σ(φ[index])`` teach each other; final.
@@ -81,64 +88,49 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         + \mathrm{ce}(\bar p \to q) + R(p) + R(q) \bigr\}
 
     where known(r) is the mean cost of the observed labels, ce(t → r) the mean cross-entropy with a target that is a
-    constant to the gradient, and R the regulariser of `epr`. φ has a row per training image, and learns ten times as
-    fast as the head. Adam keeps moving a row by its momentum also in steps that do not hold it.
-
-    Args:
-        expected_positives: positives per image; required, here or as an attribute before the first use.
-        eps: added inside the logarithm; 1e-5 in the authors' code.
-        reduction: "mean", "sum" or "none".
+    constant to the gradient, and R the regularizer of `epr`. φ has a row per training image, and its learning rate is
+    ten times that of the head. Adam keeps moving a row by its momentum also in steps that do not contain it. Options:
+    see ``ExpectedPositivesLoss``.
     """
 
-    eps: Number
     phi: torch.nn.Parameter
 
-    def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(expected_positives, reduction)
-        self.hold(eps=check_number("eps", eps, 0, 1))
-
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
-        """Make φ: four times N × K floats, with its gradient and Adam's two."""
-        super().prepare(table, epochs, seed, heads)
-        self.reserve(kept=16)
-        self.phi = torch.nn.Parameter(initial_label_logits(table, seed, heads).to(self.clock.device))
-
-    def start_from(self, probabilities: Tensor) -> None:
-        """Take over the estimate of an earlier phase, ``(…, N, K)`` probabilities, clipped to [1e-5, 1 − 1e-5]."""
-        self.prepared()
-        if probabilities.shape != self.phi.shape:
-            raise InputError(f"the estimate has shape {tuple(probabilities.shape)}, φ {tuple(self.phi.shape)}.")
-        with torch.no_grad():
-            self.phi.copy_(torch.logit(probabilities.to(self.phi.dtype).clamp(NEAREST, 1 - NEAREST)))
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Create φ: four times N × K floats, with its gradient and Adam's two moments."""
+        super().prepare(table, epochs, seed)
+        self.reserve(16)
+        self.phi = torch.nn.Parameter(initial_label_logits(table, seed, self.heads).to(self.epoch_tensor.device))
 
     @torch.no_grad()
-    def estimate(self) -> Tensor:
-        """Return what the labels are thought to be, ``(…, N, K)`` probabilities."""
-        self.prepared()
-        return torch.sigmoid(self.phi)
+    def handoff_state(self) -> dict[str, Tensor]:
+        """Return the probabilities of the labels, ``(…, N, K)``."""
+        self.prepared_table()
+        return {"label_probabilities": torch.sigmoid(self.phi)}
+
+    @torch.no_grad()
+    def load_handoff_state(self, state: dict[str, Tensor]) -> None:
+        """Start from the probabilities of an earlier phase, clipped to [1e-5, 1 − 1e-5]."""
+        self.prepared_table()
+        probabilities = state["label_probabilities"].to(self.phi)
+        if probabilities.shape != self.phi.shape:
+            raise InputError(f"the estimate has shape {tuple(probabilities.shape)}, φ {tuple(self.phi.shape)}.")
+        self.phi.copy_(torch.logit(probabilities.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Let φ learn at ten times the rate of the head."""
-        self.prepared()
+        """Give φ ten times the rate of the head."""
+        self.prepared_table()
         return [{"params": [self.phi], "lr": 10 * lr}]
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Compare the classifier with the estimate of the rows."""
-        estimate = self.recall("phi", index).to(logits.dtype)
-        expected = self.required_positives()
-        return self.reduced(
-            online_label_estimation(logits, estimate, labels, expected_positives=expected, eps=self.eps)
-        )
+        mixture = _mixture(self.state_rows("phi", index).to(logits.dtype), self.required_positives())
+        return self.reduce(mixture_entries(logits, labels, mixture, eps=self.eps))
+
+    def weights(self, classes: int) -> Mixture:
+        """The mixture with the estimate of all training images."""
+        self.prepared_table()
+        return _mixture(self.phi, self.required_positives())
 
     def mixture(self, classes: int) -> Mixture | None:
-        """Half of two mixtures, of the classifier and of the estimate, that are each other's soft targets."""
-        if not is_exact(self.eps) or self.table is None:
-            return None
-        return make_mixture(
-            unknown=(0.0, 0.5, 0.0),
-            absent=AS_ABSENT,
-            present=(0.5, 0.5, 0.0),
-            expected=self.required_positives(),
-            expected_weight=0.5,
-            label_estimate=LabelEstimate(self.phi, 0.5),
-        )
+        """Return the mixture once the estimate exists."""
+        return None if self.table is None else super().mixture(classes)

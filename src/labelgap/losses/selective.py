@@ -16,7 +16,9 @@ from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
 from labelgap.losses.base import ElementwiseLoss
 from labelgap.losses.large_loss import top_k_mask
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_choice, check_integer, check_number
+from labelgap.losses.papers import BEN_BARUCH_2022
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, cost_absent, cost_known, cost_present, per_head, states, widen
 
@@ -92,10 +94,8 @@ def partial_focal(
     return focus * cost_known(logits, present, eps)
 
 
-@method(
-    "csl", paper="Ben-Baruch 2022", summary="class-aware selective: unknown counts as absent, the doubtful left out"
-)
-class ClassAwareSelectiveLoss(ElementwiseLoss):
+@method("csl", paper=BEN_BARUCH_2022, summary="class-aware selective: unknown counts as absent, the doubtful left out")
+class ClassAwareSelectiveLoss(MultiHead, ElementwiseLoss):
     """Mean of ``partial_focal`` over what is not left out; final.
 
     Args:
@@ -134,10 +134,14 @@ class ClassAwareSelectiveLoss(ElementwiseLoss):
         super().__init__(reduction)
         self.mode = check_choice("mode", mode, ("selective", "negative", "ignore"))
         self.batch_dependent = self.mode == "selective"
-        self.hold(gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0))
-        self.hold(gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0), eps=check_number("eps", eps, 0, 1))
-        self.hold(likelihood_topk=check_integer("likelihood_topk", likelihood_topk))
-        self.hold(prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1))
+        self.register_options(
+            gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0)
+        )
+        self.register_options(
+            gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0), eps=check_number("eps", eps, 0, 1)
+        )
+        self.register_options(likelihood_topk=check_integer("likelihood_topk", likelihood_topk))
+        self.register_options(prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1))
         try:
             given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
         except (TypeError, ValueError, RuntimeError):

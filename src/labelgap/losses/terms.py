@@ -1,4 +1,4 @@
-"""The pieces that the equations of all papers are written with.
+"""The terms that the equations of all methods are written with.
 
 Everything is exact in the logit: ``−ln p`` and ``−ln(1 − p)`` never pass through ``p``, so cost and gradient stay
 finite for logits of ±10,000, and half-precision logits are widened first.
@@ -25,6 +25,8 @@ __all__ = [
     "cost_known",
     "cost_present",
     "cross_entropy",
+    "entropy",
+    "expected_positive_regularization",
     "per_head",
     "reduce",
     "states",
@@ -44,7 +46,7 @@ class States(NamedTuple):
 
 
 def states(labels: Tensor) -> States:
-    """Tell the three states apart; NaN, and anything that is neither PRESENT nor ABSENT, is unknown.
+    """Return the masks of the three states; NaN, and anything that is neither PRESENT nor ABSENT, is unknown.
 
     Example:
         >>> [mask.int().tolist() for mask in states(torch.tensor([1.0, 0.0, float("nan")]))]
@@ -56,12 +58,12 @@ def states(labels: Tensor) -> States:
 
 
 def widen(logits: Tensor) -> Tensor:
-    """Return half-precision logits as float32; float32 and float64 stay what they are."""
+    """Return half-precision logits as float32; float32 and float64 stay as they are."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def per_head(value: Number, like: Tensor) -> Tensor:
-    """Give a number of shape ``(…)`` the two axes (B, K), so that it broadcasts over its head's batch.
+    """Append the two axes (B, K) to a number of shape ``(…)``, so that it broadcasts over its head's batch.
 
     Args:
         value: a plain number, or a tensor of shape ``(…)``.
@@ -112,8 +114,47 @@ def cross_entropy(logits: Tensor, target: Number, eps: Number = 0.0) -> Tensor:
     return target * cost_present(logits, eps) + (1.0 - target) * cost_absent(logits, eps)
 
 
+def entropy(logits: Tensor, *, eps: Number = 0.0) -> Tensor:
+    r"""Return the entropy of every entry, :math:`H(p) = -p \ln p - (1-p) \ln(1-p)`, between 0 and ln 2.
+
+    Its derivative in the logit x is :math:`-x\,p\,(1-p)`.
+
+    Args:
+        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
+        eps: added inside both logarithms; a tensor of shape ``(…)`` gives every head its own.
+
+    Example:
+        >>> entropy(torch.zeros(1, 1))
+        tensor([[0.6931]])
+    """
+    return cross_entropy(logits, torch.sigmoid(widen(logits)), eps)
+
+
+def expected_positive_regularization(probabilities: Tensor, expected_positives: Number) -> Tensor:
+    r"""Cost of a batch whose images have more or fewer positives, on average, than expected.
+
+    .. math:: R = \Bigl( \frac{\frac1B \sum_{b,k} p_{bk} - \kappa}{K} \Bigr)^2
+
+    Args:
+        probabilities: ``(…, B, K)``
+        expected_positives: ``κ``, positives per image; a tensor of shape ``(…)`` gives every head its own.
+
+    Returns:
+        ``(…)``. Over several processes the mean is that of the global batch.
+
+    Example:
+        >>> expected_positive_regularization(torch.full((2, 4), 0.75), 1.0)
+        tensor(0.2500)
+    """
+    total = all_sum(probabilities.sum(dim=(-2, -1)))
+    images = all_sum(total.new_full((), probabilities.shape[-2])).clamp(min=1)
+    if isinstance(expected_positives, Tensor):
+        expected_positives = expected_positives.to(total.dtype)
+    return ((total / images - expected_positives) / probabilities.shape[-1]) ** 2
+
+
 def reduce(entries: Tensor, reduction: str) -> Tensor:
-    """Bring ``(…, B, K)`` to ``(…)`` over the global batch: "mean", "sum", or "none" to leave it.
+    """Reduce ``(…, B, K)`` to ``(…)`` over the global batch: "mean", "sum", or "none" to leave it.
 
     The mean is over all entries of all processes, so that shards of unequal size weigh as their rows do.
     """
@@ -127,7 +168,7 @@ def reduce(entries: Tensor, reduction: str) -> Tensor:
 
 
 def check_shapes(logits: Tensor, labels: Tensor) -> None:
-    """Refuse what cannot be a batch, in words."""
+    """Raise ``InputError`` where logits and labels are not one batch."""
     if not logits.is_floating_point():
         raise InputError(f"logits must be floats, not {logits.dtype}.")
     if logits.ndim < 2:

@@ -17,7 +17,9 @@ from labelgap.core.distributed import all_max, all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses.base import Loss
+from labelgap.losses.multi_head import MultiHead
 from labelgap.losses.option_checks import check_choice, check_number
+from labelgap.losses.papers import KOBAYASHI_2023
 from labelgap.losses.registry import method
 from labelgap.losses.terms import Number, states
 
@@ -34,7 +36,6 @@ __all__ = [
     "softmax_cross_entropy",
 ]
 
-PAPER = "Kobayashi 2023"
 CLASSES, IMAGES = -1, -2
 
 
@@ -164,7 +165,7 @@ def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: boo
     return total if reduction == "sum" else total / count.clamp(min=1)
 
 
-class ContrastLoss(Loss, ABC):
+class ContrastLoss(MultiHead, Loss, ABC):
     """What contrasts positives with negatives: the options of the two-way family. Abstract.
 
     Args:
@@ -189,15 +190,15 @@ class ContrastLoss(Loss, ABC):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        self.hold(temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True))
-        self.hold(temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True))
-        self.hold(bias=check_number("bias", bias))
+        self.register_options(temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True))
+        self.register_options(temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True))
+        self.register_options(bias=check_number("bias", bias))
         self.unknown = check_choice("unknown", unknown, ("ignore", "negative"))
         self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
 
-    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0, heads: tuple[int, ...] = ()) -> None:
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Refuse labels that leave nothing to contrast with."""
-        super().prepare(table, epochs, seed, heads)
+        super().prepare(table, epochs, seed)
         if self.unknown == "ignore" and not table.counts().total[1]:
             raise InputError(
                 f"'{self.name}' contrasts positives with negatives, and no label is known to be absent: there is "
@@ -219,7 +220,7 @@ class ContrastLoss(Loss, ABC):
         return mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
 
 
-@method("two-way", paper=PAPER, summary="two-way loss: contrast within images and within classes")
+@method("two-way", paper=KOBAYASHI_2023, summary="two-way loss: contrast within images and within classes")
 class TwoWayLoss(ContrastLoss):
     """``contrast`` over the classes of each image, plus over the images of each class; final. See ``ContrastLoss``."""
 
@@ -228,7 +229,7 @@ class TwoWayLoss(ContrastLoss):
         return self.along(logits, labels, CLASSES) + self.along(logits, labels, IMAGES)
 
 
-@method("two-way-sample", paper=PAPER, summary="the half of two-way that contrasts within images")
+@method("two-way-sample", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within images")
 class TwoWaySampleLoss(ContrastLoss):
     """``contrast`` over the classes of each image; final. See ``ContrastLoss``."""
 
@@ -237,7 +238,7 @@ class TwoWaySampleLoss(ContrastLoss):
         return self.along(logits, labels, CLASSES)
 
 
-@method("two-way-class", paper=PAPER, summary="the half of two-way that contrasts within classes")
+@method("two-way-class", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within classes")
 class TwoWayClassLoss(ContrastLoss):
     """``contrast`` over the images of each class; final. See ``ContrastLoss``."""
 
@@ -246,8 +247,8 @@ class TwoWayClassLoss(ContrastLoss):
         return self.along(logits, labels, IMAGES)
 
 
-@method("softmax", paper=PAPER, summary="softmax cross-entropy, spread evenly over the positives of an image")
-class SoftmaxCrossEntropy(Loss):
+@method("softmax", paper=KOBAYASHI_2023, summary="softmax cross-entropy, spread evenly over the positives of an image")
+class SoftmaxCrossEntropy(MultiHead, Loss):
     """Mean of ``softmax_cross_entropy`` over the images with a positive; final.
 
     Args:

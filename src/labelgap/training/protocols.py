@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from labelgap.core.files import make_folder
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
-from labelgap.losses.role import OnlineLabelEstimation
 from labelgap.models import Classifier
 from labelgap.training.checkpoints.checkpoint import TrainingState, load_weights, remove_previous
 from labelgap.training.config.schema import LinearPhase, RunConfig
@@ -30,7 +29,7 @@ from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.distributed import barrier, wrap_distributed
 from labelgap.training.loop.inputs import ImageInputs, Inputs
-from labelgap.training.loop.linear_trainer import HeadTrainer, estimate_of, head_logits
+from labelgap.training.loop.linear_trainer import HeadTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trace import Trace
@@ -71,22 +70,22 @@ class PhaseResult:
         revisions: of the loss.
         logits: returns the logits of a split by its name, with the weights of the best epoch.
         seconds_before: duration of an earlier phase.
-        estimate: what ROLE takes the labels to be, ``(N, K)``.
+        loss_state: what the loss passes to the next phase.
     """
 
     state: TrainingState
     revisions: Revisions
     logits: Callable[[str], NDArray[np.float32]]
     seconds_before: float = 0.0
-    estimate: Tensor | None = None
+    loss_state: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Handoff:
-    """What the linear phase passes to the next one: its duration and, for ROLE, its estimate of the labels."""
+    """What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
 
     seconds: float
-    estimate: Tensor | None
+    loss_state: dict[str, Tensor]
 
 
 def linear_init_phase(context: TrainingContext) -> Handoff | None:
@@ -107,7 +106,7 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
     if is_main_process():
         remove_previous(first.folder)
-    handoff = Handoff(sum(record["seconds"] for record in state.history), result.estimate)
+    handoff = Handoff(sum(record["seconds"] for record in state.history), result.loss_state)
     del result
     gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
     return handoff
@@ -148,8 +147,9 @@ def linear_phase(context: TrainingContext) -> PhaseResult:
     if state.epoch:
         load_weights(context.folder, saved)
         engine.set_heads(network.head.weight[None], network.head.bias[None])
+    loss_state = engine.members[0].group.loss_fn.handoff_state()
     return PhaseResult(
-        state, trainer.revisions, lambda split: head_logits(engine, features[split]), estimate=estimate_of(engine)
+        state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
     )
 
 
@@ -160,8 +160,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if handoff is not None:
         loss_fn.to(context.device).prepare(context.data.train.labels, epochs=config.epochs, seed=config.seed)
-        if isinstance(loss_fn, OnlineLabelEstimation) and handoff.estimate is not None:
-            loss_fn.start_from(handoff.estimate)
+        loss_fn.load_handoff_state(handoff.loss_state)
     inputs: dict[str, Inputs] = {
         split.name: ImageInputs(
             split.images, network.backbone, context.device, config.flip, config.seed, context.workers, config.transform

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -20,8 +18,6 @@ PROTOCOLS: Final = {
     "linear-init": "first a linear head on fixed features, then the whole network",
 }
 """What is trained under each protocol."""
-
-_PAPER: Final = re.compile(r'\(([^()"]+"[^"]+", [^()]*\d{4})\)')
 
 
 def describe_settings(config: RunConfig, *, everything: bool = False, size: int | None = None) -> list[tuple[str, str]]:
@@ -66,18 +62,13 @@ def effective_options(config: RunConfig) -> dict[str, Any]:
 
 
 def method_citation(method: str) -> str:
-    """Return a method's paper with its title, as the head of its file has it; else its short name, if it has one.
+    """Return the paper of a method with its title; empty for a method without one.
 
     Example:
         >>> method_citation("ll-r")
         'Kim et al., "Large Loss Matters in Weakly Supervised Multi-Label Classification", CVPR 2022'
-        >>> method_citation("focal")
-        'Lin 2017'
     """
-    entry = describe_method(method)
-    head = " ".join((sys.modules[entry.value.__module__].__doc__ or "").split())
-    found = _PAPER.search(head)
-    return found[1] if found and entry.reference and entry.reference.split()[0] in found[1] else entry.reference
+    return describe_method(method).citation
 
 
 def format_value(value: Any) -> str:

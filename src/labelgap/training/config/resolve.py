@@ -15,9 +15,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.labels.codes import PRESENT
 from labelgap.losses import Loss, loss, published_options
-from labelgap.losses.expected_positives import ExpectedPositivesLoss
 from labelgap.models import HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
@@ -29,7 +27,6 @@ from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["TrainingRequest", "is_run_folder", "prepare_folder", "resolve_config"]
 
-MIN_FULL_IMAGES = 100
 PROTOCOLS = ("linear", "end-to-end", "linear-init")
 
 
@@ -147,10 +144,11 @@ def _make_loss(data: Dataset, method: str, wished: Mapping[str, Any]) -> tuple[d
     """Make the objective, and return its options with those that were not given filled in from what is known."""
     given = {name: _plain(value) for name, value in wished.items()}
     options = {**published_options(method, data.recipe.get("name")), **given}
-    made = loss(method, **options)
-    if getattr(made, "reduction", "mean") == "none":
+    loss_fn = loss(method, **options)
+    if loss_fn.reduction == "none":
         raise InputError("reduction='none' gives a matrix, and training needs one number: take 'mean' or 'sum'.")
-    return {**options, **_expected_positives(made, data)}, made
+    found = loss_fn.initialize_from(data.train.labels, None if data.val is None else data.val.labels)
+    return {**options, **found}, loss_fn
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -213,20 +211,6 @@ def _method(data: Dataset, wishes: TrainingRequest, protocol: str) -> tuple[str,
     if wishes.options:
         raise InputError("options belong to a method: name it with --method, or leave the options out.")
     return choose_method(data.train.labels, protocol)
-
-
-def _expected_positives(made: Loss, data: Dataset) -> dict[str, Any]:
-    """Give a method that must know the number of positives their mean over fully known val images, if enough are."""
-    if not isinstance(made, ExpectedPositivesLoss) or made.expected_positives is not None or data.val is None:
-        return {}
-    labels = data.val.labels
-    full = np.diff(labels.starts) == len(labels.classes)
-    if full.sum() < MIN_FULL_IMAGES:
-        return {}
-    present = np.bincount(labels.rows[labels.values == PRESENT], minlength=len(labels))
-    mean = round(float(present[full].mean()), 4)
-    made.expected_positives = mean
-    return {"expected_positives": mean}
 
 
 def _has_weights(backbone: str, weights: str | None) -> bool:

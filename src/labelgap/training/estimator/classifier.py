@@ -16,11 +16,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, paper_split
 from labelgap.losses import loss
-from labelgap.losses.expected_positives import ExpectedPositivesLoss
 from labelgap.metrics import Thresholds, choose_thresholds
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.devices import choose_device
-from labelgap.training.estimator.labels import as_label_table, class_names, mean_positives
+from labelgap.training.estimator.labels import as_label_table, class_names
 from labelgap.training.estimator.scorers import average_precision_scorer
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection, choose_selection
@@ -217,11 +216,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.method_, self.why_ = choose_method(table, "linear")
         else:
             self.method_, self.why_ = self.method, "as asked"
-        made = loss(self.method_, **options)
-        if isinstance(made, ExpectedPositivesLoss) and made.expected_positives is None and val is not None:
-            mean = mean_positives(val)
-            options |= {} if mean is None else {"expected_positives": mean}
-        self.options_ = options
+        self.options_ = {**options, **loss(self.method_, **options).initialize_from(table, val)}
 
     def _keep(
         self, result: HeadResult, selection: Selection, val: tuple[NDArray[np.float32], LabelTable] | None

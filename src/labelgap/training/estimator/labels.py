@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,8 @@ from scipy import sparse
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import PRESENT
 
-__all__ = ["as_label_table", "class_names", "mean_positives"]
-
-MIN_FULL_ROWS: Final = 100
-"""Fully known rows from which a mean number of positives is believed."""
+__all__ = ["as_label_table", "class_names"]
 
 
 def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> LabelTable:
@@ -52,15 +48,6 @@ def class_names(labels: Any, classes: int) -> NDArray[Any]:
     if hasattr(labels, "columns"):
         return np.array(list(labels.columns), dtype=object)
     return np.arange(classes)
-
-
-def mean_positives(table: LabelTable) -> float | None:
-    """Return how many labels a fully known row has on average; None where fewer than ``MIN_FULL_ROWS`` rows are."""
-    full = np.diff(table.starts) == len(table.classes)
-    if full.sum() < MIN_FULL_ROWS:
-        return None
-    present = np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
-    return round(float(present[full].mean()), 4)
 
 
 def _from_dense(labels: Any, what: str) -> LabelTable:

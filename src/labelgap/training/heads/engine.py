@@ -221,7 +221,7 @@ class LinearEngine(HeadStack):
             loss, slope = self.mixing.evaluate(logits, batch, rows)
         for member in self.others:
             labels = self.mixing.labels(member, batch)
-            own_loss, own_slope = member.group.loss_fn.slopes(member.here(logits), labels, rows, features)
+            own_loss, own_slope = member.group.loss_and_gradient(member.here(logits), labels, rows, features)
             loss[member.part] = own_loss
             member.here(slope).copy_(own_slope)
         return loss, slope
@@ -305,7 +305,8 @@ class LinearEngine(HeadStack):
             scores = partial(self.scores_of, member) if "scores" in loss_fn.needs else None
             found = loss_fn.end_epoch(scores)
             for number, plan in enumerate(member.group.plans if tell else ()):
-                revisions[plan] = loss_fn.revisions_of((number,)) if member.group.several else found
+                several = member.group.several
+                revisions[plan] = member.group.multi_head.revisions_of((number,)) if several else found
         return revisions
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.losses import Loss, describe_method, loss, method_options
+from labelgap.losses import Loss, MultiHead, loss, method_options
+from labelgap.losses.terms import widen
 from labelgap.training.heads.plans import HeadPlan
 
 __all__ = ["HeadGroup", "group_plans"]
@@ -37,6 +38,28 @@ class HeadGroup:
     def several(self) -> bool:
         """Whether the objective has an axis of heads."""
         return len(self.plans) > 1
+
+    @property
+    def multi_head(self) -> MultiHead:
+        """What the loss offers to the engine; the defaults of the protocol where it is a plain ``Loss``."""
+        return self.loss_fn if isinstance(self.loss_fn, MultiHead) else MultiHead()
+
+    def loss_and_gradient(
+        self, logits: Tensor, labels: Tensor, index: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss ``(…)`` and its derivative in the logits ``(…, B, K)``, both without a graph.
+
+        The derivatives in the parameters of the loss are left in their ``grad``.
+        """
+        leaf = widen(logits).detach().requires_grad_()
+        inputs = [leaf, *(parameter for parameter in self.loss_fn.parameters() if parameter.requires_grad)]
+        with torch.enable_grad():
+            cost = self.loss_fn.cost(leaf, labels, index, features)
+            found = torch.autograd.grad(cost.sum(), inputs, allow_unused=True)
+        for value, gradient in zip(inputs, found, strict=True):
+            value.grad = torch.zeros_like(value) if gradient is None else gradient
+        assert leaf.grad is not None
+        return cost.detach(), leaf.grad
 
     def with_axis(self, values: Tensor) -> Tensor:
         """Return what the objective gave as ``(n, …)``."""
@@ -61,23 +84,25 @@ def group_plans(
     """
     members: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
-        members.setdefault(_key(plan, tables[number]), []).append(number)
+        members.setdefault(_key(plan, number, tables[number]), []).append(number)
     return [
         _group(plans, tuple(numbers), epochs, device, dtype, {tables[number]: number for number in numbers})
         for numbers in members.values()
     ]
 
 
-def _key(plan: HeadPlan, table: int) -> tuple[Any, ...]:
+def _key(plan: HeadPlan, number: int, table: int) -> tuple[Any, ...]:
     """Return what two heads must have in common."""
-    made = loss(plan.method, **plan.options)
-    if getattr(made, "reduction", "mean") == "none":
+    loss_fn = loss(plan.method, **plan.options)
+    if loss_fn.reduction == "none":
         raise InputError(f"{plan}: reduction='none' gives a matrix, and training needs one number: 'mean' or 'sum'.")
     if not plan.lr > 0:
         raise InputError(f"{plan}: lr={plan.lr}: a learning rate is above 0.")
+    if not isinstance(loss_fn, MultiHead):
+        return plan.method, number
     options = {**method_options(plan.method), **plan.options}
     texts = tuple((name, repr(_plain(value))) for name, value in sorted(options.items()) if not _is_number(value))
-    alone = (table, plan.seed) if "index" in describe_method(plan.method).value.needs else ()
+    alone = (table, plan.seed) if "index" in loss_fn.needs else ()
     return plan.method, texts, alone
 
 
@@ -91,11 +116,12 @@ def _group(
 ) -> HeadGroup:
     method = plans[numbers[0]].method
     options = [{**method_options(method), **plans[number].options} for number in numbers]
-    made = loss(method, **{name: _together([each[name] for each in options]) for name in options[0]}).to(device)
-    heads = (len(numbers),) if len(numbers) > 1 else ()
+    loss_fn = loss(method, **{name: _together([each[name] for each in options]) for name in options[0]}).to(device)
+    if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
+        loss_fn.heads = (len(numbers),)
     for number in tables.values():
-        made.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed, heads=heads)
-    return HeadGroup(made.to(dtype) if dtype == torch.float64 else made, numbers)
+        loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
+    return HeadGroup(loss_fn.to(dtype) if dtype == torch.float64 else loss_fn, numbers)
 
 
 def _together(values: Sequence[Any]) -> Any:

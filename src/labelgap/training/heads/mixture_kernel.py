@@ -133,10 +133,13 @@ class MixtureKernel:
                 self.taught.append(_Taught(member, mixture.label_estimate, part))
                 self.table_of += self.table_of[member.part]
         self._lay_out()
-        self.undecided = _runs(self._parts([member for member, mixture in self.members if mixture.undecided]))
-        self.wanting = _runs(self._parts([member for member, mixture in self.members if mixture.expected is not None]))
-        marking = [member for member, mixture in self.members if mixture.marks]
-        self.limited = [member for member in marking if member.group.loss_fn.modified_count(self._blank(1)) is not None]
+        self.undecided = _runs(self._parts([member for member, mixture in self.members if mixture.has_entropy]))
+        self.wanting = _runs(
+            self._parts([member for member, mixture in self.members if mixture.expected_positives is not None])
+        )
+        marking = [member for member, mixture in self.members if mixture.modified is not None]
+        blank = self._blank(1)
+        self.limited = [member for member in marking if member.group.multi_head.modified_count(blank) is not None]
         self.markers = [member for member in marking if member not in self.limited]
         self.modified_counts = _runs([member.part for member in self.limited])
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
@@ -155,10 +158,11 @@ class MixtureKernel:
         self.expected, self.gap = torch.zeros(count).double(), torch.zeros(count).double()
         for member, mixture in self.members:
             for part in self._parts([member]):
-                self.shares[part] = mixture.shares.expand(len(member.places), 4, 3)
-                self.sums[part] = getattr(member.group.loss_fn, "reduction", "mean") == "sum"
-                if mixture.expected is not None:
-                    self.expected[part], self.gap[part] = -mixture.expected / self.classes, mixture.expected_weight
+                self.shares[part] = mixture.weights().expand(len(member.places), 4, 3)
+                self.sums[part] = member.group.loss_fn.reduction == "sum"
+                if mixture.expected_positives is not None:
+                    expected = torch.as_tensor(mixture.expected_positives, dtype=torch.float64).cpu()
+                    self.expected[part], self.gap[part] = -expected / self.classes, mixture.expected_weight
 
     def _blank(self, rows: int) -> Tensor:
         return torch.full((rows, self.classes), UNKNOWN, dtype=torch.int8, device=self.device)
@@ -178,7 +182,7 @@ class MixtureKernel:
         modified = torch.stack(kinds[:2])[:, :, 3, None, None]
         made = [spread.flatten(1), modified, self.expected[:, None, None], (self.gap * scale)[:, None, None]]
         shares, modified, expected, gap = (values.to(self.device, self.dtype) for values in made)
-        weights = [taught.label_estimate.share * float(scale[taught.part.start]) / size for taught in self.taught]
+        weights = [taught.label_estimate.weight * float(scale[taught.part.start]) / size for taught in self.taught]
         return _Sized(shares, modified, expected, gap, weights, self._most(rows))
 
     def _most(self, rows: int) -> int:
@@ -188,7 +192,7 @@ class MixtureKernel:
             loss_fn, now = member.group.loss_fn, member.group.loss_fn.epoch
             for epoch in range(1, self.epochs + 1):
                 loss_fn.set_epoch(epoch)
-                modified_count = loss_fn.modified_count(self._blank(rows))
+                modified_count = member.group.multi_head.modified_count(self._blank(rows))
                 assert modified_count is not None
                 most = max(most, int(modified_count.max()))
             loss_fn.set_epoch(now)
@@ -212,7 +216,7 @@ class MixtureKernel:
 
     def _modified_count(self, member: PlacedGroup, codes: Tensor) -> Tensor:
         labels = torch.stack([codes[:, table] for table in self.table_of[member.part]], dim=1)
-        modified_count = member.group.loss_fn.modified_count(labels if member.group.several else labels[:, 0])
+        modified_count = member.group.multi_head.modified_count(labels if member.group.several else labels[:, 0])
         assert modified_count is not None
         return modified_count.view(len(codes), -1)
 
@@ -251,7 +255,7 @@ class MixtureKernel:
 
     def _remember(self, taught: _Taught, loss: Tensor, slope: Tensor, index: Tensor) -> None:
         """Add a companion's loss to its head's, and keep its derivatives: of the rows of the batch, else 0."""
-        member, (estimate, _), part = taught
+        member, estimate, part = taught.member, taught.label_estimate.logits, taught.part
         loss[member.part].add_(loss[part])
         if estimate.grad is None:
             estimate.grad = torch.zeros_like(estimate)
@@ -260,7 +264,8 @@ class MixtureKernel:
 
     def forget(self, index: Tensor) -> None:
         """Set companions' derivatives to 0 again, once the step has been taken."""
-        for _, (estimate, _), _ in self.taught:
+        for taught in self.taught:
+            estimate = taught.label_estimate.logits
             assert estimate.grad is not None
             estimate.grad.index_fill_(-2, index, 0.0)
 
@@ -284,7 +289,7 @@ class MixtureKernel:
 
 def _rows_of(taught: _Taught, index: Tensor) -> Tensor:
     """Return a companion's logits of some rows, ``(n, K, B)``."""
-    return taught.member.group.with_axis(taught.label_estimate.estimate.detach().index_select(-2, index)).mT
+    return taught.member.group.with_axis(taught.label_estimate.logits.detach().index_select(-2, index)).mT
 
 
 def _runs(parts: Sequence[slice]) -> list[tuple[slice, slice]]:

@@ -181,7 +181,7 @@ class HeadStack:
 def _members(groups: Sequence[HeadGroup], classes: int) -> Iterator[PlacedGroup]:
     """Yield groups with their places, those side by side whose mixtures need the same."""
 
-    blends = [group.loss_fn.mixture(classes) for group in groups]
+    blends = [group.multi_head.mixture(classes) for group in groups]
     first = 0
     for number in sorted(range(len(groups)), key=lambda number: _kind(blends[number])):
         last = first + len(groups[number].plans)
@@ -193,7 +193,13 @@ def _kind(mixture: Mixture | None) -> tuple[bool, ...]:
     """Return what heads have in common that lie side by side; companions lie behind those that expect positives."""
     if mixture is None:
         return ()
-    return (True, mixture.expected is not None, mixture.label_estimate is not None, mixture.undecided, mixture.marks)
+    return (
+        True,
+        mixture.expected_positives is not None,
+        mixture.label_estimate is not None,
+        mixture.has_entropy,
+        mixture.modified is not None,
+    )
 
 
 def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: torch.dtype) -> None:

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import RunError
-from labelgap.losses.role import OnlineLabelEstimation
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import LinearEngine
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
 from labelgap.training.loop.trainer import Trainer
 
-__all__ = ["HeadTrainer", "estimate_of", "head_logits"]
+__all__ = ["HeadTrainer", "head_logits"]
 
 
 @dataclass(kw_only=True)
@@ -82,9 +81,3 @@ class HeadTrainer(Trainer):
 def head_logits(engine: LinearEngine, features: Tensor) -> NDArray[np.float32]:
     """Return the ``(N, K)`` logits of the engine's only head."""
     return engine.scores(features)[0].float().cpu().numpy()
-
-
-def estimate_of(engine: LinearEngine) -> Tensor | None:
-    """Return what ROLE takes the labels to be, ``(N, K)`` probabilities; None for other methods."""
-    loss_fn = engine.members[0].group.loss_fn
-    return loss_fn.estimate().view(len(engine.features), -1) if isinstance(loss_fn, OnlineLabelEstimation) else None

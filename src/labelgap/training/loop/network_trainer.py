@@ -135,7 +135,7 @@ class NetworkTrainer(Trainer):
         if self.trace.active:
             modified = self.loss_fn.modified(logits.detach(), labels, index)
             self.trace.record(*gather_all(index, logits.detach(), labels, modified))
-        weight = 1.0 if getattr(self.loss_fn, "reduction", "mean") == "sum" else share
+        weight = 1.0 if self.loss_fn.reduction == "sum" else share
         cost = weight * loss + share * self.loss_fn.penalty(self.network.parameters())
         cost.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), index

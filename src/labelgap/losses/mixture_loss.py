@@ -1,0 +1,52 @@
+"""The class of all methods that are a ``Mixture``: the weights are declared once, and everything else follows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.mixture import Mixture, mixture_entries
+from labelgap.losses.multi_head import MultiHead
+from labelgap.losses.option_checks import check_number
+from labelgap.losses.terms import Number
+
+__all__ = ["MixtureLoss"]
+
+
+class MixtureLoss(MultiHead, ElementwiseLoss, ABC):
+    """A loss whose cost per entry is a mixture. Abstract: a method declares ``weights``.
+
+    Args:
+        eps: added inside the logarithms; 1e-5 in the code of several papers.
+        reduction: "mean", "sum" or "none".
+
+    Example:
+        >>> import torch
+        >>> class HalfNegative(MixtureLoss):
+        ...     def weights(self, classes):
+        ...         return Mixture(unknown=(0.0, 0.5, 0.0))
+        >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
+        tensor(0.5199)
+    """
+
+    eps: Number
+
+    def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_options(eps=check_number("eps", eps, 0, 1))
+
+    @abstractmethod
+    def weights(self, classes: int) -> Mixture:
+        """Return the weights of the mixture for ``classes`` classes."""
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the costs of the mixture; see ``mixture_entries``."""
+        mixture = self.weights(logits.shape[-1])
+        modified = None if mixture.modified is None else self.modified(logits, labels)
+        return mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return the mixture where nothing is added inside the logarithms."""
+        return None if isinstance(self.eps, Tensor) or self.eps else self.weights(classes)

@@ -1,0 +1,47 @@
+"""What a loss offers to the linear engine, which trains many heads at once, on top of the contract of ``Loss``.
+
+A loss of your own does not need it: the engine then evaluates it head by head. A loss that inherits from ``MultiHead``
+accepts logits ``(…, B, K)`` with the axes of ``heads`` in front, number options as tensors of shape ``(…)``, and keeps
+its per-image state as ``(…, N, K)``.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from labelgap.labels import Revisions
+from labelgap.losses.mixture import Mixture
+
+__all__ = ["MultiHead"]
+
+
+class MultiHead:
+    """The protocol of the linear engine; a mixin of ``Loss``.
+
+    Attributes:
+        heads: the leading axes, ``()`` for one head; the engine sets it before ``prepare``.
+
+    Example:
+        >>> MultiHead().mixture(classes=20) is None
+        True
+    """
+
+    heads: tuple[int, ...] = ()
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise.
+
+        The engine evaluates the heads of all such methods in one kernel.
+        """
+        return None
+
+    def modified_count(self, labels: Tensor) -> Tensor | None:
+        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
+
+        None where another rule selects them.
+        """
+        return None
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return what the last ``end_epoch`` revised for one of many heads, where the method revises labels."""
+        return Revisions()
