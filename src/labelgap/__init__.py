@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
     from labelgap.models import register_backbone
     from labelgap.reporting import write_report
-    from labelgap.studies import compare
+    from labelgap.studies.compare import compare
     from labelgap.training import Run, fit, open_run
     from labelgap.training.estimator.classifier import LabelGapClassifier
     from labelgap.training.estimator.scorers import average_precision_scorer, observed_scorer
@@ -99,7 +99,7 @@ _HOMES = {
     ),
     "models": ("register_backbone",),
     "reporting": ("write_report",),
-    "studies": ("compare",),
+    "studies.compare": ("compare",),
     "training": (
         "Run",
         "fit",

@@ -45,14 +45,14 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
     )
     stored = json.loads((vectors / "runs" / "compare" / "compare.json").read_text(encoding="utf-8"))
     assert [seed["label_seed"] for seed in stored["methods"][0]["seeds"]] == [3, 4]
-    assert {row["lr"] for row in stored["methods"]} == {0.01} and {row["tried"] for row in stored["methods"]} == {2}
+    assert {(row["lr"], row["settings_tried"]) for row in stored["methods"]} == {(0.01, 2)}
     assert {row["method"]: row["options"] for row in stored["methods"]}["role"] == {"expected_positives": 1.5}
     assert "--observe positives=1,negatives=1 --label-seed 3" in capsys.readouterr().out
 
 
 def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
-    assert "not run   epr: " in capsys.readouterr().out
+    assert "skipped   epr: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

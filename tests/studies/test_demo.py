@@ -1,4 +1,4 @@
-"""The demo's study, trained in two real processes."""
+"""The demo's study: trained in processes, interrupted, and opened again."""
 
 from __future__ import annotations
 
@@ -6,34 +6,71 @@ from pathlib import Path
 
 import pytest
 
-from labelgap.core.errors import RunError
-from labelgap.studies import open_study, run_demo
+from labelgap.core.errors import InputError, RunError
+from labelgap.reporting import write_report
+from labelgap.studies import demo, open_study, run_demo
+from labelgap.training.progress import Reporter
+
+SIZES = (32, 16, 16)
+"""So few scenes that an epoch is one step."""
 
 
-def test_trainings_in_two_processes_come_back_in_order(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_trainings_in_two_processes_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "METHODS", ("ll-r",))
+    calls: list[str] = []
     study = run_demo(
         tmp_path / "demo",
         epochs=1,
         device="cpu",
         processes=2,
-        sizes=(48, 16, 16),
-        told=lambda label, run: told.append(f"{label} {run.config.method}"),
+        sizes=SIZES,
+        callback=lambda label, run: calls.append(f"{label} {run.config.method}"),
     )
-    assert told == ["all labels bce", "an an", "an-ls an-ls", "ll-r ll-r"]
-    again = open_study(study.path)
-    assert again.members == study.members and again.title == study.title
-    assert [member.extra_labels for member, _ in again.runs] == [True, False, False, False]
-    assert all(run.finished for _, run in again.runs)
+    assert calls == ["all labels bce", "ll-r ll-r"]
+    opened = open_study(study.path)
+    assert opened.members == study.members and opened.title == study.title
+    assert [member.extra_labels for member, _ in opened.runs] == [True, False]
+    assert all(run.finished for _, run in opened.runs)
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    remaining = iter(range(steps))
+
+    def advance(self: Reporter, *_: object, **__: object) -> None:
+        if next(remaining, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reporter, "advance", advance)
+
+
+def test_ctrl_c_ends_the_study_with_the_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(monkeypatch, 3)
+    study = run_demo(tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
+    assert [member.label for member in study.members] == ["all labels", "an"]
+    assert [run.metrics["interrupted"] for _, run in study.runs] == [False, True]
+    assert write_report(open_study(tmp_path / "demo")).exists()
+
+
+def test_ctrl_c_before_the_first_epoch_leaves_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
+    assert not (tmp_path / "demo" / "study.json").exists()
+
+
+def test_invalid_settings_leave_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="epochs"):
+        run_demo(tmp_path / "demo", epochs=0, device="cpu", processes=1, sizes=SIZES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="--out"):
         run_demo(tmp_path)
 
 
-def test_a_folder_that_is_no_study_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a study"):
         open_study(tmp_path)
     (tmp_path / "study.json").write_text('{"format": 9}')

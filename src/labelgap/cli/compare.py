@@ -21,7 +21,7 @@ from labelgap.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from labelgap.studies import Comparison
+    from labelgap.studies.compare import Comparison
 
 __all__ = ["CompareOptions", "compare"]
 
@@ -61,8 +61,8 @@ class CompareOptions:
         return {
             **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select")},
             "options": _options(self.option or ()),
-            "rates": _numbers(self.lr, "--lr", float),
-            "batches": _numbers(self.batch_size, "--batch-size", int),
+            "learning_rates": _numbers(self.lr, "--lr", float),
+            "batch_sizes": _numbers(self.batch_size, "--batch-size", int),
             "weights": None if self.weights is None else str(self.weights),
         }
 
@@ -92,7 +92,7 @@ def compare(
     from labelgap.cli.parsing import parse_names, parse_observe
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
-    from labelgap.studies import compare as run_compare
+    from labelgap.studies.compare import compare as run_compare
 
     names = methods if methods == "all" else parse_names([methods], "--methods") or []
     settings = tried.settings()
@@ -120,8 +120,8 @@ def _print(made: Comparison, report: Path) -> None:
     for text in (ranking_summary(made), missing_label_cost(made)):
         if text:
             console.print(text.replace("`", ""), markup=False)
-    for row in made.not_run:
-        console.print(f"not run   {row.method}: {row.reason}", markup=False)
+    for row in made.skipped:
+        console.print(f"skipped   {row.method}: {row.reason}", markup=False)
     measured = [row for row in made.competitors if row.mean is not None]
     plain = Console(highlight=False, soft_wrap=True)
     plain.print(f"report    {report}", markup=False)

@@ -46,7 +46,7 @@ def demo(
         console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s", markup=False)
 
     study = run_demo(
-        out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, told=told
+        out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, callback=told
     )
     for _, run in study.runs:
         write_report(run, data=load_from_recipe(run.config.data))

@@ -31,7 +31,7 @@ def ranking_summary(comparison: Comparison) -> str:
     measured = [row for row in comparison.competitors if row.mean is not None]
     if not measured:
         return ""
-    best, name = measured[0], comparison.measure.name
+    best, name = measured[0], comparison.metric.name
     if len(measured) == 1:
         return f"`{best.method}`: {name} {format_measure(best.mean)}. There is nothing to compare it with."
     if len(best.seeds) == 1:
@@ -41,7 +41,7 @@ def ranking_summary(comparison: Comparison) -> str:
         )
     if comparison.winner is not None:
         return f"`{best.method}` is ahead of all others, and by more than chance explains: {_ahead(measured[1])}."
-    near = join_names([f"`{row.method}`" for row in comparison.level[1:]], _SHOWN)
+    near = join_names([f"`{row.method}`" for row in comparison.tied[1:]], _SHOWN)
     return (
         f"`{best.method}` has the highest mean ({name} {format_measure(best.mean)}), but the difference is within the "
         f"uncertainty: {near} may be as good."
@@ -54,7 +54,7 @@ def missing_label_cost(comparison: Comparison) -> str:
     top, low = rows.get("bce"), rows.get("an")
     apart = any(row.method == "bce" and row.extra_labels for row in comparison.methods)
     measured = [row for row in comparison.competitors if row.mean is not None]
-    if not apart or top is None or low is None or top <= low or not comparison.measure.accuracy or not measured:
+    if not apart or top is None or low is None or top <= low or not comparison.metric.is_accuracy or not measured:
         return ""
     said = (
         f"With every label known `bce` reaches {format_measure(top)}; taking each unknown one as absent (`an`) costs "
@@ -83,7 +83,7 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
         row: the method.
         whole_path: whether the data's whole path is in it; a report that may be passed on has its last part only.
     """
-    about = comparison.about
+    about = comparison.metadata
     options = "".join(f" --option {shlex.quote(f'{name}={value}')}" for name, value in row.options.items())
     hidden = ""
     if about.get("observe"):

@@ -13,7 +13,8 @@ from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
 from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
-from labelgap.studies import Comparison, Study, open_study
+from labelgap.studies import Study, open_study
+from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import is_comparison
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.training import Run, open_run

@@ -1,8 +1,6 @@
-"""Many runs: the demo, the comparison of methods, and what they came to."""
+"""Studies of many runs: the demo, the comparison of methods (``compare``), simulated reviews, and their folders."""
 
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.runner import compare
 from labelgap.studies.demo import run_demo
 from labelgap.studies.study import Study, StudyMember, open_study
 
-__all__ = ["Comparison", "Study", "StudyMember", "compare", "open_study", "run_demo"]
+__all__ = ["Study", "StudyMember", "open_study", "run_demo"]

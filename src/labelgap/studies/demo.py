@@ -1,4 +1,4 @@
-"""The whole story on the data that comes with labelgap: what missing labels cost, and what the methods win back."""
+"""The demo: what missing labels cost on the embedded digits, and what the methods recover."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ def run_demo(
     device: str = "auto",
     processes: int | None = None,
     sizes: tuple[int, int, int] = SIZES,
-    told: Callable[[str, Run], None] = lambda label, run: None,
+    callback: Callable[[str, Run], None] = lambda label, run: None,
 ) -> Study:
-    """Train on the digits with all labels, then with one per image by several methods, all with the same budget.
+    """Train on the digits with all labels, then with one per image by several methods, with the same epochs.
 
-    A Ctrl-C ends the study, not only the run that it meets: what was trained by then is in it.
+    Ctrl-C ends the study, which then holds the runs that are finished.
 
     Args:
         out: folder of the study; it must not exist yet.
         epochs: of every run.
         seed: of every run.
         device: as for ``fit``.
-        processes: trainings at a time; as many as there are cores where there is no GPU, since a small network keeps
-            one core busy better than several.
+        processes: trainings at a time; the number of cores without a GPU, since a small network uses one core best.
         sizes: scenes of train, val and test.
-        told: called with the label and the run after each.
+        callback: called with the label and the run after each training.
     """
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is there already: choose another --out, or remove it.")
+        raise RunError(f"{folder} exists already: choose another --out, or remove it.")
     members = [
         StudyMember("all labels", "all-labels", extra_labels=True),
         *(StudyMember(name, name) for name in METHODS),
     ]
     train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
     with suppress(KeyboardInterrupt):
-        for member, path in zip(members, _all(train, members, processes or _cores(device)), strict=True):
+        paths = _train_all(train, members, processes or _default_processes(device))
+        for member, path in zip(members, paths, strict=True):
             run = open_run(path)
-            told(member.label, run)
+            callback(member.label, run)
             if not run.finished or run.metrics["interrupted"]:
                 break
-    done = [member for member in members if _is_finished(folder / member.folder)]
-    if not done:
+    finished = [member for member in members if _is_finished(folder / member.folder)]
+    if not finished:
         raise KeyboardInterrupt
-    study = Study(folder, TITLE, done)
+    study = Study(folder, TITLE, finished)
     study.write()
     return study
 
 
-def _all(train: Callable[..., Path], members: list[StudyMember], processes: int) -> Iterator[Path]:
-    """Train every member, several at a time, and yield their folders in order; none waits in a queue."""
+def _train_all(train: Callable[..., Path], members: list[StudyMember], processes: int) -> Iterator[Path]:
+    """Train every member, several at a time, and yield their folders in order."""
     if processes == 1:
         yield from map(train, members)
         return
@@ -114,8 +114,7 @@ def _train(
     return fit(labels, method, out=out, quiet=quiet, **settings).path
 
 
-def _cores(device: str) -> int:
-    """Return how many trainings to do at a time."""
+def _default_processes(device: str) -> int:
     if device not in ("auto", "cpu") or (device == "auto" and torch.cuda.is_available()):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

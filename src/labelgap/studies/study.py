@@ -1,4 +1,4 @@
-"""A study: a folder of runs that belong together, with ``study.json`` to say how."""
+"""A study: a folder of runs that are compared, listed in ``study.json``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StudyMember:
     """One run of a study.
 
     Attributes:
-        label: how it is called in tables and figures.
+        label: its name in tables and figures.
         folder: of the run, relative to the study's.
-        extra_labels: whether it saw labels that the others did not; such a run is shown apart.
+        extra_labels: whether it saw labels that the others did not; reports list such a run separately.
     """
 
     label: str
@@ -34,11 +34,11 @@ class StudyMember:
 
 
 class Study:
-    """Runs that belong together, in the order they are shown.
+    """Runs that are compared, in the order of the report.
 
     Attributes:
         path: the folder.
-        title: what the study asks.
+        title: the question of the study.
         members: its runs.
     """
 

@@ -52,14 +52,14 @@ def method(name: str, values: Sequence[float | None], gap: GapToBest | None, **o
         "batch_size": 16,
         "label_view": "1 present of each",
         "extra_labels": False,
-        "tried": 2,
+        "settings_tried": 2,
     }
     return MethodResult(name, **{**given, "seconds": 3.0, **other}, seeds=seeds, gap=gap)
 
 
 def comparison(path: Path, *rows: MethodResult, **other: Any) -> Comparison:
-    measure = ComparisonMetric("test mAP", True, 2, "")
-    made = Comparison(path, "Which method on tags.csv?", dict(ABOUT), "clean", measure, rows)
+    metric = ComparisonMetric("test mAP", True, 2, "")
+    made = Comparison(path, "Which method on tags.csv?", dict(ABOUT), "clean", metric, rows)
     return replace(made, **other)
 
 
@@ -77,7 +77,7 @@ def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path) -> None:
         and "15.0 ± 2.0" in ranking_summary(clear)
     )
     close = comparison(tmp_path, BEST, NEAR, FAR, CEILING)
-    assert close.winner is None and close.level == [BEST, NEAR]
+    assert close.winner is None and close.tied == [BEST, NEAR]
     assert "within the uncertainty: `role` may be as good" in ranking_summary(close)
     assert [row.level for row in comparison_rows(close)] == [True, True, False, False]
 
@@ -112,10 +112,10 @@ def test_the_terminal_has_every_method_what_it_saw_and_its_setting(tmp_path: Pat
 
 
 def test_an_observed_ranking_is_never_called_an_accuracy(tmp_path: Path) -> None:
-    measure = ComparisonMetric(
+    metric = ComparisonMetric(
         "observed ranking on val", False, 1, "no accuracy can be measured. Methods are ordered otherwise"
     )
-    made = comparison(tmp_path, BEST, FAR, measure=measure, rule="observed")
+    made = comparison(tmp_path, BEST, FAR, metric=metric, rule="observed")
     assert "mAP" not in ranking_summary(made) and missing_label_cost(made) == ""
     assert any("no accuracy" in note.lower() for note in comparison_notes(made))
     assert any("1 of 2 classes" in note for note in comparison_notes(made))
@@ -125,7 +125,7 @@ def test_an_observed_ranking_is_never_called_an_accuracy(tmp_path: Path) -> None
 
 
 def test_the_page_is_written_from_the_folder_too_and_tells_no_path(tmp_path: Path) -> None:
-    made = comparison(tmp_path, BEST, NEAR, FAR, CEILING, not_run=(SkippedMethod("imcl", "no label is <b>absent</b>"),))
+    made = comparison(tmp_path, BEST, NEAR, FAR, CEILING, skipped=(SkippedMethod("imcl", "no label is <b>absent</b>"),))
     made.write()
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert page.count("<svg") == 2 and "private" not in page and "csv=tags.csv" in page
@@ -139,7 +139,7 @@ def test_the_command_trains_the_method_as_it_was_compared(tmp_path: Path) -> Non
         "labelgap train csv=/a/private/tags.csv --images /a/photos --method em --option alpha=0.2 --lr 1e-3 "
         "--batch-size 16 --protocol linear --backbone efficientnet-lite0 --out runs/em"
     )
-    hidden = replace(made, about={**ABOUT, "observe": {"positives": 1, "negatives": 0}, "label_seed": 1200})
+    hidden = replace(made, metadata={**ABOUT, "observe": {"positives": 1, "negatives": 0}, "label_seed": 1200})
     assert "--observe positives=1,negatives=0 --label-seed 1200" in method_command(hidden, BEST)
 
 
@@ -158,7 +158,7 @@ def test_the_figure_of_one_method_can_be_drawn(tmp_path: Path, values: list[floa
 
 
 def test_a_comparison_without_any_measure_still_has_a_page(tmp_path: Path) -> None:
-    measure = ComparisonMetric("", False, 0, "there is no test split, and nothing to rank")
-    made = comparison(tmp_path, method("an", [None, None], None), measure=measure, rule="last")
+    metric = ComparisonMetric("", False, 0, "there is no test split, and nothing to rank")
+    made = comparison(tmp_path, method("an", [None, None], None), metric=metric, rule="last")
     made.write()
     assert ranking_summary(made) == "" and "<svg" not in write_report(made).read_text(encoding="utf-8")

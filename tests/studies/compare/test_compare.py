@@ -14,7 +14,7 @@ from tests.studies.compare.small_features import CLASSES, features
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import LabelTable
-from labelgap.studies import Comparison, compare
+from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.training import fit
 
@@ -38,7 +38,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_the_setting_with_the_highest_mean_val_score_is_taken(tmp_path: Path) -> None:
-    made = run(features(), ["an", "em"], tmp_path / "c", rates=[1e-1, 1e-3, 1e-5])
+    made = run(features(), ["an", "em"], tmp_path / "c", learning_rates=[1e-1, 1e-3, 1e-5])
     assert {row.method for row in made.methods} == {"an", "em"}
     with (made.path / "settings.csv").open(encoding="utf-8") as file:
         tried = list(csv.DictReader(file))
@@ -51,14 +51,14 @@ def test_the_setting_with_the_highest_mean_val_score_is_taken(tmp_path: Path) ->
             for rate in ("0.1", "0.001", "1e-05")
         }
         assert max(means, key=lambda rate: means[rate]) == f"{row.lr:g}"
-        assert {each["lr"] for each in tried if each["method"] == row.method and each["chosen"] == "1"} == {
+        assert {each["lr"] for each in tried if each["method"] == row.method and each["selected"] == "1"} == {
             f"{row.lr:g}"
         }
 
 
 def test_the_numbers_are_those_of_a_linear_run(tmp_path: Path) -> None:
     data = features()
-    row = run(data, ["an"], tmp_path / "c", rates=[1e-2], seeds=1).methods[0]
+    row = run(data, ["an"], tmp_path / "c", learning_rates=[1e-2], seeds=1).methods[0]
     single = fit(
         data, "an", out=tmp_path / "run", epochs=2, lr=1e-2, batch_size=16, device="cpu", quiet=True, trace="off"
     )
@@ -82,7 +82,7 @@ def test_methods_that_need_more_labels_are_shown_them_and_stand_apart(tmp_path: 
 def test_without_a_truth_they_are_listed_with_the_reason(tmp_path: Path) -> None:
     made = run(features(truth=False), ["an", "bce", "iun", "iu", "curriculum"], tmp_path / "c")
     assert [row.method for row in made.methods] == ["an"]
-    reasons = {row.method: row.reason for row in made.not_run}
+    reasons = {row.method: row.reason for row in made.skipped}
     assert "full labels" in reasons["bce"] and "truth" in reasons["iun"]
     assert "call everything present" in reasons["iu"] and "call everything present" in reasons["curriculum"]
     assert made.methods[0].mean_of("train_map") is None
@@ -143,10 +143,10 @@ def test_a_comparison_that_was_stopped_goes_on(
 
 
 def test_a_damaged_head_is_trained_again(tmp_path: Path, trained: list[list[str]]) -> None:
-    run(features(), ["an"], tmp_path / "c", seeds=1, rates=[1e-3])
+    run(features(), ["an"], tmp_path / "c", seeds=1, learning_rates=[1e-3])
     (head,) = (tmp_path / "c" / "heads").iterdir()
     head.write_bytes(head.read_bytes()[:50])
-    run(features(), ["an"], tmp_path / "c", seeds=1, rates=[1e-3])
+    run(features(), ["an"], tmp_path / "c", seeds=1, learning_rates=[1e-3])
     assert len(trained) == 2
 
 
@@ -155,8 +155,8 @@ def test_role_without_a_number_of_positives_is_listed_with_the_way_out(tmp_path:
     assert data.val is not None
     few = Split("val", data.val.images.select(range(40)), data.val.labels.select(range(40)))
     made = run(replace(data, val=few), ["an", "role"], tmp_path / "c")
-    assert [row.method for row in made.not_run] == ["role"]
-    assert "expected_positives" in made.not_run[0].reason
+    assert [row.method for row in made.skipped] == ["role"]
+    assert "expected_positives" in made.skipped[0].reason
     told = run(replace(data, val=few), ["an", "role"], tmp_path / "c", options={"role": {"expected_positives": 1.5}})
     assert {row.method: dict(row.options) for row in told.methods}["role"] == {"expected_positives": 1.5}
 
@@ -171,39 +171,39 @@ def test_positives_alone_support_no_accuracy_and_the_order_is_called_what_it_is(
     assert data.val is not None and data.test is not None
     shown = [replace(split, labels=split.labels.observe(1, 0)) for split in (data.val, data.test)]
     made = run(replace(data, val=shown[0], test=shown[1]), ["an", "em"], tmp_path / "c")
-    assert made.rule == "observed" and made.measure.name == "observed ranking on test"
-    assert not made.measure.accuracy and "no accuracy" in made.measure.why
+    assert made.rule == "observed" and made.metric.name == "observed ranking on test"
+    assert not made.metric.is_accuracy and "no accuracy" in made.metric.reason
     assert all(row.mean is not None and row.mean_of("map") is None for row in made.methods)
 
 
 def test_without_test_the_order_is_by_val_and_said_to_be_too_good(tmp_path: Path) -> None:
     made = run(features(splits=("val",)), ["an", "em"], tmp_path / "c")
-    assert made.measure.name == "val mAP" and "too good" in made.measure.why
+    assert made.metric.name == "val mAP" and "too optimistic" in made.metric.reason
     assert made.methods[0].seeds[0].test is None
 
 
 def test_without_val_each_method_takes_the_first_setting_and_its_last_epoch(tmp_path: Path) -> None:
     made = run(features(splits=("test",)), ["an"], tmp_path / "c")
-    assert made.rule == "last" and made.methods[0].tried == 1 and made.methods[0].lr == 1e-3
-    assert made.methods[0].seeds[0].epoch == 2 and made.measure.name == "test mAP"
+    assert made.rule == "last" and made.methods[0].settings_tried == 1 and made.methods[0].lr == 1e-3
+    assert made.methods[0].seeds[0].epoch == 2 and made.metric.name == "test mAP"
 
 
 def test_with_nothing_to_measure_nothing_is_ordered(tmp_path: Path) -> None:
     made = run(features(splits=()), ["an", "em"], tmp_path / "c")
-    assert made.measure.name == "" and all(row.mean is None for row in made.methods)
-    assert made.winner is None and "cannot be ordered" in made.measure.why
+    assert made.metric.name == "" and all(row.mean is None for row in made.methods)
+    assert made.winner is None and "cannot be ordered" in made.metric.reason
 
 
 def test_a_method_that_diverges_is_listed(tmp_path: Path) -> None:
-    made = run(features(), ["an", "em"], tmp_path / "c", rates=[1e37], epochs=1)
-    assert {row.method for row in made.not_run} | {row.method for row in made.methods} == {"an", "em"}
-    assert all("learning rate" in row.reason for row in made.not_run)
+    made = run(features(), ["an", "em"], tmp_path / "c", learning_rates=[1e37], epochs=1)
+    assert {row.method for row in made.skipped} | {row.method for row in made.methods} == {"an", "em"}
+    assert all("learning rate" in row.reason for row in made.skipped)
 
 
 def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
     made = run(features(), ["an", "bce"], tmp_path / "c")
     opened = Comparison.open(made.path)
-    assert opened.methods == made.methods and opened.measure == made.measure and opened.not_run == made.not_run
+    assert opened.methods == made.methods and opened.metric == made.metric and opened.skipped == made.skipped
     with (made.path / "compare.csv").open(encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     assert [row["method"] for row in table] == ["an", "bce"]
@@ -218,7 +218,7 @@ def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
         (["an"], {"options": {"em": {"alpha": 0.1}}}, "not among the methods"),
         (["em"], {"options": {"em": {"alfa": 0.1}}}, "Did you mean 'alpha'"),
         (["an"], {"seeds": 0}, "at least one"),
-        (["an"], {"rates": [0.0]}, "above 0"),
+        (["an"], {"learning_rates": [0.0]}, "above 0"),
         ([], {}, "at least one method"),
         (["an"], {"select": "clear"}, "clean"),
     ],
@@ -239,7 +239,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(RunError, match="something else"):
         run(features(), ["an"], tmp_path)
-    with pytest.raises(RunError, match="no comparison"):
+    with pytest.raises(RunError, match="not a comparison"):
         Comparison.open(tmp_path)
 
 

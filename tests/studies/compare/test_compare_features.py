@@ -16,7 +16,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import LabelTable
 from labelgap.models import Backbone, InputSpec
-from labelgap.studies import compare
+from labelgap.studies.compare import compare
 from labelgap.studies.compare import features as compare_features
 from labelgap.studies.compare.features import compute_split_features, default_backbone
 from labelgap.training.progress import Reporter
@@ -68,11 +68,11 @@ def test_vectors_are_taken_as_they_are() -> None:
     assert {name: len(values) for name, values in found.splits.items()} == {"train": 90, "val": 110, "test": 80}
 
 
-def test_a_network_that_starts_from_nothing_is_refused_and_never_the_usual_one() -> None:
+def test_an_untrained_network_is_refused_and_never_the_default() -> None:
     digits = load("digits", train=10, val=10, test=10)
     assert digits.backbone == "small-cnn" and default_backbone(digits) == "efficientnet-lite0"
     assert default_backbone(features()) == "features"
-    with pytest.raises(InputError, match="starts from nothing"):
+    with pytest.raises(InputError, match="no pretrained weights"):
         compute_split_features(digits, "small-cnn", None, CPU, 0, Reporter(quiet=True))
 
 

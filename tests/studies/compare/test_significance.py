@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from labelgap.studies.compare.grid import hyperparameter_grid, option_grid
-from labelgap.studies.compare.significance import GapToBest, gaps_to_best, resamples
+from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
 
 
 def test_every_sample_has_as_many_images_and_is_drawn_alike_each_time() -> None:
-    drawn = resamples(50, 4, 3)
+    drawn = draw_resamples(50, 4, 3)
     assert (drawn.sum(axis=0) == 50).all() and drawn.shape[1] == 100
-    assert np.array_equal(drawn, resamples(50, 4, 3))
-    assert resamples(60, 4, 10**12).shape == (60, 40)
+    assert np.array_equal(drawn, draw_resamples(50, 4, 3))
+    assert draw_resamples(60, 4, 10**12).shape == (60, 40)
 
 
 def test_the_interval_is_the_formula() -> None:
@@ -46,6 +46,8 @@ def test_the_grids_are_the_papers() -> None:
     assert [each.options for each in hyperparameter_grid("em", {"alpha": 0.2})] == [{"alpha": 0.2}] * 2
     searched = {each.options["alpha"] for each in hyperparameter_grid("em", {"alpha": 0.2}, "full")}
     assert searched == {0.01, 0.02, 0.1, 0.2, 0.4, 0.9}
-    fixed = hyperparameter_grid("em-apl", {"alpha": 0.3}, "full", fixed=["alpha"], rates=[1e-3], batches=[16])
+    fixed = hyperparameter_grid(
+        "em-apl", {"alpha": 0.3}, "full", fixed=["alpha"], learning_rates=[1e-3], batch_sizes=[16]
+    )
     assert {each.options["alpha"] for each in fixed} == {0.3} and len(fixed) == 6
     assert option_grid("asl") == {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)}

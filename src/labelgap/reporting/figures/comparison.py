@@ -51,7 +51,7 @@ def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
         grid = axes[0].get_gridspec()
         assert grid is not None
         grid.set_width_ratios([3, 2])
-    _values(axes[0], rows, places, comparison.measure.name, _lowest(rows))
+    _values(axes[0], rows, places, comparison.metric.name, _lowest(rows))
     axes[0].set_yticks(
         places, [truncate_label(row.method, 24 if width > NARROW else 16) for row in rows], parse_math=False
     )

@@ -31,14 +31,14 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
         "title": single_line(comparison.title),
         "lead": _lead(comparison),
         "findings": [text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        "warning": "" if comparison.measure.accuracy else comparison.measure.why,
+        "warning": "" if comparison.metric.is_accuracy else comparison.metric.reason,
         "figure": _figure(comparison),
         "caption": _caption(comparison),
         "columns": comparison_columns(comparison),
         "groups": _groups(rows),
         "notes": comparison_notes(comparison),
         "reading": _reading(comparison),
-        "not_run": [(row.method, single_line(row.reason)) for row in comparison.not_run],
+        "not_run": [(row.method, single_line(row.reason)) for row in comparison.skipped],
         "command": method_command(comparison, measured[0], whole_path=False) if measured else "",
         "setting_columns": setting_columns(comparison),
         "methods": [(row.method, _about(row.method)) for row in comparison.methods],
@@ -47,7 +47,7 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
 
 
 def _lead(comparison: Comparison) -> str:
-    about = comparison.about
+    about = comparison.metadata
     images = ", ".join(f"{count:,} {split}" for split, count in about["images"].items())
     many = f"{len(comparison.methods)} method{'s' if len(comparison.methods) != 1 else ''}"
     seeds = f"{about['seeds']} seed{'s' if about['seeds'] != 1 else ''}"
@@ -60,12 +60,12 @@ def _figure(comparison: Comparison) -> ResponsiveFigure | None:
         return None
     told = "; ".join(f"{row.method} {format_measure(row.mean)}" for row in rows)
     return FigureRenderer().render(
-        lambda width: comparison_figure(comparison, width=width), f"{comparison.measure.name}: {told}."
+        lambda width: comparison_figure(comparison, width=width), f"{comparison.metric.name}: {told}."
     )
 
 
 def _caption(comparison: Comparison) -> str:
-    several = comparison.about["seeds"] > 1
+    several = comparison.metadata["seeds"] > 1
     parts = ["Dots are means, ticks the single seeds." if several else "One seed each."]
     if any(row.extra_labels for row in comparison.methods):
         parts.append("Hollow: methods that saw more labels than the others.")
@@ -80,14 +80,14 @@ def _groups(rows: list[ComparisonRow]) -> list[list[ComparisonRow]]:
 
 
 def _reading(comparison: Comparison) -> list[str]:
-    about = comparison.about
+    about = comparison.metadata
     said = [selection_rule_text(comparison.rule)]
     if comparison.rule != "last":
         said.append(
             "The setting of a method (learning rate, batch size, options) was chosen in the same way, by its mean over "
             "the seeds; test was looked at once, for the chosen heads."
         )
-    if comparison.measure.accuracy:
+    if comparison.metric.is_accuracy:
         said.append("F1 is at a threshold for each class that was chosen on val.")
     if any(row.mean_of("train_map") is not None for row in comparison.methods):
         said.append(
@@ -116,7 +116,7 @@ def _about(method: str) -> str:
 
 
 def _settings(comparison: Comparison) -> list[tuple[str, str]]:
-    about = comparison.about
+    about = comparison.metadata
     observe = about.get("observe")
     hidden = ", ".join(f"{name} {value}" for name, value in observe.items()) if observe else "the table as it is"
     pairs = [

@@ -45,7 +45,7 @@ class ComparisonRow:
 
 def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
     """Return what stands over the measures of a row, after its label."""
-    return (comparison.measure.name or "measure", "behind best", *(name for name, _ in _measures(comparison)))
+    return (comparison.metric.name or "measure", "behind best", *(name for name, _ in _measures(comparison)))
 
 
 def setting_columns(comparison: Comparison) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def setting_columns(comparison: Comparison) -> tuple[str, ...]:
 
 def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows in their order, those that saw more than the others last."""
-    level = {row.method for row in comparison.level}
+    level = {row.method for row in comparison.tied}
     columns = setting_columns(comparison)
     return [
         ComparisonRow(
@@ -72,13 +72,11 @@ def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
 
 def comparison_notes(comparison: Comparison) -> list[str]:
     """Return what must be said under the table."""
-    measure, rows = comparison.measure, comparison.methods
-    notes = [f"{measure.why[:1].upper()}{measure.why[1:]}."] if measure.why else []
-    classes = len(comparison.about["classes"])
-    if measure.name and measure.classes_counted < classes:
-        notes.append(
-            f"{measure.name} is over {measure.classes_counted:,} of {classes:,} classes: {_counts(comparison)}."
-        )
+    metric, rows = comparison.metric, comparison.methods
+    notes = [f"{metric.reason[:1].upper()}{metric.reason[1:]}."] if metric.reason else []
+    classes = len(comparison.metadata["classes"])
+    if metric.name and metric.classes_counted < classes:
+        notes.append(f"{metric.name} is over {metric.classes_counted:,} of {classes:,} classes: {_counts(comparison)}.")
     seeds = {len(row.seeds) for row in rows}
     if seeds and max(seeds) > 1:
         notes.append(f"± is the standard deviation over {max(seeds)} seeds.")
@@ -130,7 +128,7 @@ def _setting(row: MethodResult) -> dict[str, str]:
         "lr": format_learning_rate(row.lr),
         "batch": str(row.batch_size),
         "options": format_options(row.options),
-        "tried": str(row.tried),
+        "tried": str(row.settings_tried),
         "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),
         "time": format_elapsed(row.seconds),
     }
@@ -164,6 +162,6 @@ def _behind(row: MethodResult) -> str:
 
 
 def _counts(comparison: Comparison) -> str:
-    if comparison.measure.accuracy:
+    if comparison.metric.is_accuracy:
         return "those with a known present and a known absent label"
     return "those that are present in one image and not in another"

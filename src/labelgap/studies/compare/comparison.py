@@ -1,4 +1,4 @@
-"""What a comparison came to: a row for every method, what could not run, and which differences are more than chance.
+"""The results of a comparison: a row for every method, the skipped methods, and which gaps are significant.
 
 ``compare.json`` holds all of it, ``compare.csv`` the table, ``settings.csv`` every head that was trained.
 """
@@ -10,7 +10,7 @@ import io
 import json
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -26,46 +26,47 @@ __all__ = [
     "MethodResult",
     "SeedResult",
     "SkippedMethod",
+    "TABLE",
     "Trial",
     "is_comparison",
 ]
 
 FILE: Final = "compare.json"
 TABLE: Final = "compare.csv"
-SETTINGS: Final = "settings.csv"
+TRIALS: Final = "settings.csv"
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True)
 class ComparisonMetric:
-    """What methods are ordered by: the best that the known labels support.
+    """The metric that orders the methods: the best that the known labels support.
 
     Attributes:
-        name: "test mAP", "val mAP", "observed ranking on test" or "observed ranking on val"; "" where there is nothing.
-        accuracy: whether it is one.
-        classes_counted: over how many classes it is a mean.
-        why: the sentence that says why this and nothing better.
+        name: "test mAP", "val mAP", "observed ranking on test" or "observed ranking on val"; "" where there is none.
+        is_accuracy: False for the observed ranking.
+        classes_counted: number of classes it is a mean over.
+        reason: why there is no better metric; "" for test mAP.
     """
 
     name: str
-    accuracy: bool
+    is_accuracy: bool
     classes_counted: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One method with one seed, at its chosen setting.
+    """One method with one seed, at its selected setting.
 
     Attributes:
-        seed: of the first weights and of what the method draws.
-        label_seed: of the labels that were shown, where they were drawn.
-        value: of the comparison's measure.
-        epoch: the epoch kept.
-        score: what chose it; None where the last epoch was kept unseen.
-        test: measures on test; None without one.
+        seed: of the initial weights and of the method's own draws.
+        label_seed: of the observed labels, where they were drawn.
+        value: of the comparison's metric.
+        epoch: the selected epoch.
+        score: that selected it; None under "last".
+        test: metrics on test; None without one.
         train_map: mAP on the training images against their truth; None where it is not known.
-        seconds: its share of the time of the group it was trained in.
+        seconds: its share of the training time of its group.
     """
 
     seed: int
@@ -84,15 +85,15 @@ class MethodResult:
 
     Attributes:
         method: its name.
-        options: at the chosen setting.
-        lr: the chosen learning rate.
-        batch_size: the chosen batch size.
-        label_view: what it saw of the training labels, in words.
-        extra_labels: whether that is more than the others saw: no competitor.
-        tried: how many settings were tried.
+        options: at the selected setting.
+        lr: the selected learning rate.
+        batch_size: the selected batch size.
+        label_view: description of the training labels that it saw.
+        extra_labels: whether the other methods saw fewer: it does not compete.
+        settings_tried: size of its grid.
         seconds: of all its heads together.
         seeds: a result for each.
-        gap: how far it is behind the best; None where it is apart, or nothing can be measured.
+        gap: how far it is behind the best; None where it does not compete, or nothing can be measured.
     """
 
     method: str
@@ -101,16 +102,16 @@ class MethodResult:
     batch_size: int
     label_view: str
     extra_labels: bool
-    tried: int
+    settings_tried: int
     seconds: float
     seeds: tuple[SeedResult, ...]
     gap: GapToBest | None = None
 
     @property
     def values(self) -> list[float]:
-        """What was measured with each seed; empty where nothing can be."""
-        found = [seed.value for seed in self.seeds if seed.value is not None]
-        return found if len(found) == len(self.seeds) else []
+        """The metric with each seed; empty where nothing can be measured."""
+        values = [seed.value for seed in self.seeds if seed.value is not None]
+        return values if len(values) == len(self.seeds) else []
 
     @property
     def mean(self) -> float | None:
@@ -123,10 +124,10 @@ class MethodResult:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def mean_of(self, name: str) -> float | None:
-        """Return the mean over seeds of one measure on test, such as "f1_micro", or of "train_map"."""
-        found = [seed.train_map if name == "train_map" else (seed.test or {}).get(name) for seed in self.seeds]
-        known = [value for value in found if value is not None]
-        return statistics.fmean(known) if known and len(known) == len(found) else None
+        """Return the mean over seeds of one metric on test, such as "f1_micro", or of "train_map"."""
+        values = [seed.train_map if name == "train_map" else (seed.test or {}).get(name) for seed in self.seeds]
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class SkippedMethod:
 
 @dataclass(frozen=True)
 class Trial:
-    """One head that was trained: what for, and what the rule said of it. Test was looked at for chosen ones only."""
+    """One head that was trained, with its score on val. Test is evaluated for selected heads only."""
 
     method: str
     options: Mapping[str, Any]
@@ -148,7 +149,7 @@ class Trial:
     seed: int
     epoch: int
     score: float | None
-    chosen: bool
+    selected: bool
     failed: str | None
 
 
@@ -158,24 +159,24 @@ class Comparison:
 
     Attributes:
         path: the folder.
-        title: what it asks.
-        about: data, backbone, epochs, grid and so on: what a reader must know to do it again.
-        rule: by which epochs and settings were chosen; see ``training.selection``.
-        measure: what the methods are ordered by.
-        methods: the best first, those that saw more than the others last.
-        not_run: those that could not.
-        tried: every head.
-        seconds: all in all.
+        title: the question it answers.
+        metadata: data, backbone, epochs, grid and so on: what is needed to repeat it.
+        rule: that selected epochs and settings; see ``training.selection``.
+        metric: that orders the methods.
+        methods: the best first, those with extra labels last.
+        skipped: those that could not run.
+        trials: every head.
+        seconds: in all.
     """
 
     path: Path
     title: str
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     rule: str
-    measure: ComparisonMetric
+    metric: ComparisonMetric
     methods: tuple[MethodResult, ...]
-    not_run: tuple[SkippedMethod, ...] = ()
-    tried: tuple[Trial, ...] = field(default=(), repr=False)
+    skipped: tuple[SkippedMethod, ...] = ()
+    trials: tuple[Trial, ...] = field(default=(), repr=False)
     seconds: float = 0.0
 
     @property
@@ -184,101 +185,94 @@ class Comparison:
         return [row for row in self.methods if not row.extra_labels]
 
     @property
-    def level(self) -> list[MethodResult]:
-        """The competitors that the best is not ahead of by more than chance explains, the best first."""
-        measured = [row for row in self.competitors if row.gap is not None]
-        return [row for place, row in enumerate(measured) if place == 0 or not row.gap.significant]  # type: ignore[union-attr]
+    def tied(self) -> list[MethodResult]:
+        """The best competitor, and those that it is not significantly better than."""
+        measured = [(row, row.gap) for row in self.competitors if row.gap is not None]
+        return [row for number, (row, gap) in enumerate(measured) if number == 0 or not gap.significant]
 
     @property
     def winner(self) -> MethodResult | None:
-        """The one method that is ahead of all others by more than chance explains."""
-        several = len([row for row in self.competitors if row.gap is not None]) > 1
-        return self.level[0] if several and len(self.level) == 1 else None
+        """The one method that is significantly better than all others."""
+        measured = [row for row in self.competitors if row.gap is not None]
+        return self.tied[0] if len(measured) > 1 and len(self.tied) == 1 else None
 
     def write(self) -> None:
         """Write ``compare.json``, ``compare.csv`` and ``settings.csv``."""
-        stored = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("path", "tried")}
-        stored |= {"measure": asdict(self.measure)}
-        stored |= {name: [asdict(row) for row in getattr(self, name)] for name in ("methods", "not_run")}
-        write_json(self.path / FILE, {"format": FORMAT, **stored, "about": dict(self.about)})
-        write_text(self.path / TABLE, _as_csv(_table_row(row, self) for row in self.methods))
-        write_text(self.path / SETTINGS, _as_csv(_tried_row(row) for row in self.tried))
+        stored = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("path", "trials")}
+        stored |= {"metadata": dict(self.metadata), "metric": asdict(self.metric)}
+        stored |= {name: [asdict(row) for row in getattr(self, name)] for name in ("methods", "skipped")}
+        write_json(self.path / FILE, {"format": FORMAT, **stored})
+        write_text(self.path / TABLE, _to_csv(_method_row(row, self.metric) for row in self.methods))
+        write_text(self.path / TRIALS, _to_csv(_trial_row(trial) for trial in self.trials))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Comparison:
-        """Read the folder of a comparison; the single heads stay in ``settings.csv``."""
+        """Read the folder of a comparison, without its trials."""
         folder = Path(path)
         try:
             stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{folder} is no comparison: it has no {FILE}.") from None
+            raise RunError(f"{folder} is not a comparison: it has no {FILE}.") from None
         except ValueError as error:
             raise RunError(f"{folder / FILE} is damaged ({error}).") from None
-        if stored.get("format") != FORMAT:
-            raise RunError(
-                f"{folder} is a comparison of format {stored.get('format')}; this version reads format {FORMAT}."
-            )
-        return cls(
-            folder,
-            stored["title"],
-            stored["about"],
-            stored["rule"],
-            ComparisonMetric(**stored["measure"]),
-            tuple(_method(row) for row in stored["methods"]),
-            tuple(SkippedMethod(**row) for row in stored["not_run"]),
-            seconds=stored["seconds"],
-        )
+        version = stored.pop("format", None)
+        if version != FORMAT:
+            raise RunError(f"{folder} is a comparison of format {version}; this version reads format {FORMAT}.")
+        stored |= {
+            "metric": ComparisonMetric(**stored["metric"]),
+            "methods": tuple(_read_method(row) for row in stored["methods"]),
+            "skipped": tuple(SkippedMethod(**row) for row in stored["skipped"]),
+        }
+        return cls(folder, **stored)
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether a folder holds a comparison."""
+    """Return whether a folder holds a comparison."""
     return (folder / FILE).is_file()
 
 
-def _method(row: dict[str, Any]) -> MethodResult:
+def _read_method(row: dict[str, Any]) -> MethodResult:
     gap = row.pop("gap")
     seeds = tuple(SeedResult(**seed) for seed in row.pop("seeds"))
     return MethodResult(**row, seeds=seeds, gap=None if gap is None else GapToBest(**gap))
 
 
-def _table_row(row: MethodResult, comparison: Comparison) -> dict[str, Any]:
-    behind = row.gap
+def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:
     return {
         "method": row.method,
-        "saw": row.label_view,
+        "label_view": row.label_view,
         "extra_labels": int(row.extra_labels),
-        "measure": comparison.measure.name,
-        "mean": _number(row.mean),
-        "std": _number(row.deviation),
-        **{f"seed_{seed.seed}": _number(seed.value) for seed in row.seeds},
-        "behind_best": _number(None if behind is None else behind.mean),
-        "interval_half_width": _number(None if behind is None else behind.half_width),
-        **{name: _number(row.mean_of(name)) for name in ("map", "map_samples", "f1_micro", "f1_macro", "train_map")},
-        "classes_counted": comparison.measure.classes_counted,
+        "metric": metric.name,
+        "mean": _format(row.mean),
+        "std": _format(row.deviation),
+        **{f"seed_{seed.seed}": _format(seed.value) for seed in row.seeds},
+        "gap_to_best": _format(None if row.gap is None else row.gap.mean),
+        "gap_half_width": _format(None if row.gap is None else row.gap.half_width),
+        **{name: _format(row.mean_of(name)) for name in ("map", "map_samples", "f1_micro", "f1_macro", "train_map")},
+        "classes_counted": metric.classes_counted,
         "lr": f"{row.lr:g}",
         "batch_size": row.batch_size,
         "options": json.dumps(dict(row.options)),
-        "epochs_kept": " ".join(str(seed.epoch) for seed in row.seeds),
-        "settings_tried": row.tried,
+        "epochs": " ".join(str(seed.epoch) for seed in row.seeds),
+        "settings_tried": row.settings_tried,
         "seconds": f"{row.seconds:.2f}",
     }
 
 
-def _tried_row(row: Trial) -> dict[str, Any]:
-    cells = {**asdict(row), "options": json.dumps(dict(row.options)), "chosen": int(row.chosen)}
-    return {**cells, "lr": f"{row.lr:g}", "score": _number(row.score), "failed": row.failed or ""}
+def _trial_row(trial: Trial) -> dict[str, Any]:
+    cells = {**asdict(trial), "options": json.dumps(dict(trial.options)), "selected": int(trial.selected)}
+    return {**cells, "lr": f"{trial.lr:g}", "score": _format(trial.score), "failed": trial.failed or ""}
 
 
-def _number(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.6f}"
 
 
-def _as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    made: Sequence[Mapping[str, Any]] = list(rows)
-    if not made:
-        return ""
+def _to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = list(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(text, made[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(made)
+    if lines:
+        writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
     return text.getvalue()

@@ -1,10 +1,11 @@
-"""The features that all heads of a comparison share: computed once, kept in the cache, or given as they are."""
+"""The features that all heads of a comparison share."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,15 +13,15 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
-from labelgap.models import check_backbone, create_backbone, is_pretrained
-from labelgap.training.features.extract import extract_features
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
 from labelgap.training.features.precomputed import check_feature_data
+from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
 
 __all__ = ["SplitFeatures", "compute_split_features", "default_backbone"]
 
-DEFAULT = "efficientnet-lite0"
+DEFAULT_BACKBONE: Final = "efficientnet-lite0"
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,24 @@ class SplitFeatures:
 
 
 def default_backbone(data: Dataset) -> str:
-    """Return the network whose features suit: the data's own, unless it would start from nothing."""
+    """Return the data's own backbone if it is pretrained, else the default one."""
     if data.backbone == FEATURES or is_pretrained(data.backbone):
         return data.backbone
-    return DEFAULT
+    return DEFAULT_BACKBONE
 
 
 def compute_split_features(
-    data: Dataset,
-    backbone: str,
-    weights: str | None,
-    device: torch.device,
-    workers: int,
-    reporter: Reporter,
+    data: Dataset, backbone: str, weights: str | None, device: torch.device, workers: int, reporter: Reporter
 ) -> SplitFeatures:
-    """Return the features of all splits: those that the data are, or those that the backbone computes.
+    """Return the features of all splits: the data's own vectors, or those that the backbone computes.
 
     Args:
-        data: what is compared on.
+        data: the data set.
         backbone: name of the network.
-        weights: file of its weights, instead of its usual ones.
-        device: where to compute, and where the features are wanted.
+        weights: file of its weights, instead of its default ones.
+        device: where to compute, and to store the features.
         workers: processes that decode images.
-        reporter: shows how far it is.
+        reporter: shows the progress.
     """
     check_feature_data(data, backbone, "linear")
     digest = hashlib.blake2b(f"{backbone} {weights}".encode(), digest_size=12)
@@ -68,32 +64,17 @@ def compute_split_features(
             digest.update(hashlib.file_digest(file, "sha256").digest())
     for split in data.splits[:2]:
         digest.update(split.images.fingerprint().encode())
-    if backbone == FEATURES:
-        found = {
-            split.name: torch.from_numpy(split.images.vectors.astype(np.float32))
-            for split in data.splits
-            if isinstance(split.images, FeatureVectors)
-        }
-    else:
-        found = _computed(data, backbone, weights, device, workers, reporter)
-    return SplitFeatures({name: values.to(device) for name, values in found.items()}, digest.hexdigest())
+    names = [split.name for split in data.splits]
+    arrays = split_features(data, names, lambda: _build_backbone(backbone, weights), device, workers, reporter)
+    tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
+    return SplitFeatures({name: values.to(device) for name, values in tensors.items()}, digest.hexdigest())
 
 
-def _computed(
-    data: Dataset, backbone: str, weights: str | None, device: torch.device, workers: int, reporter: Reporter
-) -> dict[str, Tensor]:
-    check_backbone(backbone)
-    if not is_pretrained(backbone, weights):
+def _build_backbone(name: str, weights: str | None) -> Backbone:
+    check_backbone(name)
+    if not is_pretrained(name, weights):
         raise InputError(
-            f"the backbone '{backbone}' starts from nothing, and features of it say nothing: take one that has learned "
-            "(`labelgap backbones`), or give its --weights."
+            f"the backbone '{name}' has no pretrained weights, so its features carry no information: choose a "
+            "pretrained one (`labelgap backbones`), or give its --weights."
         )
-    network = create_backbone(backbone, weights=weights)
-    found = {}
-    with reporter.bar("features", sum(len(split) for split in data.splits)):
-        for split in data.splits:
-            computed = extract_features(
-                split.images, network, device=device, workers=workers, advance=reporter.advance, log=reporter.log
-            )
-            found[split.name] = torch.from_numpy(np.array(computed))
-    return found
+    return create_backbone(name, weights=weights)

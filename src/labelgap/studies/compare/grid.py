@@ -1,8 +1,8 @@
-"""Which settings a comparison tries for each method: the papers' own grids.
+"""The hyperparameter grids of a comparison, from the papers.
 
-- small: learning rates 1e-3 and 1e-4 at batch 16, with the options the papers state for the data set or, where they
-  state none, the method's own. Most methods do best at one of the two.
-- full: Cole et al.'s grid (CVPR 2021), batch 8 and 16, learning rate 1e-2 to 1e-5, and with it the options that a
+- small: learning rates 1e-3 and 1e-4 at batch size 16, with the options that the papers state for the data set, or the
+  method's defaults. Most methods do best at one of the two.
+- full: the grid of Cole et al. (CVPR 2021), batch sizes 8 and 16, learning rates 1e-2 to 1e-5, and the options that the
   method's own paper searched.
 """
 
@@ -21,10 +21,10 @@ GRIDS: Final = ("small", "full")
 
 _Values = dict[str, tuple[float, ...]]
 
-_RATES: Final = {"small": (1e-3, 1e-4), "full": (1e-2, 1e-3, 1e-4, 1e-5)}
-_BATCHES: Final = {"small": (16,), "full": (8, 16)}
+_LEARNING_RATES: Final = {"small": (1e-3, 1e-4), "full": (1e-2, 1e-3, 1e-4, 1e-5)}
+_BATCH_SIZES: Final = {"small": (16,), "full": (8, 16)}
 _PERCENTS: Final[_Values] = {"delta_rel": (0.1, 0.2, 0.3, 0.4, 0.5)}
-_FALLING: Final[_Values] = {"r0": (1.0, 1.5, 2.0), "delta_abs": (0.1, 0.15, 0.2)}
+_ABSOLUTE: Final[_Values] = {"r0": (1.0, 1.5, 2.0), "delta_abs": (0.1, 0.15, 0.2)}
 _SHARES: Final = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
 _PENALTIES: Final[_Values] = {"weight": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)}
 
@@ -32,9 +32,9 @@ _OPTIONS: Final[dict[str, _Values]] = {
     "ll-r": _PERCENTS,
     "ll-ct": _PERCENTS,
     "ll-cp": _PERCENTS,
-    "ll-r-abs": _FALLING,
-    "ll-ct-abs": _FALLING,
-    "ll-cp-abs": _FALLING,
+    "ll-r-abs": _ABSOLUTE,
+    "ll-ct-abs": _ABSOLUTE,
+    "ll-cp-abs": _ABSOLUTE,
     "em": {"alpha": _SHARES},
     "em-apl": {"alpha": _SHARES, "beta": _SHARES},
     "dw": {"weight": _SHARES},
@@ -50,7 +50,7 @@ _OPTIONS: Final[dict[str, _Values]] = {
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """One way to train a method.
+    """One point of the grid of a method.
 
     Attributes:
         options: of the method.
@@ -64,7 +64,7 @@ class Hyperparameters:
 
 
 def option_grid(method: str) -> dict[str, tuple[float, ...]]:
-    """Return the options that a method's paper searched, with the values it tried; nothing for most.
+    """Return the options that a method's paper searched, with their values; empty for most methods.
 
     Example:
         >>> option_grid("n-ls")
@@ -79,18 +79,18 @@ def hyperparameter_grid(
     grid: str = "small",
     *,
     fixed: Iterable[str] = (),
-    rates: Sequence[float] | None = None,
-    batches: Sequence[int] | None = None,
+    learning_rates: Sequence[float] | None = None,
+    batch_sizes: Sequence[int] | None = None,
 ) -> list[Hyperparameters]:
-    """Return every setting of a method that is to be tried.
+    """Return the grid of a method.
 
     Args:
         method: its name.
-        options: what it takes where nothing is searched.
+        options: values of the options that are not searched.
         grid: "small" or "full".
-        fixed: options that are not searched, because somebody said what they are.
-        rates: learning rates, instead of the grid's.
-        batches: batch sizes, instead of the grid's.
+        fixed: options that are not searched, because the user set them.
+        learning_rates: instead of the grid's.
+        batch_sizes: instead of the grid's.
 
     Example:
         >>> [(setting.lr, setting.batch_size) for setting in hyperparameter_grid("an", {})]
@@ -100,15 +100,15 @@ def hyperparameter_grid(
     """
     if grid not in GRIDS:
         raise UnknownNameError("grid", grid, GRIDS)
-    for name, values in (("--lr", rates), ("--batch-size", batches)):
+    for name, values, example in (("--lr", learning_rates, "1e-3,1e-4"), ("--batch-size", batch_sizes, "16")):
         if values is not None and (not values or min(values) <= 0):
-            raise InputError(f"{name} {values}: give numbers above 0, e.g. {name} {'16' if batches else '1e-3,1e-4'}")
+            raise InputError(f"{name} {values}: give numbers above 0, e.g. {name} {example}")
     searched = option_grid(method) if grid == "full" else {}
     searched = {name: values for name, values in searched.items() if name not in set(fixed)}
-    tried = [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+    combinations = [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
     return [
-        Hyperparameters({**options, **each}, float(lr), int(batch))
-        for each in tried
-        for batch in batches or _BATCHES[grid]
-        for lr in rates or _RATES[grid]
+        Hyperparameters({**options, **combination}, float(lr), int(batch_size))
+        for combination in combinations
+        for batch_size in batch_sizes or _BATCH_SIZES[grid]
+        for lr in learning_rates or _LEARNING_RATES[grid]
     ]

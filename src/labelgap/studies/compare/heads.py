@@ -1,8 +1,8 @@
-"""The heads of a comparison: trained in groups, each kept in a file of its own, and never trained twice.
+"""The heads of a comparison: trained in groups, each stored in a file, and never trained twice.
 
-A head is found by what decides its weights: the features, its labels, the method and its options, the rates, the seeds
-and the rule that chose its epoch. A comparison that was stopped, or asked for one more method or seed, trains only
-what is not there yet.
+The file name is a hash of everything that determines the weights: features, labels, method, options, learning rate,
+batch size, seeds and the rule that selects the epoch. A comparison that was stopped, or gets one more method or seed,
+trains only the heads that are not stored yet.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,32 +24,34 @@ from torch import Tensor
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.system import available_memory
 from labelgap.labels import LabelTable
-from labelgap.studies.compare.grid import Hyperparameters
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["FOLDER", "HeadTask", "HeadTrainingSetup", "StoredHead", "train_or_load_heads"]
+__all__ = ["FOLDER", "HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "train_or_load_heads"]
 
 FOLDER: Final = "heads"
 _VERSION: Final = 1
-"""Raised when the same plan comes out otherwise than before."""
+"""Raised when the same plan gives other weights than before."""
 _ORDER_SEED: Final = 0
 _MEMORY_SHARE: Final = 0.25
-_MOST_AT_ONCE: Final = 128
+_MAX_GROUP: Final = 128
+
+Progress = Callable[[int, int, str], None]
+"""Called with the epochs done of a group (0 at its start), its number of heads, and its description."""
 
 
 @dataclass(frozen=True)
 class HeadTrainingSetup:
-    """What all heads of a comparison have in common.
+    """What all heads of a comparison share.
 
     Attributes:
         features: ``(N, D)`` of train, on the device.
         val_features: of val, or None.
-        selection: the rule by which epochs and settings are chosen.
+        selection: the rule that selects epochs and settings.
         epochs: how many.
         device: where to train.
-        fingerprint: of the images and the network that made the features.
+        fingerprint: of the images and the network behind the features.
     """
 
     features: Tensor
@@ -62,32 +64,23 @@ class HeadTrainingSetup:
 
 @dataclass(frozen=True, eq=False)
 class HeadTask:
-    """A head to be trained.
+    """A head to train, and its batch size."""
 
-    Attributes:
-        method: its name.
-        setting: options, rate and batch size.
-        seed: of the first weights and of what the method draws.
-        labels: what it sees.
-    """
-
-    method: str
-    setting: Hyperparameters
-    seed: int
-    labels: LabelTable
+    plan: HeadPlan
+    batch_size: int
 
 
 @dataclass(frozen=True, eq=False)
 class StoredHead:
-    """A trained head; its weights stay in their file until somebody asks for them.
+    """A trained head; its weights are read from the file when needed.
 
     Attributes:
         path: the file.
-        epoch: the epoch kept.
-        score: of that epoch under the rule; None where the last epoch is kept unseen.
+        epoch: the selected epoch.
+        score: of that epoch under the rule; None under "last".
         epochs: how many were trained.
         seconds: its share of the time of its group.
-        failed: why it came to nothing; None where it did not.
+        failed: why training failed; None where it did not.
     """
 
     path: Path
@@ -105,128 +98,123 @@ class StoredHead:
 
 def train_or_load_heads(
     tasks: Sequence[HeadTask],
-    lesson: HeadTrainingSetup,
+    setup: HeadTrainingSetup,
     folder: Path,
     *,
-    told: Callable[[int, int, str], None] = lambda done, heads, words: None,
+    progress: Progress = lambda done, heads, text: None,
 ) -> list[StoredHead]:
-    """Train the heads that are not in the folder yet, and return all of them.
+    """Train the heads that are not stored in the folder, and return all of them.
 
-    Heads of one batch size and seed are trained together, as many as fit into memory; each group is written when it is
-    done, so that a Ctrl-C costs no more than the group it meets.
+    Heads with the same batch size and seed are trained together, as many as fit into memory. Each group is stored when
+    it is done, so Ctrl-C loses one group at most.
 
     Args:
-        tasks: what is wanted.
-        lesson: what they are trained on.
+        tasks: the heads.
+        setup: what they are trained on.
         folder: of the comparison.
-        told: called with the epochs done of a group, its heads, and what there is to be said; see ``_train``.
+        progress: see ``Progress``.
     """
     make_folder(folder / FOLDER)
     digests: dict[int, str] = {}
-    paths = [_path(folder, task, lesson, digests) for task in tasks]
-    found = {path: head for path in dict.fromkeys(paths) if (head := _read(path)) is not None}
-    missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in found}
-    for group in _groups(missing, lesson):
-        found |= _train(group, {path: missing[path] for path in group}, lesson, told)
-    return [found[path] for path in paths]
+    paths = [_path(folder, task, setup, digests) for task in tasks]
+    heads = {path: head for path in dict.fromkeys(paths) if (head := _read(path)) is not None}
+    missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
+    for group in _groups(missing, setup):
+        heads |= _train(group, setup, progress)
+    return [heads[path] for path in paths]
 
 
-def _groups(missing: dict[Path, HeadTask], lesson: HeadTrainingSetup) -> Iterable[list[Path]]:
-    """Yield the heads that are trained together: of one batch size and seed."""
-    together: dict[tuple[int, int], list[Path]] = {}
-    for path, task in missing.items():
-        together.setdefault((task.seed, task.setting.batch_size), []).append(path)
-    for _, paths in sorted(together.items()):
-        most = _at_once(lesson, missing[paths[0]].labels)
-        for first in range(0, len(paths), most):
-            yield paths[first : first + most]
+def _groups(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[Path, HeadTask]]:
+    """Yield groups of heads with one seed and batch size that fit into memory."""
+    groups: dict[tuple[int, int], list[Path]] = {}
+    for path, task in tasks.items():
+        groups.setdefault((task.plan.seed, task.batch_size), []).append(path)
+    for _, paths in sorted(groups.items()):
+        size = _group_size(setup, tasks[paths[0]].plan.labels)
+        for first in range(0, len(paths), size):
+            yield {path: tasks[path] for path in paths[first : first + size]}
 
 
-def _at_once(lesson: HeadTrainingSetup, labels: LabelTable) -> int:
-    """Return how many heads fit into memory: weights, gradient, best and Adam's two, and a state for every image."""
+def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
+    """Return how many heads fit into memory: weights, gradients, best weights, Adam's two, and per-image state."""
     images, classes = labels.shape
-    each = 5 * 4 * classes * (lesson.features.shape[1] + 1) + 16 * images * classes
-    free = torch.cuda.mem_get_info(lesson.device)[0] if lesson.device.type == "cuda" else available_memory()
-    return _MOST_AT_ONCE if free is None else int(min(max(_MEMORY_SHARE * free // each, 1), _MOST_AT_ONCE))
+    head = 5 * 4 * classes * (setup.features.shape[1] + 1) + 16 * images * classes
+    free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
+    return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
-def _train(
-    paths: Sequence[Path], tasks: dict[Path, HeadTask], lesson: HeadTrainingSetup, told: Callable[[int, int, str], None]
-) -> dict[Path, StoredHead]:
-    first = tasks[paths[0]]
-    plans = [
-        HeadPlan(task.method, task.setting.options, task.setting.lr, task.labels, seed=task.seed)
-        for task in (tasks[path] for path in paths)
-    ]
-    words = f"seed {first.seed}, batch {first.setting.batch_size}"
-    told(0, len(plans), words)
+def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: Progress) -> dict[Path, StoredHead]:
+    first, count = next(iter(tasks.values())), len(tasks)
+    text = f"seed {first.plan.seed}, batch {first.batch_size}"
+    progress(0, count, text)
     started = time.perf_counter()
     results = train_heads(
-        lesson.features,
-        plans,
-        epochs=lesson.epochs,
-        batch_size=first.setting.batch_size,
+        setup.features,
+        [task.plan for task in tasks.values()],
+        epochs=setup.epochs,
+        batch_size=first.batch_size,
         order_seed=_ORDER_SEED,
-        val_features=None if lesson.selection.labels is None else lesson.val_features,
-        val_labels=lesson.selection.labels,
-        select=lesson.selection.rule,
-        device=lesson.device,
-        progress=lambda done, _: told(done, len(plans), words),
+        val_features=None if setup.selection.labels is None else setup.val_features,
+        val_labels=setup.selection.labels,
+        select=setup.selection.rule,
+        device=setup.device,
+        progress=lambda done, _: progress(done, count, text),
     )
-    share = (time.perf_counter() - started) / len(plans)
-    return {path: _write(path, result, share) for path, result in zip(paths, results, strict=True)}
+    seconds = (time.perf_counter() - started) / count
+    return {path: _write(path, result, seconds) for path, result in zip(tasks, results, strict=True)}
 
 
-def _path(folder: Path, task: HeadTask, lesson: HeadTrainingSetup, digests: dict[int, str]) -> Path:
-    """Return where a head is kept, by what decides its weights."""
-    for table in (task.labels, lesson.selection.labels):
+def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
+    """Return the file of a head, named by what determines its weights."""
+    plan = task.plan
+    for table in (plan.labels, setup.selection.labels):
         digests.setdefault(id(table), table_digest(table))
-    setting = task.setting
     parts = {
         "version": _VERSION,
-        "features": lesson.fingerprint,
-        "labels": digests[id(task.labels)],
-        "method": task.method,
-        "options": dict(sorted(setting.options.items())),
-        "lr": setting.lr,
-        "batch_size": setting.batch_size,
-        "epochs": lesson.epochs,
-        "seed": task.seed,
+        "features": setup.fingerprint,
+        "labels": digests[id(plan.labels)],
+        "method": plan.method,
+        "options": dict(sorted(plan.options.items())),
+        "lr": plan.lr,
+        "batch_size": task.batch_size,
+        "epochs": setup.epochs,
+        "seed": plan.seed,
         "order": _ORDER_SEED,
-        "rule": lesson.selection.rule,
-        "val": digests[id(lesson.selection.labels)],
+        "rule": setup.selection.rule,
+        "val": digests[id(setup.selection.labels)],
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
-    return folder / FOLDER / f"{task.method}-{key}.safetensors"
+    return folder / FOLDER / f"{plan.method}-{key}.safetensors"
 
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
     plan = result.plan
-    kept: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "epoch": result.best_epoch,
         "score": result.best_score,
         "epochs": len(result.history),
         "seconds": seconds,
         "failed": result.failed,
     }
-    about = {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed, **kept}
+    metadata = {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed, **fields}
     arrays = {"weight": result.weight, "bias": result.bias}
     with atomic_path(path) as temporary:
         save_file(
             {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in arrays.items()},
             temporary,
-            metadata={"labelgap": json.dumps({**about, "history": result.history})},
+            metadata={"labelgap": json.dumps({**metadata, "history": result.history})},
         )
-    return StoredHead(path, **kept)
+    return StoredHead(path, **fields)
 
 
 def _read(path: Path) -> StoredHead | None:
-    """Read a head, or nothing where there is none that is whole."""
+    """Read a stored head; None where there is none, or where the file is damaged."""
     if not path.is_file():
         return None
     try:
         with safe_open(path, framework="numpy") as file:
-            about = json.loads(file.metadata()["labelgap"])
-            return StoredHead(path, **{name: about[name] for name in ("epoch", "score", "epochs", "seconds", "failed")})
+            stored = json.loads(file.metadata()["labelgap"])
+            names = ("epoch", "score", "epochs", "seconds", "failed")
+            return StoredHead(path, **{name: stored[name] for name in names})
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None

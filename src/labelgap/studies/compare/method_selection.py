@@ -1,8 +1,8 @@
-"""From trained heads to the table of a comparison: the setting of each method, and what it is worth."""
+"""Select the hyperparameters of each method on val, and evaluate the selected heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,25 +24,25 @@ __all__ = ["MethodPlan", "SelectedMethod", "evaluate_methods", "select_setting"]
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """A method that takes part: what it sees, and the settings to be tried."""
+    """A method with the labels it sees and its grid."""
 
     method: str
-    shown: LabelView
-    settings: tuple[Hyperparameters, ...]
+    view: LabelView
+    grid: tuple[Hyperparameters, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class SelectedMethod:
-    """An entrant at the setting that val chose, with a head for each seed."""
+    """A method at the setting that val selects, with a head for each seed."""
 
-    entrant: MethodPlan
+    plan: MethodPlan
     setting: Hyperparameters
     heads: tuple[StoredHead, ...]
     seconds: float
 
 
 def evaluate_methods(
-    entrants: Sequence[MethodPlan],
+    plans: Sequence[MethodPlan],
     heads: Mapping[MethodPlan, Sequence[StoredHead]],
     features: SplitFeatures,
     data: Dataset,
@@ -50,107 +50,107 @@ def evaluate_methods(
     folder: Path,
     reporter: Reporter,
 ) -> Comparison:
-    """Choose the setting of every method, and measure its heads.
+    """Select the setting of every method, and evaluate its heads.
 
     Args:
-        entrants: the methods.
-        heads: of each, setting by setting, all seeds of one before the next.
+        plans: the methods.
+        heads: of each plan, setting by setting, all seeds of one before the next.
         features: of all splits.
-        data: what is compared on.
-        selection: by which epochs were chosen.
+        data: the data set.
+        selection: the rule that selected the epochs.
         folder: of the comparison.
-        reporter: shows how far it is.
+        reporter: shows the progress.
     """
-    scale = choose_metric(data, selection)
-    chosen = [select_setting(entrant, heads[entrant]) for entrant in entrants]
-    failed = [each for each in chosen if isinstance(each, SkippedMethod)]
-    played = [each for each in chosen if isinstance(each, SelectedMethod)]
+    evaluator = choose_metric(data, selection)
+    outcomes = [select_setting(plan, heads[plan]) for plan in plans]
+    selected = [outcome for outcome in outcomes if isinstance(outcome, SelectedMethod)]
     results: list[MethodResult] = []
     values: dict[str, list[float]] = {}
     logits: dict[str, list[NDArray[np.float32]]] = {}
-    with reporter.bar("measuring", len(played)):
-        for each in played:
-            scored = [
-                evaluate_head(head, features.splits, shown, scale)
-                for head, shown in zip(each.heads, each.entrant.shown.data, strict=True)
+    with reporter.bar("measuring", len(selected)):
+        for chosen in selected:
+            view = chosen.plan.view
+            evaluations = [
+                evaluate_head(head, features.splits, dataset, evaluator)
+                for head, dataset in zip(chosen.heads, view.datasets, strict=True)
             ]
-            results.append(_result(each, scored))
-            if not each.entrant.shown.extra_labels and scale.codes is not None:
-                values[each.entrant.method] = results[-1].values
-                logits[each.entrant.method] = [one.logits for one in scored if one.logits is not None]
+            results.append(_method_result(chosen, evaluations))
+            if not view.extra_labels and evaluator.codes is not None:
+                values[chosen.plan.method] = results[-1].values
+                logits[chosen.plan.method] = [each.logits for each in evaluations if each.logits is not None]
             reporter.advance()
-    behind = gaps_over_seeds_and_images(values, logits, scale) if values else {}
-    results = [replace(row, gap=behind.get(row.method)) for row in results]
+    gaps = gaps_over_seeds_and_images(values, logits, evaluator) if values else {}
+    results = [replace(row, gap=gaps.get(row.method)) for row in results]
     results.sort(key=lambda row: (row.extra_labels, -(row.mean if row.mean is not None else -1.0)))
     return Comparison(
         folder,
         f"Which method on {data.name}?",
         {},
         selection.rule,
-        scale.measure,
+        evaluator.metric,
         tuple(results),
-        tuple(failed),
-        tuple(_tried(played, heads)),
+        tuple(outcome for outcome in outcomes if isinstance(outcome, SkippedMethod)),
+        tuple(_trials(selected, heads)),
     )
 
 
-def select_setting(entrant: MethodPlan, heads: Sequence[StoredHead]) -> SelectedMethod | SkippedMethod:
-    """Take the setting with the highest mean score over seeds; the first of those that are equal."""
-    seeds = len(entrant.shown.data)
+def select_setting(plan: MethodPlan, heads: Sequence[StoredHead]) -> SelectedMethod | SkippedMethod:
+    """Select the setting with the highest mean score over seeds; the first of equals."""
+    seeds = len(plan.view.datasets)
     best: tuple[float, Hyperparameters, tuple[StoredHead, ...]] | None = None
-    for place, setting in enumerate(entrant.settings):
-        mine = tuple(heads[place * seeds : (place + 1) * seeds])
-        if any(head.failed is not None for head in mine):
+    for number, setting in enumerate(plan.grid):
+        own = tuple(heads[number * seeds : (number + 1) * seeds])
+        if any(head.failed is not None for head in own):
             continue
-        score = float(np.mean([0.0 if head.score is None else head.score for head in mine]))
+        score = float(np.mean([0.0 if head.score is None else head.score for head in own]))
         if best is None or score > best[0]:
-            best = score, setting, mine
+            best = score, setting, own
     if best is None:
-        return SkippedMethod(entrant.method, next(head.failed for head in heads if head.failed is not None))
-    return SelectedMethod(entrant, best[1], best[2], sum(head.seconds for head in heads))
+        return SkippedMethod(plan.method, next(head.failed for head in heads if head.failed is not None))
+    return SelectedMethod(plan, best[1], best[2], sum(head.seconds for head in heads))
 
 
-def _result(chosen: SelectedMethod, scored: Sequence[HeadEvaluation]) -> MethodResult:
-    shown = chosen.entrant.shown
+def _method_result(selected: SelectedMethod, evaluations: Sequence[HeadEvaluation]) -> MethodResult:
+    plan, setting = selected.plan, selected.setting
     seeds = [
         SeedResult(
             seed=number,
-            label_seed=shown.label_seeds[number],
-            value=one.value,
+            label_seed=plan.view.label_seeds[number],
+            value=evaluation.value,
             epoch=head.epoch,
             score=head.score,
-            test=one.test,
-            train_map=one.train_map,
+            test=evaluation.test,
+            train_map=evaluation.train_map,
             seconds=head.seconds,
         )
-        for number, (head, one) in enumerate(zip(chosen.heads, scored, strict=True))
+        for number, (head, evaluation) in enumerate(zip(selected.heads, evaluations, strict=True))
     ]
     return MethodResult(
-        chosen.entrant.method,
-        dict(chosen.setting.options),
-        chosen.setting.lr,
-        chosen.setting.batch_size,
-        shown.words,
-        shown.extra_labels,
-        len(chosen.entrant.settings),
-        chosen.seconds,
+        plan.method,
+        dict(setting.options),
+        setting.lr,
+        setting.batch_size,
+        plan.view.description,
+        plan.view.extra_labels,
+        len(plan.grid),
+        selected.seconds,
         tuple(seeds),
     )
 
 
-def _tried(played: Sequence[SelectedMethod], heads: Mapping[MethodPlan, Sequence[StoredHead]]) -> Iterable[Trial]:
-    for each in played:
-        seeds = len(each.entrant.shown.data)
-        for place, head in enumerate(heads[each.entrant]):
-            setting = each.entrant.settings[place // seeds]
+def _trials(selected: Sequence[SelectedMethod], heads: Mapping[MethodPlan, Sequence[StoredHead]]) -> Iterator[Trial]:
+    for chosen in selected:
+        plan, seeds = chosen.plan, len(chosen.plan.view.datasets)
+        for number, head in enumerate(heads[plan]):
+            setting = plan.grid[number // seeds]
             yield Trial(
-                each.entrant.method,
+                plan.method,
                 dict(setting.options),
                 setting.lr,
                 setting.batch_size,
-                place % seeds,
+                number % seeds,
                 head.epoch,
                 head.score,
-                setting is each.setting,
+                setting is chosen.setting,
                 head.failed,
             )

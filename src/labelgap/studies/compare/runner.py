@@ -1,11 +1,11 @@
-"""``compare``: every method on the same features, side by side, each at the setting that val chose for it."""
+"""``compare``: train every method on the same features, each at the setting that val selects."""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -18,18 +18,26 @@ from labelgap.losses import describe_method, loss, methods
 from labelgap.studies.compare.comparison import FILE, Comparison, SkippedMethod
 from labelgap.studies.compare.features import compute_split_features, default_backbone
 from labelgap.studies.compare.grid import hyperparameter_grid
-from labelgap.studies.compare.heads import FOLDER, HeadTask, HeadTrainingSetup, StoredHead, train_or_load_heads
-from labelgap.studies.compare.label_views import LabelView, LabelViews, Refusal, label_view_for
+from labelgap.studies.compare.heads import (
+    FOLDER,
+    HeadTask,
+    HeadTrainingSetup,
+    Progress,
+    StoredHead,
+    train_or_load_heads,
+)
+from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.method_selection import MethodPlan, evaluate_methods
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.heads import HeadPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
 __all__ = ["CompareSettings", "compare", "method_names"]
 
-SAME: Final = {"ls": "an-ls"}
-"""Names that two papers gave to one method; "all" has it once."""
+SYNONYMS: Final = {"ls": "an-ls"}
+"""Second names of methods, which "all" leaves out."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +48,14 @@ class CompareSettings:
         seeds: how many, from 0.
         observe: labels to hide first, as ``Dataset.observe`` takes it: ``{"positives": 1, "negatives": 0}``.
         label_seed: of the first draw; seed s has ``label_seed + s``.
-        grid: "small" or "full"; see ``compare_grid``.
+        grid: "small" or "full"; see ``studies.compare.grid``.
         options: method → options that are not searched, e.g. ``{"role": {"expected_positives": 1.5}}``.
-        rates: learning rates, instead of the grid's.
-        batches: batch sizes, instead of the grid's.
+        learning_rates: instead of the grid's.
+        batch_sizes: instead of the grid's.
         epochs: of every head.
-        backbone: name of the network that computes features; what suits the data when not given.
+        backbone: name of the network that computes features; the default for the data when None.
         weights: file of its weights.
-        select: how epochs and settings are chosen; see ``training.selection``.
+        select: the rule that selects epochs and settings; see ``training.selection``.
     """
 
     seeds: int = 3
@@ -55,8 +63,8 @@ class CompareSettings:
     label_seed: int = 1200
     grid: str = "small"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rates: Sequence[float] | None = None
-    batches: Sequence[int] | None = None
+    learning_rates: Sequence[float] | None = None
+    batch_sizes: Sequence[int] | None = None
     epochs: int = 25
     backbone: str | None = None
     weights: str | None = None
@@ -64,20 +72,20 @@ class CompareSettings:
 
     @classmethod
     def checked(cls, **settings: Any) -> CompareSettings:
-        """Make a plan; what is wrong in it is an ``InputError``."""
+        """Return the settings; ``InputError`` where a name or a value is wrong."""
         known = [item.name for item in fields(cls)]
         for name in settings:
             if name not in known:
                 raise UnknownNameError("setting of a comparison called", name, known)
-        plan = cls(**settings)
-        if plan.seeds < 1 or plan.epochs < 1:
-            raise InputError(f"seeds={plan.seeds}, epochs={plan.epochs}: at least one of each is needed.")
-        return plan
+        made = cls(**settings)
+        if made.seeds < 1 or made.epochs < 1:
+            raise InputError(f"seeds={made.seeds}, epochs={made.epochs}: at least one of each is needed.")
+        return made
 
 
 def compare(
     data: Dataset,
-    names: str | Iterable[str] = "all",
+    methods: str | Iterable[str] = "all",
     *,
     out: str | os.PathLike[str] = "runs/compare",
     device: str = "auto",
@@ -85,182 +93,185 @@ def compare(
     quiet: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Train a linear head by every method, at every setting of its grid and with every seed, and measure the chosen.
+    """Train a linear head with every method, setting of its grid and seed, and evaluate the selected heads.
 
-    Epochs and settings are chosen on val (one setting for all seeds, by its mean); test is looked at once, for the
-    chosen heads. A seed moves the first weights and what a method draws; where ``observe`` hides labels it moves the
-    draw as well. The order of the batches is the same for all.
+    Val selects epochs and settings (one setting for all seeds, by its mean); test is evaluated once, for the selected
+    heads. A seed changes the initial weights and the method's own draws; with ``observe`` also the hidden labels. The
+    order of the batches is the same for all.
 
     Args:
-        data: what to compare on; its table is used as it is, unless ``observe`` is given.
-        names: "all", or names of methods.
-        out: folder; what was trained in it before is not trained again.
+        data: the data set; its table is used as it is, unless ``observe`` is given.
+        methods: "all", or names of methods.
+        out: folder; heads that are stored in it are not trained again.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
-        quiet: say nothing.
+        quiet: print nothing.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
-    started, reporter, where = time.perf_counter(), Reporter(quiet), choose_device(device)
-    plan, chosen, folder = CompareSettings.checked(**settings), method_names(names), _folder(Path(out))
-    plan = replace(plan, backbone=plan.backbone or default_backbone(data))
-    views = LabelViews(data, plan.seeds, plan.observe, plan.label_seed)
-    wishes = TrainingRequest(
+    started, reporter, on_device = time.perf_counter(), Reporter(quiet), choose_device(device)
+    chosen, names, folder = CompareSettings.checked(**settings), method_names(methods), _open_folder(Path(out))
+    chosen = replace(chosen, backbone=chosen.backbone or default_backbone(data))
+    views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
+    request = TrainingRequest(
         method="an",
-        backbone=plan.backbone,
-        weights=plan.weights,
+        backbone=chosen.backbone,
+        weights=chosen.weights,
         protocol="linear",
-        select=plan.select,
-        training={"epochs": plan.epochs},
+        select=chosen.select,
+        training={"epochs": chosen.epochs},
     )
-    _, selection, _ = resolve_config(views.plain().data[0], wishes, where)
-    entrants, not_run = _enter(chosen, views, wishes, plan, selection, reporter)
-    if not entrants:
-        raise InputError("; ".join(f"{each.method}: {each.reason}" for each in not_run) + ". Nothing was trained.")
+    _, selection, _ = resolve_config(views.observed().datasets[0], request, on_device)
+    plans, skipped = _plan_methods(names, views, request, chosen, selection, reporter)
+    if not plans:
+        raise InputError("; ".join(f"{each.method}: {each.reason}" for each in skipped) + ". Nothing was trained.")
     reporter.log(selection.why)
-    found = compute_split_features(
-        data, str(plan.backbone), plan.weights, where, choose_workers(workers, where), reporter
+    workers = choose_workers(workers, on_device)
+    features = compute_split_features(data, str(chosen.backbone), chosen.weights, on_device, workers, reporter)
+    train, val = features.splits["train"], features.splits.get("val")
+    setup = HeadTrainingSetup(train, val, selection, chosen.epochs, on_device, features.fingerprint)
+    heads = _train_heads(plans, setup, folder, reporter)
+    comparison = evaluate_methods(plans, heads, features, data, selection, folder, reporter)
+    comparison = replace(
+        comparison,
+        metadata=_metadata(data, chosen, on_device.type),
+        skipped=(*skipped, *comparison.skipped),
+        seconds=time.perf_counter() - started,
     )
-    lesson = HeadTrainingSetup(
-        found.splits["train"], found.splits.get("val"), selection, plan.epochs, where, found.fingerprint
-    )
-    heads = _train(entrants, lesson, folder, reporter)
-    made = evaluate_methods(entrants, heads, found, data, selection, folder, reporter)
-    made = replace(made, about=_about(data, plan, where.type), not_run=(*not_run, *made.not_run))
-    made = replace(made, seconds=time.perf_counter() - started)
-    made.write()
-    return made
+    comparison.write()
+    return comparison
 
 
 def method_names(names: str | Iterable[str] = "all") -> list[str]:
-    """Return the methods of "all", or check those that were named.
+    """Return the methods of "all", or check the given names.
 
     Example:
         >>> "ls" in method_names(), method_names(["an", "em", "an"])
         (False, ['an', 'em'])
     """
     if names == "all":
-        return [name for name in methods() if name not in SAME]
-    given = [names] if isinstance(names, str) else list(names)
-    for name in given:
+        return [name for name in methods() if name not in SYNONYMS]
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
         describe_method(name)
-    if not given:
+    if not chosen:
         raise InputError("name at least one method, or 'all'.")
-    return list(dict.fromkeys(given))
+    return list(dict.fromkeys(chosen))
 
 
-def _folder(folder: Path) -> Path:
-    """Make the folder, or go on in one that holds a comparison and nothing else."""
-    there = folder.exists()
-    if there and not ((folder / FILE).exists() or (folder / FOLDER).is_dir() or not any(folder.iterdir())):
+def _open_folder(folder: Path) -> Path:
+    """Create the folder, or reuse one that holds a comparison."""
+    if folder.exists() and not ((folder / FILE).exists() or (folder / FOLDER).is_dir() or not any(folder.iterdir())):
         raise RunError(f"{folder} holds something else than a comparison: choose another --out.")
     make_folder(folder)
     return folder
 
 
-def _about(data: Dataset, plan: CompareSettings, device: str) -> dict[str, Any]:
-    """Return what a reader must know to do it again."""
-    hidden = plan.observe is not None
+def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str, Any]:
     return {
         "data": data.name,
         "recipe": dict(data.recipe),
         "images": {split.name: len(split) for split in data.splits},
         "classes": list(data.classes),
-        "backbone": plan.backbone,
-        "weights": plan.weights,
         "protocol": "linear",
-        "epochs": plan.epochs,
-        "grid": plan.grid,
-        "seeds": plan.seeds,
-        "observe": dict(plan.observe) if plan.observe is not None else None,
-        "label_seed": plan.label_seed if hidden else None,
+        **{name: getattr(settings, name) for name in ("backbone", "weights", "epochs", "grid", "seeds")},
+        "observe": None if settings.observe is None else dict(settings.observe),
+        "label_seed": None if settings.observe is None else settings.label_seed,
         "device": device,
     }
 
 
-def _enter(
+def _plan_methods(
     names: Sequence[str],
     views: LabelViews,
-    wishes: TrainingRequest,
-    plan: CompareSettings,
+    request: TrainingRequest,
+    settings: CompareSettings,
     selection: Selection,
     reporter: Reporter,
 ) -> tuple[list[MethodPlan], list[SkippedMethod]]:
-    """Find out what each method sees and which settings it tries, and which cannot run."""
-    for name, given in plan.options.items():
-        loss(name, **given)
+    """Return the labels and the grid of each method, and the methods that cannot run."""
+    for name, options in settings.options.items():
+        loss(name, **options)
         if name not in names:
             raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
-    entrants: list[MethodPlan] = []
-    not_run: list[SkippedMethod] = []
+    plans: list[MethodPlan] = []
+    skipped: list[SkippedMethod] = []
     for name in names:
-        shown, fixed = label_view_for(name, views), plan.options.get(name, {})
-        if isinstance(shown, Refusal):
-            not_run.append(SkippedMethod(name, shown.reason))
+        view = label_view_for(name, views)
+        if isinstance(view, SkippedMethod):
+            skipped.append(view)
             continue
+        fixed = {**(view.options or {}), **settings.options.get(name, {})}
         try:
-            taken = _options(
-                name, shown, replace(wishes, method=name, options={**(shown.options or {}), **fixed}), reporter
-            )
+            options = _resolve_options(view, replace(request, method=name, options=fixed), reporter)
         except InputError as error:
-            not_run.append(SkippedMethod(name, str(error)))
+            skipped.append(SkippedMethod(name, str(error)))
             continue
-        fixed = {**(shown.options or {}), **fixed}
-        tried = hyperparameter_grid(name, taken, plan.grid, fixed=fixed, rates=plan.rates, batches=plan.batches)
-        entrants.append(MethodPlan(name, shown, tuple(tried if selection.labels is not None else tried[:1])))
-    return entrants, not_run
+        grid = hyperparameter_grid(
+            name,
+            options,
+            settings.grid,
+            fixed=fixed,
+            learning_rates=settings.learning_rates,
+            batch_sizes=settings.batch_sizes,
+        )
+        plans.append(MethodPlan(name, view, tuple(grid if selection.labels is not None else grid[:1])))
+    return plans, skipped
 
 
-def _options(name: str, shown: LabelView, wishes: TrainingRequest, reporter: Reporter) -> dict[str, Any]:
-    """Return the options a method takes where nothing is searched; an error where it cannot learn from its labels."""
-    config, _, made = resolve_config(shown.data[0], wishes)
-    with warnings.catch_warnings(record=True) as said:
+def _resolve_options(view: LabelView, request: TrainingRequest, reporter: Reporter) -> dict[str, Any]:
+    """Return the options of a method before any search; ``InputError`` where it cannot learn from its labels."""
+    config, _, loss_fn = resolve_config(view.datasets[0], request)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made.prepare(shown.data[0].train.labels, epochs=config.epochs, seed=0)
-    for warning in said:
-        reporter.log(f"{name}: {str(warning.message).removeprefix(f'{name}: ')}")
+        loss_fn.prepare(view.datasets[0].train.labels, epochs=config.epochs, seed=0)
+    for warning in caught:
+        reporter.log(f"{request.method}: {str(warning.message).removeprefix(f'{request.method}: ')}")
     return dict(config.options)
 
 
-def _train(
-    entrants: Sequence[MethodPlan], lesson: HeadTrainingSetup, folder: Path, reporter: Reporter
+def _train_heads(
+    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter
 ) -> dict[MethodPlan, list[StoredHead]]:
-    """Train all heads; of each entrant they come back setting by setting, all seeds of one before the next."""
-    tasks, owners = [], []
-    for entrant in entrants:
-        for setting in entrant.settings:
-            for seed, data in enumerate(entrant.shown.data):
-                tasks.append(HeadTask(entrant.method, setting, seed, data.train.labels))
-                owners.append(entrant)
-    seeds = len(entrants[0].shown.data)
-    told = f"{len(tasks):,} heads: {len(entrants)} methods at {len(tasks) // seeds:,} settings in all"
-    reporter.log(f"{told}, with {seeds} seed{'s' if seeds > 1 else ''}")
-    if lesson.selection.labels is None:
-        reporter.log("nothing can choose between settings: each method takes the first of its grid")
-    with _progress(reporter, lesson.epochs) as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # said by ``_options``, once
+    """Train all heads; those of a plan are returned setting by setting, all seeds of one before the next."""
+    tasks = {
+        plan: [
+            HeadTask(
+                HeadPlan(plan.method, setting.options, setting.lr, data.train.labels, seed=seed), setting.batch_size
+            )
+            for setting in plan.grid
+            for seed, data in enumerate(plan.view.datasets)
+        ]
+        for plan in plans
+    }
+    heads, seeds = sum(map(len, tasks.values())), len(plans[0].view.datasets)
+    counts = f"{heads:,} heads: {len(plans)} methods at {heads // seeds:,} settings in all"
+    reporter.log(f"{counts}, with {seeds} seed{'s' if seeds > 1 else ''}")
+    if setup.selection.labels is None:
+        reporter.log("no labels of val select a setting: each method takes the first of its grid")
+    with _group_progress(reporter, setup.epochs) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_options``
         try:
-            trained = train_or_load_heads(tasks, lesson, folder, told=progress)
+            trained = iter(
+                train_or_load_heads([task for own in tasks.values() for task in own], setup, folder, progress=progress)
+            )
         except KeyboardInterrupt:
-            reporter.log(f"stopped: the heads in {folder} are kept, and the same command goes on from there")
+            reporter.log(f"stopped: {folder} holds the finished heads, and the same command resumes from there")
             raise
-    heads: dict[MethodPlan, list[StoredHead]] = {entrant: [] for entrant in entrants}
-    for owner, head in zip(owners, trained, strict=True):
-        heads[owner].append(head)
-    return heads
+    return {plan: [next(trained) for _ in own] for plan, own in tasks.items()}
 
 
 @contextmanager
-def _progress(reporter: Reporter, epochs: int) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar for the group that is trained; without a terminal, a line when it begins."""
+def _group_progress(reporter: Reporter, epochs: int) -> Iterator[Progress]:
+    """Show a bar for the group in training; without a terminal, log a line at its start."""
     with ExitStack() as stack:
 
-        def told(done: int, heads: int, words: str) -> None:
+        def progress(done: int, heads: int, text: str) -> None:
             if done == 0:
                 stack.close()
                 if not reporter.console.is_terminal:
-                    reporter.log(f"training {heads} heads: {words}")
-                stack.enter_context(reporter.bar(f"{heads} heads, {words}", epochs))
+                    reporter.log(f"training {heads} heads: {text}")
+                stack.enter_context(reporter.bar(f"{heads} heads, {text}", epochs))
             else:
                 reporter.advance()
 
-        yield told
+        yield progress
