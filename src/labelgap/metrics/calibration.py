@@ -33,7 +33,7 @@ class PlattCalibration:
     Attributes:
         scale: above 0, so the order stays.
         offset: what is added.
-        classes: of which classes it may be said, in the order of the run's.
+        classes: whether each class of the run is calibrated.
         present: known present labels it was found on.
         absent: known absent labels it was found on.
         known: the share of these classes' labels in val that is known. Below 1, the probability is one among images

@@ -309,7 +309,7 @@ def test_a_table_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     [
         ("", {}, "is empty: it needs a header"),
         ("image,cat\n", {}, "has a header and no rows"),
-        ("image,cat\na.png,\n", {}, "nothing is known at all"),
+        ("image,cat\na.png,\n", {}, "no label is known"),
         ("photo file,cat\na.png,1\n", {}, "no column is called 'image'"),
         ("image\na.png\n", {}, "no class"),
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),

@@ -247,11 +247,11 @@ def test_long_cells_are_cut_and_put_on_one_line_in_messages(csv: Path) -> None:
         ("image,split\na.jpg,val\n", "tags.csv: no class: after 'image' comes a column per class, or 'present'."),
         (
             "image,cat\na.jpg,\nb.jpg,\n",
-            "tags.csv: nothing is known at all, every one of its 2 rows is blank. Tag a few images.",
+            "tags.csv: no label is known, all of its 2 rows are blank. Tag a few images.",
         ),
         (
             "image,present\na.jpg,;\n",
-            "tags.csv: nothing is known at all, every one of its 1 rows is blank. Tag a few images.",
+            "tags.csv: no label is known, all of its 1 rows are blank. Tag a few images.",
         ),
         (
             "Images,cat\na.jpg,1\n",
@@ -270,7 +270,7 @@ def test_a_file_without_a_table_says_what_it_needs(csv: Path, text: str, message
 
 
 def test_nothing_known_because_zeros_are_unknown_is_refused(csv: Path) -> None:
-    assert "nothing is known at all" in refusal(csv, "image,cat\na.jpg,0\n", zeros="unknown")
+    assert "no label is known" in refusal(csv, "image,cat\na.jpg,0\n", zeros="unknown")
 
 
 def test_an_option_of_the_other_form_is_refused_with_the_right_one(csv: Path) -> None:

@@ -75,9 +75,9 @@ def test_lists_may_come_in_pieces_with_words_of_their_own(file: Path) -> None:
         ({"image": ["a"], "present": ["cat;dog"]}, "column 'present': it must hold lists of class names, not string"),
         (
             {"image": ["a"], "present": [[1]]},
-            "column 'present': it must hold lists of class names, each of them a text",
+            "column 'present': it must hold lists of class names, each of them a string",
         ),
-        ({"image": ["a"], "present": [["a", None]]}, "each of them a text"),
+        ({"image": ["a"], "present": [["a", None]]}, "each of them a string"),
         ({"image": ["a", None], "present": [["a"], ["a"]]}, "row 1: no image is named"),
         ({"image": ["a", "a"], "present": [["a"], ["a"]]}, "the image 'a' is listed twice"),
         ({"image": ["a"], "present": [["cat"]], "absent": [["cat"]]}, "row 0 has two labels for class 'cat'"),

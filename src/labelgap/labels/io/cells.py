@@ -1,4 +1,4 @@
-"""What people write into the cells of a table: states in many words, and lists of tags in many notations."""
+"""The cells of a table: states in many spellings, and lists of class names in many notations."""
 
 from __future__ import annotations
 
@@ -15,93 +15,95 @@ from labelgap.labels.io.findings import BracketedLists, SeparatorDetected
 __all__ = ["CellParser", "SEPARATORS", "TagListParser", "describe_separator", "parse_separator"]
 
 SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
-"""Characters that separate cells or tags, under the names by which they can be asked for."""
+"""Characters that separate cells or class names, by the names that options accept."""
 
-_WORDS: Final = {
+_SPELLINGS: Final = {
     PRESENT: frozenset({"true", "t", "yes", "y", "x"}),
     ABSENT: frozenset({"false", "f", "no", "n"}),
     UNKNOWN: frozenset({"", "na", "n/a", "nan", "null", "none"}),
 }
 _NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
 _PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
-_GUESSED: Final = (";", "|", ",")
+_DETECTED: Final = (";", "|", ",")
 
 
 class CellParser:
-    """Reads the cells of a wide table, and remembers in which words they said it.
+    """Parses the cells of a wide table, and records their spellings.
 
     Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no; unknown is blank, NA, NaN or null; in any case.
-    What is none of these is no state: −1 least of all, since elsewhere it means absent.
+    Anything else is no state; −1 neither, since it means absent in other tools.
 
     Args:
-        zero: what a 0 and its like say: ABSENT, or UNKNOWN where they only mean that nobody tagged it.
+        zero: the code of 0 and its spellings: ABSENT, or UNKNOWN where 0 only means that nobody tagged it.
 
     Example:
-        >>> states = CellParser()
-        >>> [states.code(cell) for cell in ("1.0", "yes", "0", "", "maybe")]
+        >>> parser = CellParser()
+        >>> [parser.code(cell) for cell in ("1.0", "yes", "0", "", "maybe")]
         [1, 1, 0, -1, None]
-        >>> states.spellings()
+        >>> parser.spellings()
         (('yes',), (), ())
     """
 
     def __init__(self, zero: int = ABSENT) -> None:
         self._codes: dict[str, int | None] = {}
-        self._met: dict[int, list[str]] = {PRESENT: [], ABSENT: [], UNKNOWN: []}
+        self._spellings: dict[int, list[str]] = {PRESENT: [], ABSENT: [], UNKNOWN: []}
         self._zero = zero
 
     def code(self, cell: str) -> int | None:
-        """Return the state that a cell says, or None when it says none."""
+        """Return the code of a cell, or None where it is no state."""
         try:
             return self._codes[cell]
         except KeyError:
             code = _state(cell)
             if code is not None and cell not in _PLAIN:
-                self._met[code].append(cell)
+                self._spellings[code].append(cell)
             return self._codes.setdefault(cell, self._zero if code == ABSENT else code)
 
     def spellings(self) -> tuple[tuple[str, ...], ...]:
         """Return the other spellings of 1, of 0 and of blank that the cells have."""
-        return tuple(tuple(self._met[state]) for state in (PRESENT, ABSENT, UNKNOWN))
+        return tuple(tuple(self._spellings[state]) for state in (PRESENT, ABSENT, UNKNOWN))
 
 
 def _state(cell: str) -> int | None:
     number = _NUMBER.fullmatch(cell)
     if number is not None:
         return PRESENT if number[1] == "1" else ABSENT
-    low = cell.casefold()
-    return next((state for state, words in _WORDS.items() if low in words), None)
+    lower = cell.casefold()
+    return next((state for state, spellings in _SPELLINGS.items() if lower in spellings), None)
 
 
 class TagListParser:
-    """Reads cells that list tags: ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``.
+    """Parses cells that list classes: ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``.
 
     Args:
-        separator: what stands between the tags, or its name; guessed from all cells when None. A blank is never
-            guessed, since tags have blanks in them.
-        cells: all of them, to guess from.
+        separator: between the names, or its own name; detected from all cells when None. A blank is never detected,
+            since class names contain blanks.
+        cells: all cells, for the detection.
 
     Example:
-        >>> lists = TagListParser(None, ["cat", "owl | dog", ""])
-        >>> lists.separator, lists.guessed, lists.names("owl | dog")
+        >>> parser = TagListParser(None, ["cat", "owl | dog", ""])
+        >>> parser.separator, parser.detected, parser.names("owl | dog")
         ('|', True, ['owl', 'dog'])
     """
 
     def __init__(self, separator: str | None, cells: Iterable[str] = ()) -> None:
-        self.guessed = separator is None
+        self.detected = separator is None
         self.bracketed = False
         if separator is not None:
             self.separator = parse_separator(separator, "separator")
             return
         found: set[str] = set()
         for cell in cells:
-            self.bracketed |= _unpacked(cell) is not None
-            found.update(mark for mark in _GUESSED if sum(map(bool, map(str.strip, cell.split(mark)))) > 1)
-        self.separator = next((mark for mark in _GUESSED if mark in found), ";")
-        self.guessed = bool(found)
+            self.bracketed |= _parse_bracketed(cell) is not None
+            found.update(
+                candidate for candidate in _DETECTED if sum(map(bool, map(str.strip, cell.split(candidate)))) > 1
+            )
+        self.separator = next((candidate for candidate in _DETECTED if candidate in found), ";")
+        self.detected = bool(found)
 
     def names(self, cell: str) -> list[str]:
-        """Return the tags that a cell lists; blanks around them do not count."""
-        if self.bracketed and (names := _unpacked(cell)) is not None:
+        """Return the names that a cell lists, without the blanks around them."""
+        if self.bracketed and (names := _parse_bracketed(cell)) is not None:
             return names
         return [name for part in cell.split(self.separator) if (name := part.strip())]
 
@@ -109,12 +111,12 @@ class TagListParser:
         """Return what was detected, unless it is what labelgap itself writes."""
         if self.bracketed:
             return [BracketedLists()]
-        if not self.guessed or self.separator == ";":
+        if not self.detected or self.separator == ";":
             return []
         return [SeparatorDetected(describe_separator(self.separator))]
 
 
-def _unpacked(cell: str) -> list[str] | None:
+def _parse_bracketed(cell: str) -> list[str] | None:
     """Return the names in a list as Python or JSON writes it, or None when the cell is no such list."""
     if not (cell.startswith("[") and cell.endswith("]")):
         return None
@@ -134,17 +136,22 @@ def parse_separator(text: str, option: str) -> str:
         >>> parse_separator("semicolon", "delimiter"), parse_separator("\\t", "delimiter")
         (';', '\t')
     """
-    mark = SEPARATORS.get(text.lower(), "\t" if text == "\\t" else text)
-    if not mark or "\n" in mark or "\r" in mark or (option == "delimiter" and (len(mark) > 1 or mark == '"')):
+    separator = SEPARATORS.get(text.lower(), "\t" if text == "\\t" else text)
+    if (
+        not separator
+        or "\n" in separator
+        or "\r" in separator
+        or (option == "delimiter" and (len(separator) > 1 or separator == '"'))
+    ):
         raise InputError(f"{option}={text!r}: it is one character, or one of {', '.join(SEPARATORS)}.")
-    return mark
+    return separator
 
 
-def describe_separator(mark: str) -> str:
-    r"""Say a separating character so that it can be seen.
+def describe_separator(separator: str) -> str:
+    r"""Return the name of a separator, or its representation.
 
     Example:
         >>> describe_separator("\t"), describe_separator("/")
         ('tab', "'/'")
     """
-    return next((name for name, known in SEPARATORS.items() if known == mark), repr(mark))
+    return next((name for name, known in SEPARATORS.items() if known == separator), repr(separator))

@@ -1,7 +1,8 @@
-"""Tags under other names: renamed, synonyms, and those that look like one tag written in two ways."""
+"""Names of classes: renames, aliases, selections, and names that may mean the same class."""
 
 from __future__ import annotations
 
+import csv
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,21 +20,19 @@ from labelgap.labels.table import LabelTable
 
 __all__ = ["read_name_pairs", "rename_classes", "resolve_aliases", "select_classes", "similar_class_names"]
 
-_ENDINGS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
-_SHOWN: Final = 10
+_PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
+_MAX_SHOWN: Final = 10
 _HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})
 
 
 def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
-    """Read a CSV of two columns, with or without a header, or raise one error with all that is wrong.
+    """Read a CSV of two columns, with or without a header, or raise one error with all problems.
 
     Args:
-        path: the file; its encoding and delimiter are guessed.
-        first: what the first column holds, in a word.
-        second: what the second column holds.
+        path: the file; its encoding and delimiter are detected.
+        first: name of the first column, for messages.
+        second: name of the second column.
     """
-    import csv
-
     dialect = detect_dialect(path, None, None, lambda cells: len(cells) == 2)
     pairs, problems = list[tuple[str, str]](), list[Problem]()
     with open_text(path, dialect.encoding) as file:
@@ -50,7 +49,7 @@ def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]
 
 
 def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, str]:
-    """Follow names that stand for names that stand for others, to the last; refuse two answers and circles.
+    """Return the final name of every alias; an alias of two names and a cycle are errors.
 
     Example:
         >>> resolve_aliases([("puppy", "dog"), ("dog", "Dog")], "rename")
@@ -63,12 +62,12 @@ def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, s
     direct = {old: new for old, new in direct.items() if old != new}
     final: dict[str, str] = {}
     for old in direct:
-        name, passed = old, [old]
+        name, path = old, [old]
         while name in direct:
             name = direct[name]
-            if name in passed:
-                raise InputError(f"{where}: {' → '.join([*passed, name])} is a cycle.")
-            passed.append(name)
+            if name in path:
+                raise InputError(f"{where}: {' → '.join([*path, name])} is a cycle.")
+            path.append(name)
         final[old] = name
     return final
 
@@ -76,42 +75,42 @@ def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, s
 def rename_classes(
     table: LabelTable, names: Mapping[str, str], *, alphabetical: bool = False
 ) -> tuple[LabelTable, list[tuple[int, str]]]:
-    """Give classes other names; those that get one name become one class.
+    """Rename classes; those that get the same name are merged.
 
-    Present or absent beats unknown. Where one of them says present and another absent there is no right answer: such
-    labels are returned as (row, class) and are unknown in the table.
+    Present or absent replaces unknown. A label that is present in one merged class and absent in another is a conflict:
+    it is returned as (row, class) and is unknown in the table.
 
     Args:
         table: labels.
-        names: old name → new name; the others keep theirs.
-        alphabetical: order the classes by name, rather than by where they first were.
+        names: old name → new name; other classes keep their names.
+        alphabetical: sort the classes by name; keep their order otherwise.
 
     Example:
         >>> table = LabelTable.from_dense([[1, -1], [0, 1]], classes=["dog", "Dog"])
-        >>> renamed, torn = rename_classes(table, {"dog": "Dog"})
-        >>> renamed.to_dense().tolist(), torn
+        >>> renamed, conflicts = rename_classes(table, {"dog": "Dog"})
+        >>> renamed.to_dense().tolist(), conflicts
         ([[1], [-1]], [(1, 'Dog')])
     """
-    wanted = [names.get(name, name) for name in table.classes]
-    classes = sorted(set(wanted)) if alphabetical else list(dict.fromkeys(wanted))
+    new_names = [names.get(name, name) for name in table.classes]
+    classes = sorted(set(new_names)) if alphabetical else list(dict.fromkeys(new_names))
     number = {name: column for column, name in enumerate(classes)}
-    columns = np.array([number[name] for name in wanted], dtype=np.int64)[table.columns]
+    columns = np.array([number[name] for name in new_names], dtype=np.int64)[table.columns]
     places = table.rows * max(len(classes), 1) + columns
     place, first, which = np.unique(places, return_index=True, return_inverse=True)
     value = table.values[first]
-    torn = np.unique(place[which[table.values != value[which]]])
-    kept = ~np.isin(place, torn)
+    conflicts = np.unique(place[which[table.values != value[which]]])
+    kept = ~np.isin(place, conflicts)
     row, column = np.divmod(place, max(len(classes), 1))
     starts = starts_from_lengths(np.bincount(row[kept], minlength=len(table)))
     renamed = LabelTable(starts, column[kept].astype(np.int32), value[kept], classes, table.images)
-    return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in torn]
+    return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
 
 
 def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, int]:
-    """Keep some classes, in the order given; one that is not in the table is there then, unknown everywhere.
+    """Select classes in the given order; one that is not in the table is added, unknown everywhere.
 
     Returns:
-        The table, and how many known labels of other classes were left out.
+        The table, and the number of known labels of the other classes.
     """
     position = {name: at for at, name in enumerate(table.classes)}
     new = np.full(len(table.classes) + 1, len(classes), dtype=np.int64)
@@ -145,15 +144,15 @@ def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarC
         for names in by_key.values()
         if len(names) > 1
     ]
-    more = [MoreSimilarClasses(len(similar) - _SHOWN)] if len(similar) > _SHOWN else []
-    return [*similar[:_SHOWN], *more]
+    more = [MoreSimilarClasses(len(similar) - _MAX_SHOWN)] if len(similar) > _MAX_SHOWN else []
+    return [*similar[:_MAX_SHOWN], *more]
 
 
 def _key(name: str) -> str:
-    """Return what is left of a name when case, blanks, marks and a plural are taken away."""
+    """Return a name without case, blanks, punctuation and plural ending."""
     letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
     if len(letters) > 3 and not letters.endswith("ss"):
-        for ending, singular in _ENDINGS:
+        for ending, singular in _PLURALS:
             if letters.endswith(ending):
                 return letters.removesuffix(ending) + singular
     return letters or name

@@ -1,4 +1,4 @@
-"""What is done to a table once it is read: other names, other classes, and what follows from parents."""
+"""Options applied to a parsed table: renamed classes, selected classes, the class hierarchy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ResolvedTable", "apply_class_options", "resolve_class_names"]
 
 @dataclass(frozen=True)
 class ResolvedTable:
-    """A table as it will be used, what was added to it, and what was done."""
+    """A table after all options, the labels that the hierarchy added, and what was done."""
 
     table: LabelTable
     revisions: Revisions = field(default_factory=Revisions)
@@ -35,7 +35,7 @@ class ResolvedTable:
 
 
 def resolve_class_names(options: TableOptions) -> dict[str, str]:
-    """Return the final name of every tag that ``rename`` or ``aliases`` give another."""
+    """Return the final name of every class that ``rename`` or ``aliases`` renames."""
     synonyms = read_name_pairs(options.aliases, "synonym", "tag") if options.aliases is not None else []
     pairs = [pair for pair in synonyms if pair[0] not in options.rename]
     return resolve_aliases([*pairs, *options.rename.items()], "--rename and --aliases" if pairs else "--rename")
@@ -46,40 +46,42 @@ def apply_class_options(
     options: TableOptions,
     names: Mapping[str, str],
     form: str,
-    refuse: Callable[[Sequence[tuple[int, str]]], None],
+    refuse_conflicts: Callable[[Sequence[tuple[int, str]]], None],
 ) -> ResolvedTable:
-    """Rename tags, keep those asked for, and add what follows from parents.
+    """Rename classes, select those in ``options.classes``, and add the labels that the hierarchy implies.
 
     Args:
-        table: as it was read.
-        options: ``rename``, ``classes`` and ``parents`` count here.
-        names: the final name of every tag that has another.
-        form: "wide" or "lists"; the tags of lists are in alphabetical order.
-        refuse: raises an error about labels (row, class) that two names of one tag contradict each other on.
+        table: as it was parsed.
+        options: ``rename``, ``classes`` and ``parents`` are used.
+        names: the final name of every renamed class.
+        form: "wide" or "lists"; the classes of lists are in alphabetical order.
+        refuse_conflicts: raises an error for labels (row, class) that are present under one name of a class and absent
+            under another.
     """
     findings: list[Finding] = []
     for old, new in options.rename.items():
         if old not in table.classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
             raise UnknownNameError("tag", truncate_text(old), map(truncate_text, table.classes), "(--rename OLD=NEW)")
-    met = [old for old in table.classes if old in names]
-    if met:
-        table, torn = rename_classes(table, names, alphabetical=form == "lists")
-        refuse(torn)
-        findings.append(ClassesRenamed(tuple((old, names[old]) for old in met)))
+    if renamed := [old for old in table.classes if old in names]:
+        table, conflicts = rename_classes(table, names, alphabetical=form == "lists")
+        refuse_conflicts(conflicts)
+        findings.append(ClassesRenamed(tuple((old, names[old]) for old in renamed)))
     if options.classes is not None:
-        table, said = _chosen(table, [names.get(name, name) for name in options.classes])
-        findings += said
+        table, selected = _select(table, [names.get(name, name) for name in options.classes])
+        findings += selected
     revisions = Revisions()
     if options.parents is not None:
         pairs = read_name_pairs(options.parents, "child", "parent")
-        found = implied_labels(table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs])
-        table, revisions = table.revised(found.revisions), found.revisions
-        findings.append(HierarchyApplied(len(revisions), found.contradicted, tuple(found.unknown_names)))
+        revisions, contradicted, unknown_names = implied_labels(
+            table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs]
+        )
+        table = table.revised(revisions)
+        findings.append(HierarchyApplied(len(revisions), contradicted, unknown_names))
     return ResolvedTable(table, revisions, (*findings, *similar_class_names(table)))
 
 
-def _chosen(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
-    """Keep some tags of a table, and say which others there were and which of them never occur."""
+def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
+    """Keep some classes of a table; find which others it has and which of those selected never occur."""
     classes = list(dict.fromkeys(classes))
     missing = [name for name in classes if name not in table.classes]
     if len(missing) == len(classes):

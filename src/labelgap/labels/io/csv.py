@@ -1,6 +1,6 @@
-"""CSV files of labels: one row per image, wide or lists, every problem told at once.
+"""CSV files of labels: one row per image, wide or lists.
 
-What the cells mean is told in ``labelgap.labels.io.rows``; here a text becomes rows of cells, and a table a text.
+This module splits a text into rows of cells, and writes tables; ``labelgap.labels.io.rows`` parses the cells.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ def read_csv(
     delimiter: str | None = None,
     check_image: CheckImage = lambda name: None,
 ) -> TableFile:
-    """Read a CSV of labels, or raise one error with everything that is wrong with it.
+    """Read a CSV of labels, or raise one error with all its problems.
 
     Args:
         path: the file.
-        options: how its cells are to be understood.
-        encoding: of the text; guessed when None, and reported in ``findings``.
-        delimiter: between cells, or its name; guessed when None.
-        check_image: says what is wrong with an image's name, or None; what it says is told with all other problems.
+        options: how to parse its cells.
+        encoding: of the text; detected when None, and reported in ``findings``.
+        delimiter: between cells, or its name; detected when None.
+        check_image: returns the problem of an image's name, or None.
     """
-    chosen = options or TableOptions()
-    dialect = detect_dialect(path, encoding, delimiter, lambda header: is_header(header, chosen))
+    options = options or TableOptions()
+    dialect = detect_dialect(path, encoding, delimiter, lambda header: is_header(header, options))
     problems: list[Problem] = []
     with open_text(path, dialect.encoding) as file:
         rows = _rows(file, dialect.delimiter, dialect.skip, problems)
-        return parse_rows(path, rows, chosen, check_image=check_image, problems=problems, findings=dialect.findings)
+        return parse_rows(path, rows, options, check_image=check_image, problems=problems, findings=dialect.findings)
 
 
 def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -55,7 +55,7 @@ def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknow
 
 
 def write_csv(table: LabelTable, path: Path, splits: Sequence[str] | None = None) -> None:
-    """Write a wide CSV; see ``LabelTable.to_csv``. A name that would not be read back as it is, is refused."""
+    """See ``LabelTable.to_csv``."""
     if splits is not None and len(splits) != len(table):
         raise InputError(f"{len(splits)} splits were given for {len(table)} images.")
     for name in set(splits if splits is not None else ()).difference(SPLITS):
@@ -78,7 +78,7 @@ def write_csv(table: LabelTable, path: Path, splits: Sequence[str] | None = None
 
 
 def _rows(file: TextIO, delimiter: str, skip: int, problems: list[Problem]) -> Iterator[Row]:
-    """Yield the first line and the cells of every record that is not blank; what is no record is a problem."""
+    """Yield the line and the cells of every record that is not blank; add what is no record to the problems."""
     for _ in range(skip):
         file.readline()
     reader = csv.reader(file, delimiter=delimiter, strict=True)

@@ -1,7 +1,7 @@
-"""Text as people's programs write it: in which encoding, and with what between the cells.
+"""The encoding and the delimiter of a CSV.
 
-Both are guessed where nobody says, and the guess is said. A file that is partly UTF-8 and partly not is refused: read
-in one way or the other, some of its names would be wrong without anybody noticing.
+Both are detected unless the user gives them, and the findings report what was detected. A file that is partly UTF-8 and
+partly not is refused: in either encoding some of its names would be silently wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _START: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV is written.
+    """The format of a CSV.
 
     Attributes:
         encoding: the name of Python's codec.
@@ -48,13 +48,13 @@ class Dialect:
 def detect_dialect(
     path: Path, encoding: str | None, delimiter: str | None, is_header: Callable[[list[str]], bool]
 ) -> Dialect:
-    """Find out how a CSV is written.
+    """Detect the format of a CSV.
 
     Args:
         path: the file.
-        encoding: its encoding; guessed when None: UTF-8, UTF-16 if it begins with a mark, or else cp1252.
-        delimiter: between its cells; guessed from the header when None.
-        is_header: whether the cells of the first record, cut at the right places, can be the header.
+        encoding: its encoding; detected when None: UTF-8, UTF-16 if it begins with a byte order mark, or else cp1252.
+        delimiter: between its cells; detected from the header when None.
+        is_header: whether the cells of the first record can be the header.
     """
     codec = _encoding(path) if encoding is None else _codec(encoding)
     findings: list[Finding] = []
@@ -73,7 +73,7 @@ def detect_dialect(
 
 @contextmanager
 def open_text(path: Path, encoding: str) -> Iterator[TextIO]:
-    """Open a text file; what the system or the encoding has against it becomes an ``InputError``."""
+    """Open a text file; a file that cannot be read or decoded raises ``InputError``."""
     with _readable(path), path.open(encoding=encoding, newline="") as file:
         try:
             yield file
@@ -107,13 +107,13 @@ def _codec(encoding: str) -> str:
 
 
 def _encoding(path: Path) -> str:
-    """Guess the encoding of a file from all of its lines."""
+    """Detect the encoding of a file from all of its lines."""
     with _readable(path), path.open("rb") as file:
         start = file.read(_START)
         if start.startswith(_UTF_16):
             return "utf-16"
         if b"\0" in start:
-            raise InputError(f"{path} is no text, and so no CSV file (it has bytes that are zero).")
+            raise InputError(f"{path} is not text, so it is no CSV file (it has zero bytes).")
         file.seek(0)
         good, bad, undefined = start.startswith(codecs.BOM_UTF8), False, False
         for line in file:
@@ -133,7 +133,7 @@ def _decodes(line: bytes, encoding: str) -> bool:
 
 
 def _bad_line(path: Path, encoding: str) -> int:
-    """Return the first line that does not decode; 1 where lines cannot be told apart in the bytes."""
+    """Return the first line that does not decode; 1 for UTF-16, where bytes cannot be split into lines."""
     data = path.read_bytes()
     if data.startswith(_UTF_16):
         return 1
@@ -142,7 +142,7 @@ def _bad_line(path: Path, encoding: str) -> int:
 
 
 def _delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
-    """Return the delimiter that makes a header of the first record; failing that, the one that cuts it into most."""
+    """Return the delimiter with which the first record is a header, else the one that gives most cells."""
     pieces: dict[str, int] = {}
     for mark in _DELIMITERS:
         with open_text(path, encoding) as file:

@@ -1,4 +1,4 @@
-"""What is found out about a file of labels while it is read: how it is written, and what was done to its classes."""
+"""Findings about a file of labels: its format, and what was done to its classes."""
 
 from __future__ import annotations
 

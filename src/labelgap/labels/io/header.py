@@ -1,4 +1,4 @@
-"""What the columns of a table of labels mean."""
+"""The header of a table of labels: which column holds images, splits, groups, lists or a class."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LIST_COLUMNS: Final = ("present", "absent")
 
 @dataclass(frozen=True)
 class HeaderColumns:
-    """Where everything is in a row.
+    """The columns of a table.
 
     Attributes:
-        line: where the header stands.
+        line: of the header.
         header: the name of every column.
-        image: number of the column of image names; the next four are None where there is no such column.
-        split: of train, val, test.
-        group: of the groups.
-        present: of the lists of present tags.
-        absent: of the lists of absent tags.
-        tags: the columns with a tag each, in the order of the classes; none in a table of lists.
-        ignored: names of the columns that are left out.
+        image: index of the column of image names; the next four are None where there is no such column.
+        split: index of the column of train, val, test.
+        group: index of the column of groups.
+        present: index of the column of lists of present classes.
+        absent: index of the column of lists of absent classes.
+        class_columns: indices of the columns with a class each; none in a table of lists.
+        ignored: names of the columns that are ignored.
     """
 
     line: int
@@ -40,18 +40,18 @@ class HeaderColumns:
     group: int | None
     present: int | None
     absent: int | None
-    tags: tuple[int, ...]
+    class_columns: tuple[int, ...]
     ignored: tuple[str, ...]
 
     @property
     def lists(self) -> bool:
-        """Whether the table has lists of tags, rather than a column per tag."""
+        """Whether the table has lists of classes, rather than a column per class."""
         return self.present is not None
 
 
 def is_header(header: Iterable[str], options: TableOptions) -> bool:
-    """Whether one of these columns holds the names of the images."""
-    return "image" in {_meaning(name, options) for name in header}
+    """Return whether one of these columns holds the names of the images."""
+    return "image" in {_column_role(name, options) for name in header}
 
 
 def parse_header(
@@ -62,15 +62,15 @@ def parse_header(
     names: Mapping[str, str],
     problems: list[Problem],
 ) -> HeaderColumns:
-    """Find the columns with a meaning of their own, those of tags, and those to leave out.
+    """Find the reserved columns, those of classes, and those to ignore.
 
     Args:
         path: the file, for messages.
-        line: where the header stands; 0 in files without lines.
+        line: of the header; 0 in files without lines.
         header: the name of every column.
-        options: ``rename``, ``ignore_columns`` and ``classes`` count here.
-        names: the final name of every tag that has another.
-        problems: takes what is wrong with the header, when the rows can be read all the same.
+        options: ``rename``, ``ignore_columns`` and ``classes`` are used.
+        names: the final name of every renamed class.
+        problems: list to which problems of the header are added that do not prevent reading the rows.
     """
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
@@ -78,19 +78,19 @@ def parse_header(
         if name not in header:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
     used = [number for number, name in enumerate(header) if name not in options.ignore_columns]
-    lists = any(_meaning(header[number], options) == "present" for number in used)
+    lists = any(_column_role(header[number], options) == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
     position: dict[str, int] = {}
     for number in used:
-        meaning = _meaning(header[number], options)
-        if meaning in special:
-            position.setdefault(meaning, number)
+        role = _column_role(header[number], options)
+        if role in special:
+            position.setdefault(role, number)
     if "image" not in position:
         where = f"{path}, line {line}" if line else path
         raise InputError(f"{where}: no column is called 'image'. {_hint(header)}")
-    rest = [number for number in used if _meaning(header[number], options) not in special]
-    chosen = _chosen(header, rest, options, names) if not lists else []
-    for message in _wrong(header, used, rest, special, options, lists):
+    rest = [number for number in used if _column_role(header[number], options) not in special]
+    chosen = _select_columns(header, rest, options, names) if not lists else []
+    for message in _problems(header, used, rest, special, options, lists):
         problems.append(Problem(line, message))
     if not chosen and not lists:
         raise InputError(f"{path}: no class: after 'image' comes a column per class, or 'present'.")
@@ -100,19 +100,21 @@ def parse_header(
     return HeaderColumns(line, header, position["image"], split, group, present, absent, tuple(chosen), ignored)
 
 
-def _meaning(name: str, options: TableOptions) -> str:
-    """Return what a column is called after renaming, in small letters where that is all that counts."""
+def _column_role(name: str, options: TableOptions) -> str:
+    """Return the name of a column after renaming, in lower case if it is a reserved one."""
     target = options.rename.get(name, name).lower()
     return target if target in (*RESERVED_COLUMNS, *LIST_COLUMNS) else options.rename.get(name, name)
 
 
-def _chosen(header: Sequence[str], rest: Sequence[int], options: TableOptions, names: Mapping[str, str]) -> list[int]:
-    """Return the columns of tags; with ``classes`` those that are asked for, by their own or by their final name."""
+def _select_columns(
+    header: Sequence[str], rest: Sequence[int], options: TableOptions, names: Mapping[str, str]
+) -> list[int]:
+    """Return the columns of classes; with ``options.classes`` only those, by their own or their final name."""
     if options.classes is None:
         return list(rest)
-    wanted = {names.get(name, name) for name in options.classes}
-    found = [number for number in rest if names.get(header[number], header[number]) in wanted]
-    missing = wanted - {names.get(header[number], header[number]) for number in found}
+    selected = {names.get(name, name) for name in options.classes}
+    found = [number for number in rest if names.get(header[number], header[number]) in selected]
+    missing = selected - {names.get(header[number], header[number]) for number in found}
     if missing:
         raise UnknownNameError(
             "tag", truncate_text(min(missing)), [truncate_text(header[number]) for number in rest], "(--classes)"
@@ -120,7 +122,7 @@ def _chosen(header: Sequence[str], rest: Sequence[int], options: TableOptions, n
     return found
 
 
-def _wrong(
+def _problems(
     header: Sequence[str],
     used: Sequence[int],
     rest: Sequence[int],
@@ -128,12 +130,12 @@ def _wrong(
     options: TableOptions,
     lists: bool,
 ) -> Iterable[str]:
-    """Say what is wrong with the names of the columns."""
+    """Yield the problems of the column names."""
     seen: set[str] = set()
     for number in used:
         name = header[number]
-        meaning = _meaning(name, options)
-        key = meaning if meaning in special else name
+        role = _column_role(name, options)
+        key = role if role in special else name
         if not name:
             yield f"column {number + 1} has no name"
         elif key in seen:

@@ -1,7 +1,7 @@
 """Label tables in Parquet: one row per image.
 
-What ``write_table`` writes has the lists of present and absent classes, and ``read_table`` reads it quickly.
-``read_parquet`` reads anybody's file, wide or lists, by the rules of ``labelgap.labels.io.rows``.
+``write_table`` writes the lists of present and absent classes, and ``read_table`` reads them without a Python loop.
+``read_parquet`` reads any file, wide or lists, by the rules of ``labelgap.labels.io.rows``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def read_table(path: Path) -> LabelTable:
     found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
     classes = _stored_classes(file.schema.metadata, path) or sorted(found)
     number = {name: column for column, name in enumerate(classes)}
-    strange = sorted(found - number.keys())
-    if strange:
-        raise InputError(f"{path} lists the class '{strange[0]}', which its own list of classes does not have.")
+    unknown = sorted(found - number.keys())
+    if unknown:
+        raise InputError(f"{path} lists the class '{unknown[0]}', which its own list of classes does not have.")
     columns = [
         np.asarray([number.get(name, 0) for name in names], dtype=np.int64)[numbers]
         for _, numbers, names in lists.values()
@@ -75,12 +75,12 @@ def read_table(path: Path) -> LabelTable:
 def read_parquet(
     path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
 ) -> TableFile:
-    """Read a Parquet file of labels, or raise one error with everything that is wrong with it; rows count from 1.
+    """Read a Parquet file of labels, or raise one error with all its problems; rows count from 1.
 
     Args:
-        path: the file: wide with numbers, booleans or texts in its columns, or lists of tags.
-        options: how its cells are to be understood.
-        check_image: says what is wrong with an image's name, or None; what it says is told with all other problems.
+        path: the file: wide with numbers, booleans or strings in its columns, or lists of classes.
+        options: how to parse its cells.
+        check_image: returns the problem of an image's name, or None.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -94,7 +94,7 @@ def read_parquet(
 
 
 def _rows(file: pq.ParquetFile) -> Iterator[Row]:
-    """Yield the names of the columns, then the cells of every row, as texts, or as lists of texts."""
+    """Yield the names of the columns, then the cells of every row, as strings or lists of strings."""
     yield 0, [name.strip() for name in file.schema_arrow.names]
     number = 0
     for batch in file.iter_batches(batch_size=8192):
@@ -104,7 +104,7 @@ def _rows(file: pq.ParquetFile) -> Iterator[Row]:
 
 
 def _cells(column: pa.Array) -> list[Cell]:
-    """Write a column as a CSV would; what no CSV could hold is named by its type, and so is no state and no tag."""
+    """Convert a column to the cells of a CSV; a type that no CSV has becomes its name, which is no state."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [[str(name) for name in names or () if name is not None] for names in column.to_pylist()]
@@ -123,14 +123,14 @@ def _opened(path: Path) -> pa.Table:
     missing = [name for name in ("image", "present") if name not in file.schema.names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
-    nameless = pc.index(file.column("image").is_null(), True).as_py()
-    if nameless >= 0:
-        raise InputError(f"{path}, row {nameless}: no image is named.")
+    unnamed = pc.index(file.column("image").is_null(), True).as_py()
+    if unnamed >= 0:
+        raise InputError(f"{path}, row {unnamed}: no image is named.")
     return file
 
 
 def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
-    """Return the class names that ``write_table`` left in a file, or None where there are none."""
+    """Return the class names that ``write_table`` stored in a file, or None."""
     stored = (metadata or {}).get(_KEY)
     if stored is None:
         return None
@@ -150,7 +150,7 @@ def _refusal(path: Path, error: Exception) -> InputError:
 
 
 def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Return the row of everything in a column of lists, and its name as a number into the names, which follow."""
+    """Return the row of every entry in a column of lists, the index of its name, and all names."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
@@ -163,7 +163,7 @@ def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArr
         if not pa.types.is_dictionary(entries.type):
             entries = entries.dictionary_encode()
         if entries.null_count or entries.dictionary.null_count or not _is_text(entries.type.value_type):
-            raise InputError(f"{where}: it must hold lists of class names, each of them a text.")
+            raise InputError(f"{where}: it must hold lists of class names, each of them a string.")
         numbers.append(entries.indices.to_numpy().astype(np.int64) + len(names))
         names += entries.dictionary.to_pylist()
         before += len(chunk)

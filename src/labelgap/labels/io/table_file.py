@@ -1,4 +1,4 @@
-"""A file of labels as it was understood, and the options that say how to understand it."""
+"""``TableFile``, the result of reading a file of labels, and ``TableOptions``, how to read it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SPLITS: Final = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How a table of labels is to be understood, whatever kind of file it is in.
+    """How to read a table of labels, in any file format.
 
     Attributes:
-        zeros: what a 0 in a wide table says: "absent" or "unknown" ("nobody tagged it").
+        zeros: the meaning of 0 in a wide table: "absent" or "unknown" (nobody tagged it).
         unlisted: what a class in neither list of a lists table is: "unknown" or "absent".
-        separator: between the tags of a list; guessed when None.
-        classes: the tags to use, in this order; all of them when None.
-        ignore_columns: columns that say nothing about tags.
-        rename: old name → new name, of tags and of columns; tags that get one name become one.
-        aliases: a CSV of synonym, tag.
-        parents: a CSV of child, parent: where a child is present, its parent is.
+        separator: between the names of a list; detected when None.
+        classes: the classes to use, in this order; all of them when None.
+        ignore_columns: columns that are not classes.
+        rename: old name → new name, of classes and of columns; classes that get the same name are merged.
+        aliases: a CSV of synonym, class.
+        parents: a CSV of child, parent: where a child is present, its parent is present.
     """
 
     zeros: str = "absent"
@@ -56,18 +56,18 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of labels as it was understood.
+    """The contents of a file of labels.
 
     Attributes:
         path: the file.
-        table: its labels, with what ``parents`` add.
+        table: its labels, with those that ``parents`` adds.
         splits: the split of every row, or None when the file names none.
         groups: the group of every row, or None when the file has no such column.
-        lines: where every row stands in the file.
+        lines: the line of every row in the file.
         form: "wide" or "lists".
         findings: how cells and gaps were read.
         unit: what ``lines`` counts: "line", or "row" in files without lines.
-        revisions: what ``parents`` added to the labels that were observed.
+        revisions: what ``parents`` added to the observed labels.
     """
 
     path: Path
