@@ -15,6 +15,16 @@ from __future__ import annotations
 
 from labelgap.losses.assume_negative import assume_negative, ignore_unknown, smoothed_unknown, weak_assume_negative
 from labelgap.losses.asymmetric import asymmetric, focal
+from labelgap.losses.base.option_checks import exact_percents
+from labelgap.losses.base.terms import (
+    cost_absent,
+    cost_present,
+    cross_entropy,
+    entropy,
+    expected_positive_regularization,
+    reduce,
+    states,
+)
 from labelgap.losses.curriculum import partial_cross_entropy
 from labelgap.losses.entropy import entropy_on_unknown
 from labelgap.losses.hill_splc import hill, self_paced_correction
@@ -24,20 +34,10 @@ from labelgap.losses.large_loss import (
     large_loss_rejection,
     relative_large_losses,
 )
-from labelgap.losses.option_checks import exact_percents
 from labelgap.losses.ranking import hinge_sums, pairwise_ranking, ramp, sort_negatives
 from labelgap.losses.robust import generalized_robust
 from labelgap.losses.role import online_label_estimation
 from labelgap.losses.selective import partial_focal, selective_mask
-from labelgap.losses.terms import (
-    cost_absent,
-    cost_present,
-    cross_entropy,
-    entropy,
-    expected_positive_regularization,
-    reduce,
-    states,
-)
 from labelgap.losses.two_way import contrast, positives_and_negatives, softmax_cross_entropy
 
 __all__ = [

@@ -18,7 +18,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
-from labelgap.losses.base import TrainingScores
+from labelgap.losses.base.loss import TrainingScores
 from labelgap.losses.curriculum import CurriculumLabeling, known_share_weight
 
 IMAGES, CLASSES, EPOCHS = 21, 6, 6

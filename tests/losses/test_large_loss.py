@@ -15,7 +15,7 @@ from tests.losses.batches import some_batches, some_labels
 
 from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.losses import loss
-from labelgap.losses.option_checks import exact_percents, exact_share
+from labelgap.losses.base.option_checks import exact_percents, exact_share
 
 RELATIVE = ("ll-r", "ll-ct")
 ABSOLUTE = ("ll-r-abs", "ll-ct-abs")

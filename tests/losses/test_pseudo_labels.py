@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
 from labelgap.losses import loss
 from labelgap.losses import pseudo_labels as zhou2022_apl
-from labelgap.losses.base import TrainingScores
+from labelgap.losses.base.loss import TrainingScores
 from labelgap.losses.pseudo_labels import AsymmetricPseudoLabeling, lowest_per_class
 
 IMAGES, CLASSES, EPOCHS, WARMUP = 37, 5, 7, 3

@@ -24,7 +24,7 @@ from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
-from labelgap.losses.registry import _METHODS
+from labelgap.losses.base.registry import _METHODS
 from labelgap.training.checkpoints.checkpoint import LAST
 
 SCRIPT = """

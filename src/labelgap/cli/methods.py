@@ -33,7 +33,7 @@ def _one_method(name: str) -> None:
     import inspect
 
     from labelgap.losses import describe_method, method_options, published_options
-    from labelgap.losses.published_settings import PAPER_DATASETS
+    from labelgap.losses.base.published_settings import PAPER_DATASETS
 
     entry = describe_method(name)
     print(f"{name} ({entry.reference}): {entry.summary}\n\n{inspect.getdoc(entry.loss_class)}\n")

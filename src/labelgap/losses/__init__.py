@@ -8,13 +8,30 @@ from labelgap.losses.assume_negative import (
     AssumeNegative,
     DownWeighting,
     IgnoreUnknown,
+    L1Penalty,
+    L2Penalty,
     SmoothedAssumeNegative,
     SmoothedIgnoreUnknown,
     SmoothedUnknown,
     WeakAssumeNegative,
 )
 from labelgap.losses.asymmetric import AsymmetricLoss, FocalLoss
-from labelgap.losses.base import ElementwiseLoss, Loss, ReducedLoss, TrainingScores
+from labelgap.losses.base.loss import ElementwiseLoss, Loss, ReducedLoss, TrainingScores
+from labelgap.losses.base.mixture import Mixture
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.papers import Paper
+from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.published_settings import defaults, published_options
+from labelgap.losses.base.registry import (
+    Method,
+    describe_method,
+    loss,
+    loss_options,
+    method_options,
+    methods,
+    register_method,
+)
 from labelgap.losses.curriculum import CurriculumLabeling
 from labelgap.losses.entropy import EntropyMaximization, EntropyMinimization
 from labelgap.losses.expected_positives import ExpectedPositiveRegularization
@@ -27,28 +44,12 @@ from labelgap.losses.large_loss import (
     LargeLossRejection,
 )
 from labelgap.losses.large_loss_permanent import AbsoluteLargeLossPermanentCorrection, LargeLossPermanentCorrection
-from labelgap.losses.mixture import Mixture
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.papers import Paper
-from labelgap.losses.per_image_state import PerImageState
 from labelgap.losses.pseudo_labels import AsymmetricPseudoLabeling
-from labelgap.losses.published_settings import defaults, published_options
 from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
-from labelgap.losses.registry import (
-    Method,
-    describe_method,
-    loss,
-    loss_options,
-    method_options,
-    methods,
-    register_method,
-)
 from labelgap.losses.robust import GeneralizedRobustLoss
 from labelgap.losses.role import OnlineLabelEstimation
 from labelgap.losses.selective import ClassAwareSelectiveLoss
 from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
-from labelgap.losses.weight_penalty import L1Penalty, L2Penalty
 
 __all__ = [
     "AbsoluteLargeLossCorrection",

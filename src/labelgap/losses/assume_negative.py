@@ -2,31 +2,38 @@
 
 Most labels of most images are absent, so the simplest rule is to take every unknown label as absent (`an`). It is wrong
 on the positives that were never annotated; smoothed targets (`an-ls`, for unknown labels alone `n-ls`) and a small
-weight (`wan`, `dw`) soften the mistake. The alternative is to learn from the known labels alone (`iu`, `bce-ls`), which
+weight (`wan`, `dw`) soften the mistake, and a penalty on the weights of the network (`l1r`, `l2r`) keeps it from
+fitting them. The alternative is to learn from the known labels alone (`iu`, `bce-ls`), which
 says nothing where only positives are known; for that case ``expected_positives`` adds how many there are.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
-from labelgap.losses.mixture import IGNORED, Mixture, mixture_entries
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.option_checks import check_number
-from labelgap.losses.papers import COLE_2021, ZHOU_2022
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number
+from labelgap.losses.base.mixture import AS_ABSENT, IGNORED, Mixture, mixture_entries
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.option_checks import check_number
+from labelgap.losses.base.papers import COLE_2021, ZHOU_2022
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, widen
 
 __all__ = [
     "AssumeNegative",
     "DownWeighting",
     "IgnoreUnknown",
+    "L1Penalty",
+    "L2Penalty",
     "SmoothedAssumeNegative",
     "SmoothedIgnoreUnknown",
+    "SmoothedLoss",
     "SmoothedUnknown",
     "WeakAssumeNegative",
+    "WeightPenalty",
     "assume_negative",
     "ignore_unknown",
     "smoothed_unknown",
@@ -74,7 +81,6 @@ def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, e
     Unknown labels cost nothing, and are still counted in a mean.
 
     Example:
-        >>> import torch
         >>> ignore_unknown(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
         tensor([[0.6931, 0.6931, 0.0000]])
     """
@@ -90,7 +96,6 @@ def assume_negative(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, 
     Arguments and result: see ``ignore_unknown``. Unknown labels are taken as absent.
 
     Example:
-        >>> import torch
         >>> assume_negative(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
         tensor([[0.6931, 0.6931, 0.6931]])
     """
@@ -114,7 +119,6 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, weight: Number | Non
     Unknown labels are taken as absent with weight ``w``; known absents keep their full weight.
 
     Example:
-        >>> import torch
         >>> weak_assume_negative(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
         tensor([[0.6931, 0.6931, 0.3466]])
     """
@@ -129,7 +133,6 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
     Arguments and result: see ``ignore_unknown``. Unknown labels have the target ``s``; ``s = 0`` takes them as absent.
 
     Example:
-        >>> import torch
         >>> smoothed_unknown(torch.tensor([[2.0, 2.0]]), torch.tensor([[1, -1]]), smoothing=0.5)
         tensor([[0.1269, 1.1269]])
     """
@@ -240,3 +243,76 @@ class DownWeighting(MixtureLoss):
     def weights(self, classes: int) -> Mixture:
         """Unknown labels as absent, weakly."""
         return _weak(self.weight, classes)
+
+
+class WeightPenalty(MixtureLoss, ABC):
+    """Assume negative, and a penalty on the weights of the network, which the loop adds. Abstract.
+
+    Args:
+        weight: of the penalty; a tensor of shape ``(…)`` gives every head its own.
+        eps: added inside the logarithm.
+        reduction: "mean", "sum" or "none".
+    """
+
+    needs = frozenset({"penalty"})
+    weight: Number
+
+    def __init__(self, weight: Number = 1e-6, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(eps, reduction)
+        self.register_options(weight=check_number("weight", weight, 0))
+
+    def weights(self, classes: int) -> Mixture:
+        """Unknown labels as absent; the penalty is separate."""
+        return Mixture(unknown=AS_ABSENT)
+
+    @abstractmethod
+    def size(self, values: Tensor) -> Tensor:
+        """Return the cost of every single weight."""
+
+    def penalty(self, parameters: Iterable[Tensor]) -> Number:
+        """Return the sizes of all weights, added up and times ``weight``.
+
+        Args:
+            parameters: of the network; when many heads are trained at once their axes come first, ``(…, *shape)``.
+
+        Returns:
+            ``(…)``, the cost of each head's own weights.
+        """
+        heads = max(len(self.heads), self.weight.ndim if isinstance(self.weight, Tensor) else 0)
+        sums = [self.size(widen(values)).reshape(*values.shape[:heads], -1).sum(dim=-1) for values in parameters]
+        if not sums:
+            return 0.0
+        total = torch.stack(sums).sum(dim=0)
+        return total * (self.weight.to(total.dtype) if isinstance(self.weight, Tensor) else self.weight)
+
+
+@method("l1r", paper=ZHOU_2022, summary="assume negative with an L1 penalty on the weights")
+class L1Penalty(WeightPenalty):
+    r"""Assume negative, plus :math:`w \sum |\theta|` over the network's weights (the hook ``penalty``); final.
+
+    Options: see ``WeightPenalty``.
+
+    Example:
+        >>> L1Penalty(weight=0.5).penalty([torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])])
+        tensor(3.)
+    """
+
+    def size(self, values: Tensor) -> Tensor:
+        """Return absolute values."""
+        return values.abs()
+
+
+@method("l2r", paper=ZHOU_2022, summary="assume negative with an L2 penalty on the weights")
+class L2Penalty(WeightPenalty):
+    r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights (the hook ``penalty``); final.
+
+    Options: see ``WeightPenalty``.
+
+    Example:
+        >>> L2Penalty(weight=0.5).penalty([torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])])
+        tensor(7.)
+    """
+
+    def size(self, values: Tensor) -> Tensor:
+        """Return squares."""
+        return values.square()

@@ -18,12 +18,12 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base import TrainingScores
-from labelgap.losses.option_checks import check_choice, check_integer, check_number, exact_fractions
-from labelgap.losses.papers import DURAND_2019
-from labelgap.losses.per_image_state import PerImageState
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, states
+from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.option_checks import check_choice, check_integer, check_number, exact_fractions
+from labelgap.losses.base.papers import DURAND_2019
+from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, states
 
 __all__ = ["CurriculumLabeling", "known_share_weight", "partial_cross_entropy"]
 

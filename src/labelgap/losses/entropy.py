@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from labelgap.losses.mixture import Mixture, mixture_entries
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.option_checks import check_number
-from labelgap.losses.papers import ZHOU_2022
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number
+from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.option_checks import check_number
+from labelgap.losses.base.papers import ZHOU_2022
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number
 
 __all__ = ["EntropyMaximization", "EntropyMinimization", "entropy_on_unknown"]
 

@@ -14,12 +14,12 @@ import numpy as np
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.mixture import IGNORED, Mixture
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.option_checks import check_number
-from labelgap.losses.papers import COLE_2021
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number
+from labelgap.losses.base.mixture import IGNORED, Mixture
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.option_checks import check_number
+from labelgap.losses.base.papers import COLE_2021
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number
 
 __all__ = ["ExpectedPositiveRegularization", "ExpectedPositivesLoss", "mean_positives"]
 

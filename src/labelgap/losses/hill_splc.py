@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labelgap.losses.base import ElementwiseLoss
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_integer, check_number
-from labelgap.losses.papers import ZHANG_2021
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_integer, check_number
+from labelgap.losses.base.papers import ZHANG_2021
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum, gather_rows, is_main_process
 from labelgap.labels import LabelTable
-from labelgap.losses.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.option_checks import (
+from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.option_checks import (
     check_choice,
     check_integer,
     check_number,
@@ -27,9 +27,9 @@ from labelgap.losses.option_checks import (
     exact_percents,
     exact_share,
 )
-from labelgap.losses.papers import KIM_2022
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cost_absent, per_head, states, widen
+from labelgap.losses.base.papers import KIM_2022
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, cost_absent, per_head, states, widen
 
 __all__ = [
     "AbsoluteLargeLoss",

@@ -15,14 +15,14 @@ from torch import Tensor
 from labelgap.core.distributed import gather_rows
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base import TrainingScores
+from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.papers import KIM_2022
+from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import states
 from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, relative_large_losses
-from labelgap.losses.mixture import Mixture, mixture_entries
-from labelgap.losses.mixture_loss import MixtureLoss
-from labelgap.losses.papers import KIM_2022
-from labelgap.losses.per_image_state import PerImageState
-from labelgap.losses.registry import method
-from labelgap.losses.terms import states
 
 __all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
 

@@ -20,13 +20,13 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base import TrainingScores
+from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.option_checks import check_flag, check_integer, check_number, exact_fractions
+from labelgap.losses.base.papers import ZHOU_2022
+from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, cross_entropy, per_head, states
 from labelgap.losses.entropy import entropy_on_unknown
-from labelgap.losses.option_checks import check_flag, check_integer, check_number, exact_fractions
-from labelgap.losses.papers import ZHOU_2022
-from labelgap.losses.per_image_state import PerImageState
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cross_entropy, per_head, states
 
 __all__ = ["AsymmetricPseudoLabeling", "lowest_per_class"]
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, relu
 
 from labelgap.core.distributed import all_sum
-from labelgap.losses.base import ElementwiseLoss, Loss
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_choice, check_number
-from labelgap.losses.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, per_head, states, widen
+from labelgap.losses.base.loss import ElementwiseLoss, Loss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_choice, check_number
+from labelgap.losses.base.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, per_head, states, widen
 from labelgap.losses.two_way import positives_and_negatives
 
 __all__ = [

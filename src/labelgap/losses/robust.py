@@ -13,12 +13,12 @@ from torch import Tensor
 
 from labelgap.labels import LabelTable
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base import ElementwiseLoss
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_number
-from labelgap.losses.papers import CHEN_2024
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_number
+from labelgap.losses.base.papers import CHEN_2024
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
 
 __all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost"]
 

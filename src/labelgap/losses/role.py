@@ -16,12 +16,12 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
+from labelgap.losses.base.mixture import LabelEstimate, Mixture, mixture_entries
+from labelgap.losses.base.papers import COLE_2021
+from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number
 from labelgap.losses.expected_positives import ExpectedPositivesLoss
-from labelgap.losses.mixture import LabelEstimate, Mixture, mixture_entries
-from labelgap.losses.papers import COLE_2021
-from labelgap.losses.per_image_state import PerImageState
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number
 
 __all__ = ["OnlineLabelEstimation", "initial_label_logits", "online_label_estimation"]
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
-from labelgap.losses.base import ElementwiseLoss
+from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
+from labelgap.losses.base.papers import BEN_BARUCH_2022
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, cost_absent, cost_known, cost_present, per_head, states, widen
 from labelgap.losses.large_loss import top_k_mask
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_choice, check_integer, check_number
-from labelgap.losses.papers import BEN_BARUCH_2022
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, cost_absent, cost_known, cost_present, per_head, states, widen
 
 __all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
 

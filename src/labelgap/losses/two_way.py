@@ -16,12 +16,12 @@ from torch.nn.functional import logsigmoid
 from labelgap.core.distributed import all_max, all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.losses.base import Loss
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_choice, check_number
-from labelgap.losses.papers import KOBAYASHI_2023
-from labelgap.losses.registry import method
-from labelgap.losses.terms import Number, states
+from labelgap.losses.base.loss import Loss
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_choice, check_number
+from labelgap.losses.base.papers import KOBAYASHI_2023
+from labelgap.losses.base.registry import method
+from labelgap.losses.base.terms import Number, states
 
 __all__ = [
     "ContrastLoss",

@@ -14,7 +14,7 @@ import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import ElementwiseLoss
-from labelgap.losses.registry import _METHODS
+from labelgap.losses.base.registry import _METHODS
 from labelgap.training.checkpoints.checkpoint import LAST
 from labelgap.training.loop.nan_guard import NanGuard, check_weights
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelgap.losses import describe_method, method_options, methods, published_options
-from labelgap.losses.published_settings import PAPER_DATASETS
+from labelgap.losses.base.published_settings import PAPER_DATASETS
 
 __all__ = ["methods_markdown"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses.published_settings import paper_dataset
+from labelgap.losses.base.published_settings import paper_dataset
 from labelgap.training.config.defaults import LINEAR_PHASE
 
 __all__ = ["PRESETS", "preset"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, MultiHead, loss, method_options
-from labelgap.losses.terms import widen
+from labelgap.losses.base.terms import widen
 from labelgap.training.heads.plans import HeadPlan
 
 __all__ = ["HeadGroup", "group_plans"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.losses.per_image_state import free_memory
+from labelgap.losses.base.per_image_state import free_memory
 
 __all__ = ["LabelTables"]
 

@@ -1,4 +1,4 @@
-r"""One evaluation for the heads of all methods whose costs are mixtures (see ``labelgap.losses.mixture``).
+r"""One evaluation for the heads of all methods whose costs are mixtures (see ``labelgap.losses.base.mixture``).
 
 The heads' logits lie as ``(M, K, B)``, the order in which the product of weights and features gives them, and heads
 that need the same lie side by side. An estimate that learns along with a head (`role`) is evaluated as if it were one
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.mixture import LabelEstimate, Mixture, entropy_cost, mixture_cost
+from labelgap.losses.base.mixture import LabelEstimate, Mixture, entropy_cost, mixture_cost
 from labelgap.training.heads.grouping import HeadGroup
 
 __all__ = ["BatchWeights", "MixtureKernel", "PlacedGroup"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from labelgap.losses.terms import (
+from labelgap.losses.base.terms import (
     Number,
     cost_absent,
     cost_present,

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from labelgap.losses.base import ElementwiseLoss
-from labelgap.losses.mixture import Mixture, mixture_entries
-from labelgap.losses.multi_head import MultiHead
-from labelgap.losses.option_checks import check_number
-from labelgap.losses.terms import Number
+from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.option_checks import check_number
+from labelgap.losses.base.terms import Number
 
 __all__ = ["MixtureLoss"]
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from labelgap.core.class_path import find_class, is_class_path
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
-from labelgap.losses.base import Loss
-from labelgap.losses.papers import Paper
+from labelgap.losses.base.loss import Loss
+from labelgap.losses.base.papers import Paper
 
 __all__ = [
     "ENTRY_POINTS",

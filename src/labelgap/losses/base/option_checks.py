@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.losses.terms import Number
+from labelgap.losses.base.terms import Number
 
 __all__ = [
     "check_choice",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from labelgap.labels import Revisions
-from labelgap.losses.mixture import Mixture
+from labelgap.losses.base.mixture import Mixture
 
 __all__ = ["MultiHead"]
 

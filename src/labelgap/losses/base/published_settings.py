@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses.registry import method_options
+from labelgap.losses.base.registry import method_options
 
 __all__ = ["PAPER_DATASETS", "defaults", "paper_dataset", "published_options"]
 

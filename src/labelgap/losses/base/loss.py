@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
-from labelgap.losses.option_checks import check_choice
-from labelgap.losses.terms import Number, check_shapes, reduce, widen
+from labelgap.losses.base.option_checks import check_choice
+from labelgap.losses.base.terms import Number, check_shapes, reduce, widen
 
 __all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores"]
 

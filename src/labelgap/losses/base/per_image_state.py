@@ -15,8 +15,8 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.core.system import available_memory, format_bytes
 from labelgap.labels import LabelTable
-from labelgap.losses.base import ReducedLoss, TrainingScores
-from labelgap.losses.multi_head import MultiHead
+from labelgap.losses.base.loss import ReducedLoss, TrainingScores
+from labelgap.losses.base.multi_head import MultiHead
 
 __all__ = ["PerImageState", "free_memory"]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from labelgap.losses.matching_pursuit import View, matching_pursuit
+from labelgap.losses.interactive import View, matching_pursuit
 
 
 def pursued(target: Tensor, atoms: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
