@@ -1,19 +1,22 @@
-"""``fit``: from a data set to a finished run."""
+"""``fit`` trains a run on a data set."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from safetensors.torch import load_file
 from scipy.special import expit
+from torch import nn
 
 from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
 from labelgap.data.dataset import Dataset
@@ -21,12 +24,13 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs
+from labelgap.models import Backbone, as_backbone
+from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs, save_state
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
-from labelgap.training.config.schema import read_config, write_config
+from labelgap.training.config.schema import INITIAL_WEIGHTS, read_config, write_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
@@ -42,7 +46,7 @@ __all__ = ["dry_run", "fit"]
 
 @dataclass(frozen=True)
 class _Execution:
-    """How a run goes on its way: not what it does, and so not in its configuration."""
+    """How a run is executed, which is not part of its configuration."""
 
     device: torch.device
     workers: int
@@ -51,9 +55,9 @@ class _Execution:
 
 def fit(
     data: Dataset,
-    method: str = "auto",
+    method: str | Loss = "auto",
     options: Mapping[str, Any] | None = None,
-    backbone: str | None = None,
+    backbone: str | nn.Module | None = None,
     protocol: str | None = None,
     out: str | os.PathLike[str] = "runs/latest",
     *,
@@ -72,132 +76,165 @@ def fit(
 ) -> Run:
     """Train a classifier on a data set and write a run folder.
 
+    Objects are not changed: the run trains a new loss with the options of the given one, and a copy of the given
+    network, whose initial weights it stores. docs/extending.md says how such a run is reopened.
+
     Args:
-        data: what to learn from.
-        method: one of ``methods()``, or "auto" to have it chosen from the labels' states; said at the start.
+        data: the data set.
+        method: one of ``methods()``; "auto", which chooses one by the label states; or a loss object.
         options: of the method.
-        backbone: name of the network; the one that suits the data when not given.
-        protocol: "linear", "end-to-end" or "linear-init"; when not given, what suits the data and the device.
-        out: the run's folder; it must not hold a run yet, unless ``resume``.
-        preset: a paper whose settings count where nothing else is said: one of ``PRESETS``.
-        weights: a file of weights for the backbone, instead of its usual ones; "none" to start at random.
-        head: "linear", or "boostlu", which amplifies what a class activation map is sure of and needs end-to-end.
-        seed: of initialisation, order and augmentation.
+        backbone: name of a backbone, or a module that returns features; by default that of the data.
+        protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
+        out: the run folder; it must not hold a run yet, unless ``resume``.
+        preset: a paper whose settings replace the defaults: one of ``PRESETS``.
+        weights: a file of weights of the backbone; "none" for random ones.
+        head: "linear", or "boostlu", which amplifies large class activations and needs end-to-end.
+        seed: of initialization, order and augmentation.
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
         trace: how many training labels to record per epoch, or "auto", "all", "off".
-        allow_micro_batch: let a method that looks across the batch see the parts that ``accumulate`` makes.
+        allow_micro_batch: allow ``accumulate`` for a loss that depends on the whole batch.
         device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images; as many as are of use when not given.
-        resume: go on where the run in ``out`` was stopped; it ends with the numbers of an unbroken run.
-        quiet: say nothing.
-        **training: epochs, rates, optimiser …, see ``TrainingSettings``; what suits the protocol when not given.
+        workers: processes that decode images; by default enough for the device.
+        resume: continue the stopped run in ``out``; it ends with the numbers of an unbroken run.
+        quiet: print nothing.
+        **training: epochs, rates, optimizer …, see ``TrainingSettings``; by default those of the protocol.
 
     Returns:
-        The run; finished, unless a Ctrl-C came before the first epoch was done.
+        The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
-    wishes = TrainingRequest(
-        method, dict(options or {}), preset, backbone, None if weights is None else os.fspath(weights)
+    folder = Path(out)
+    request = TrainingRequest(
+        method=method,
+        options=dict(options or {}),
+        preset=preset,
+        backbone=_copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone,
+        weights=_weights(weights, backbone, folder),
+        protocol=protocol,
+        head=head,
+        seed=seed,
+        select=select,
+        trace=trace,
+        allow_micro_batch=allow_micro_batch,
+        training=training,
     )
-    wishes = replace(wishes, protocol=protocol, head=head, seed=seed, select=select, trace=trace, training=training)
-    wishes = replace(wishes, allow_micro_batch=allow_micro_batch)
-    where = local_device(choose_device(device))
-    init_distributed(where)
-    return _fit(data, wishes, Path(out), _Execution(where, choose_workers(workers, where), _reporter(quiet)), resume)
+    torch_device = local_device(choose_device(device))
+    init_distributed(torch_device)
+    reporter = Reporter(quiet or not is_main_process())
+    return _fit(
+        data, request, folder, _Execution(torch_device, choose_workers(workers, torch_device), reporter), resume
+    )
 
 
 def dry_run(
-    data: Dataset, wishes: TrainingRequest, *, device: str = "auto", workers: int | None = None
+    data: Dataset, request: TrainingRequest, *, device: str = "auto", workers: int | None = None
 ) -> CostEstimate:
-    """Decide everything and measure what a run would cost, on a few batches; nothing is written but the cache."""
-    where = choose_device(device)
-    config, _, loss_fn = resolve_config(data, wishes, where)
-    loss_fn.to(where).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    network = build_classifier(config, feature_width(data)).to(where)
-    return measure_cost(data, config, network, loss_fn, where, choose_workers(workers, where))
+    """Resolve the configuration and estimate the cost of a run from a few batches; writes nothing but the cache."""
+    torch_device = choose_device(device)
+    config, _, loss_fn = resolve_config(data, request, torch_device)
+    loss_fn.to(torch_device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    network = build_classifier(config, feature_width(data)).to(torch_device)
+    return measure_cost(data, config, network, loss_fn, torch_device, choose_workers(workers, torch_device))
 
 
-def _reporter(quiet: bool) -> Reporter:
-    return Reporter(quiet or not is_main_process())
+def _copy(network: nn.Module, folder: Path, size: int | None) -> Backbone:
+    """Return a copy of a module as a backbone, with the initial weights of the run in the folder if there is one."""
+    backbone = as_backbone(deepcopy(network))
+    if size is not None:
+        backbone.input_spec = replace(backbone.input_spec, size=size)
+    stored = folder / INITIAL_WEIGHTS
+    if stored.exists():
+        try:
+            backbone.load_state_dict(load_file(stored))
+        except RuntimeError as error:
+            raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
+    return backbone
 
 
-def _fit(data: Dataset, wishes: TrainingRequest, folder: Path, way: _Execution, resume: bool) -> Run:
+def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module | None, folder: Path) -> str | None:
+    if isinstance(backbone, nn.Module):
+        if weights is not None:
+            raise InputError("the weights of a network that is given as an object are in the object: leave them out.")
+        return str(folder / INITIAL_WEIGHTS)
+    return None if weights is None else os.fspath(weights)
+
+
+def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution, resume: bool) -> Run:
+    device, reporter = execution.device, execution.reporter
     stored = read_config(folder) if resume and is_run_folder(folder) else None
-    config, selection, loss_fn = resolve_config(data, wishes, way.device, stored)
+    config, selection, loss_fn = resolve_config(data, request, device, stored)
     check_batch_size(config.batch_size)
-    loss_fn.to(way.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     prepare_folder(folder, config, resume)
     barrier()
-    if resume and (done := Run(folder)).finished and not done.metrics["interrupted"]:
-        way.reporter.log(f"{folder} is finished already")
-        return done
-    way.reporter.log(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
-    way.reporter.log(selection.why)
+    if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
+        reporter.log(f"{folder} is finished already")
+        return run
+    reporter.log(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
+    reporter.log(selection.why)
     if loss_fn.state_bytes:
-        way.reporter.log(f"{loss_fn.name} keeps {format_bytes(loss_fn.state_bytes)} for the training images")
+        reporter.log(f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images")
+    backbone = request.backbone if isinstance(request.backbone, Backbone) else None
     seed_everything(derive_seed(config.seed, "initialisation"))
-    network = build_classifier(config, feature_width(data)).to(way.device)
-    report_cost(data, config, network, loss_fn, way.device, way.workers, way.reporter)
+    network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
+    report_cost(data, config, network, loss_fn, device, execution.workers, reporter)
     if is_main_process():
+        if backbone is not None and stored is None:
+            save_state(folder / INITIAL_WEIGHTS, backbone)
         write_config(folder, config)
-    phase = TrainingContext(folder, data, config, selection, network, way.device, way.workers, way.reporter)
-    outcome = _train(phase, loss_fn)
-    if outcome.state.epoch:
+    context = TrainingContext(folder, data, config, selection, network, device, execution.workers, reporter)
+    result = _train(context, loss_fn)
+    if result.state.epoch:
         with report_saved_epochs(folder):
-            _finish(phase, outcome)
+            _finish(context, result)
     barrier()
-    return Run(folder)
+    return Run(folder, backbone=backbone)
 
 
-def _train(phase: TrainingContext, loss_fn: Loss) -> PhaseResult:
-    """Go through the protocol's one phase or two."""
-    config = phase.config
+def _train(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
+    """Train the phases of the protocol."""
+    config = context.config
     if config.protocol == "linear":
-        return linear_phase(phase)
+        return linear_phase(context)
     if config.protocol == "end-to-end":
-        return network_phase(phase, loss_fn)
-    start = linear_init_phase(phase)
-    if start is None:
+        return network_phase(context, loss_fn)
+    handoff = linear_init_phase(context)
+    if handoff is None:
         return PhaseResult(
             TrainingState(), Revisions(), lambda split: np.zeros((0, len(config.classes)), dtype=np.float32)
         )
-    return network_phase(phase, loss_fn, start)
+    return network_phase(context, loss_fn, handoff)
 
 
-def _finish(phase: TrainingContext, outcome: PhaseResult) -> None:
-    """Measure the best epoch, and write what the run came to."""
-    data, config, state = phase.data, phase.config, outcome.state
-    logits = {split.name: outcome.logits(split.name) for split in data.splits}
-    chosen = _thresholds(data, logits)
-    calibration = None if data.val is None else fit_platt_calibration(logits["val"], data.val.labels)
+def _finish(context: TrainingContext, result: PhaseResult) -> None:
+    """Measure the best epoch, and write predictions, trace and summary."""
+    data, config, state = context.data, context.config, result.state
+    logits = {split.name: result.logits(split.name) for split in data.splits}
+    val = data.val
+    cuts = Thresholds.default(len(data.classes))
+    if val is not None:
+        cuts = choose_thresholds(expit(logits["val"]), val.labels.to_dense())
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
         "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
-        "seconds": sum(record["seconds"] for record in state.history) + outcome.seconds_before,
+        "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
         "select": config.select,
         "score": state.best_score,
-        "weights": {"source": phase.network.backbone.source, "license": phase.network.backbone.license},
-        "calibration": calibration,
-        "thresholds": {"values": chosen.values.tolist(), "marks": list(chosen.marks)},
+        "weights": {"source": context.network.backbone.source, "license": context.network.backbone.license},
+        "calibration": None if val is None else fit_platt_calibration(logits["val"], val.labels),
+        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
     }
     for split in data.splits:
         if split.name != "train" or split.truth is not None:
-            summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, chosen)
+            summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts)
     truth = data.train.truth
-    if len(outcome.revisions) and truth is not None:
-        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, outcome.revisions))
+    if len(result.revisions) and truth is not None:
+        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
     if not is_main_process():
         return
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
-    write_predictions(phase.folder, held_out, config.classes)
-    finish_trace(phase.folder, state.epoch)
-    write_history(phase.folder, state, summary)
+    write_predictions(context.folder, held_out, config.classes)
+    finish_trace(context.folder, state.epoch)
+    write_history(context.folder, state, summary)
     if not summary["interrupted"]:
-        remove_previous(phase.folder)
-
-
-def _thresholds(data: Dataset, logits: dict[str, NDArray[np.float32]]) -> Thresholds:
-    """Choose a threshold per class on val; without one, 0.5 for all."""
-    if data.val is None:
-        return Thresholds.default(len(data.classes))
-    return choose_thresholds(expit(logits["val"]), data.val.labels.to_dense())
+        remove_previous(context.folder)

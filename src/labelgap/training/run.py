@@ -1,9 +1,10 @@
-"""A run: a folder that anyone can read, and this class that reads it."""
+"""``Run``: a run folder as an object."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.special import expit
+from torch import nn
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
@@ -23,7 +25,7 @@ from labelgap.data.in_memory import as_image_source
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
-from labelgap.models import Classifier
+from labelgap.models import Classifier, as_backbone
 from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_weights
 from labelgap.training.checkpoints.history import read_history
 from labelgap.training.config.schema import RunConfig, read_config
@@ -31,7 +33,7 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.html_repr import run_html
-from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
@@ -42,83 +44,93 @@ PREDICTIONS_FILE = "predictions.parquet"
 
 
 class Run:
-    """One training and its result. Made by ``fit``, or by ``open_run`` from its folder.
+    """A training and its result: returned by ``fit``, or by ``open_run`` for a folder.
 
     Attributes:
         path: the folder.
-        config: its effective settings.
+        config: the effective settings.
         history: one dictionary per epoch.
-        metrics: what the run came to: best epoch, val and test measures, thresholds; empty while it is not done.
+        metrics: best epoch, measures on val and test, thresholds; empty until the run is finished.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> None:
         self.path = Path(path)
         self.config: RunConfig = read_config(self.path)
         self.history, self.metrics = read_history(self.path)
+        self._backbone = backbone
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end, or to a Ctrl-C with at least one whole epoch."""
+        """Whether training ended, by itself or by a Ctrl-C after at least one complete epoch."""
         return bool(self.metrics)
 
     @property
     def thresholds(self) -> Thresholds:
-        """The probability per class from which a label is called present, and how it was found."""
+        """The threshold of the scores per class, and how it was chosen."""
         stored = self._summary()["thresholds"]
         return Thresholds(np.asarray(stored["values"], dtype=np.float64), tuple(stored["marks"]))
 
     @property
     def calibration(self) -> PlattCalibration | None:
-        """What turns scores into probabilities, where labels of val support it; None where they do not."""
+        """The calibration of scores to probabilities; None where the labels of val support none."""
         return read_calibration(self._summary())
 
     @cached_property
     def model(self) -> Classifier:
         """The network with the weights of the best epoch, in eval mode."""
         if not (self.path / BEST).exists():
-            raise RunError(f"{self.path} has no finished epoch yet: resume it with --resume.")
+            raise RunError(f"{self.path} has no complete epoch yet: resume it with --resume.")
         width = stored_feature_width(self.path / BEST) if self.config.backbone == FEATURES else None
-        network = build_classifier(self.config, width, pretrained=not has_backbone(self.path))
+        backbone = None if self._backbone is None else as_backbone(deepcopy(self._backbone))
+        if backbone is not None and backbone.name != self.config.backbone:
+            raise RunError(f"{self.path} was trained with {self.config.backbone}, not with {backbone.name}.")
+        stored = has_backbone(self.path)
+        network = build_classifier(self.config, width, pretrained=not stored, backbone=backbone)
         load_weights(self.path, network)
         return network.eval()
 
     @cached_property
     def revisions(self) -> Revisions:
-        """Every label the method changed: what it became, and when."""
+        """The labels that the method revised."""
         path = self.path / REVISIONS_FILE
         return Revisions.from_parquet(path) if path.exists() else Revisions()
 
     @cached_property
     def trace(self) -> dict[str, NDArray[Any]]:
-        """Loss, logit and modified flag of recorded training entries per epoch; empty when none were recorded."""
+        """Loss, logit and modified flag of the recorded training entries per epoch; empty if none were recorded."""
         return read_trace(self.path)
 
     def logits(self, images: ImageSource, *, device: str = "auto", workers: int | None = 0) -> NDArray[np.float32]:
-        """Return the (N, K) logits of images, or of features where the run was trained on features."""
-        where = choose_device(device)
-        network = self.model.to(where)
+        """Return the ``(N, K)`` logits of images, or of features where the run was trained on features."""
+        torch_device = choose_device(device)
+        network = self.model.to(torch_device)
         if not len(images):
             return np.zeros((0, len(self.config.classes)), dtype=np.float32)
-        vectors = feature_inputs(images, network, where)
-        if vectors is not None:
-            return predict_logits(network, vectors, batch_size=64)
-        transform, decoding = self.config.transform, choose_workers(workers, where)
-        pictures = ImageInputs(images, network.backbone, where, workers=decoding, transform=transform)
-        return predict_logits(network, pictures, batch_size=64)
+        inputs: Inputs | None = feature_inputs(images, network, torch_device)
+        if inputs is None:
+            inputs = ImageInputs(
+                images,
+                network.backbone,
+                torch_device,
+                workers=choose_workers(workers, torch_device),
+                transform=self.config.transform,
+            )
+        return predict_logits(network, inputs, batch_size=64)
 
     def predict(self, images: Any, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
-        """Return the (N, K) scores of images, from 0 to 1: the sigmoid of the logits.
+        """Return the ``(N, K)`` scores of images, from 0 to 1: the sigmoid of the logits.
 
         Args:
-            images: one picture or many: paths, Pillow images, arrays ``(H, W, 3)``, tensors ``(C, H, W)`` or
-                ``(N, C, H, W)`` of uint8 or of floats from 0 to 1, a split or a source of images; or ``(N, D)``
-                features where the run was trained on features. ``as_image_source`` tells all of it.
+            images: one image or many: paths, Pillow images, arrays ``(H, W, 3)``, tensors ``(C, H, W)`` or
+                ``(N, C, H, W)`` of uint8 or of floats from 0 to 1, a split or an image source; or ``(N, D)`` features
+                where the run was trained on features. See ``as_image_source``.
             device: "auto", "cpu", "cuda", "mps".
             workers: processes that decode images.
 
-        A million images go to a file better, with ``predict_to_file`` or ``labelgap predict``.
+        For many images ``predict_to_file`` and ``labelgap predict`` write a file.
         """
-        return expit(self.logits(as_image_source(images), device=device, workers=workers))
+        scores: NDArray[np.float32] = expit(self.logits(as_image_source(images), device=device, workers=workers))
+        return scores
 
     def evaluate(
         self,
@@ -132,15 +144,15 @@ class Run:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
         Args:
-            data: its classes are matched by name: of those that it does not have nothing is known, and those that the
-                run does not know are left out; ``classes_missing`` and ``classes_extra`` name them.
-            split: "train", "val", "test", or "all" for all that there are.
+            data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
+                out; ``classes_missing`` and ``classes_extra`` name them.
+            split: "train", "val", "test", or "all" of them.
             device: "auto", "cpu", "cuda", "mps".
-            workers: processes that decode images; as many as are of use when not given.
-            resamples: of the bootstrap that gives the intervals; 0 for none.
+            workers: processes that decode images; by default enough for the device.
+            resamples: of the bootstrap intervals; 0 for none.
 
         Returns:
-            What ``evaluate_in_full`` returns, and the names of the classes that are not in both.
+            The measures of ``evaluate_in_full``, and the names of the classes that are not in both.
         """
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
@@ -166,9 +178,14 @@ class Run:
         )
 
 
-def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open the folder of a run."""
-    return Run(path)
+def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Run:
+    """Open a run folder.
+
+    Args:
+        path: the folder.
+        backbone: the network that was given to ``fit``, where its class cannot be made without arguments.
+    """
+    return Run(path, backbone=backbone)
 
 
 def write_predictions(
@@ -184,8 +201,8 @@ def write_predictions(
     tables = []
     for split, (images, logits) in scores.items():
         columns = {"image": pa.array(list(images)), "split": pa.array([split] * len(images))}
-        chance = expit(logits)
-        columns |= {f"score.{name}": pa.array(chance[:, column]) for column, name in enumerate(classes)}
+        probability = expit(logits)
+        columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
         tables.append(pa.table(columns))
     if tables:
         with atomic_path(folder / PREDICTIONS_FILE) as temporary:

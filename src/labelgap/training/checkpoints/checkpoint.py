@@ -39,6 +39,7 @@ __all__ = [
     "remove_previous",
     "report_saved_epochs",
     "save_checkpoint",
+    "save_state",
     "save_weights",
 ]
 
@@ -168,10 +169,18 @@ def save_weights(folder: Path, network: nn.Module, epoch: int | None = None) -> 
         network: its weights.
         epoch: of the weights, recorded in the file.
     """
-    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
     metadata = None if epoch is None else {"epoch": str(epoch)}
     rewritten = epoch is not None and _epoch_of(folder / BEST) == epoch
-    with atomic_path(folder / BEST, previous=None if rewritten else folder / PREVIOUS_BEST) as temporary:
+    previous = None if rewritten else folder / PREVIOUS_BEST
+    save_state(folder / BEST, network, metadata=metadata, previous=previous)
+
+
+def save_state(
+    path: Path, network: nn.Module, *, metadata: dict[str, str] | None = None, previous: Path | None = None
+) -> None:
+    """Write the state of a network as safetensors; an existing file becomes ``previous``."""
+    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
+    with atomic_path(path, previous=previous) as temporary:
         safetensors.torch.save_file(weights, temporary, metadata=metadata)
 
 

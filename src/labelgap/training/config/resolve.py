@@ -1,10 +1,10 @@
-"""From what a person asked for to what a run does: everything left open is decided here, before anything is written."""
+"""From a request to the configuration of a run: everything left open is resolved before anything is written."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import Loss, loss, published_options
-from labelgap.models import HeadName, check_backbone, is_pretrained
+from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
+from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
 from labelgap.training.config.presets import preset
@@ -32,12 +33,12 @@ PROTOCOLS = ("linear", "end-to-end", "linear-init")
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What was asked for; None, or nothing, where the choice is left open. See ``fit``."""
+    """The arguments of ``fit``; None, or a default, where the choice is left open."""
 
-    method: str = "auto"
+    method: str | Loss = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
-    backbone: str | None = None
+    backbone: str | Backbone | None = None
     weights: str | None = None
     protocol: str | None = None
     head: str = "linear"
@@ -49,38 +50,39 @@ class TrainingRequest:
 
 
 def resolve_config(
-    data: Dataset, wishes: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
+    data: Dataset, request: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
 ) -> tuple[RunConfig, Selection, Loss]:
-    """Decide everything that was left open, or say what of it cannot be.
+    """Resolve everything that a request leaves open, or raise an error about what does not fit together.
 
     Args:
-        data: what to learn from.
-        wishes: what was asked for.
-        device: what it will be trained on; a GPU has other defaults.
-        stored: the run that is resumed: what depends on the device stays as it was there.
+        data: the data set.
+        request: the arguments of ``fit``.
+        device: of the training; a GPU has other defaults.
+        stored: configuration of the run to resume; what depends on the device stays as it is there.
     """
     _check_labels(data)
-    protocol = wishes.protocol or (stored.protocol if stored and wishes.preset is None else None)
-    asked = _from_preset(data, wishes, protocol)
-    protocol = protocol or asked.get("protocol") or _usual_protocol(data, device)
+    protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
+    from_preset = _preset_settings(data, request, protocol)
+    protocol = protocol or from_preset.get("protocol") or _default_protocol(data, device)
     if protocol not in PROTOCOLS:
         raise InputError(f"protocol '{protocol}': it is {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}.")
-    _check_head(wishes.head, protocol)
-    backbone = wishes.backbone or asked.get("backbone") or data.backbone
-    check_feature_data(data, backbone, protocol)
-    _refuse_for_vectors(data, wishes)
-    method, why = _method(data, wishes, protocol)
-    options, made = _make_loss(data, method, wishes.options)
-    settings = resolve_settings(protocol, _has_weights(backbone, wishes.weights), asked, wishes.training)
-    if settings.get("accumulate", 1) > 1 and made.batch_dependent and not wishes.allow_micro_batch:
+    _check_head(request.head, protocol)
+    backbone = request.backbone or from_preset.get("backbone") or data.backbone
+    name = backbone.name if isinstance(backbone, Backbone) else backbone
+    check_feature_data(data, name, protocol)
+    _check_feature_options(data, request)
+    method, why, options, loss_fn = _resolve_method(data, request, protocol)
+    pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
+    settings = resolve_settings(protocol, pretrained, from_preset, request.training)
+    if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
         raise InputError(
-            f"'{method}' looks across the batch, and accumulating gradients would show it a part at a time: take a "
-            "larger --batch-size instead, or --allow-micro-batch if the parts are meant."
+            f"the loss of '{method}' depends on the whole batch, and with accumulated gradients it would see a part at "
+            "a time: use a larger --batch-size instead, or --allow-micro-batch if that is intended."
         )
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
-    rule = asked.get("select", "auto") if wishes.select == "auto" else wishes.select
+    rule = from_preset.get("select", "auto") if request.select == "auto" else request.select
     selection = choose_selection(observed, truth, rule)
-    if selection.labels is None and settings.pop("stop_below", None) and wishes.training.get("stop_below"):
+    if selection.labels is None and settings.pop("stop_below", None) and request.training.get("stop_below"):
         raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
     config = RunConfig.checked(
         data=dict(data.recipe),
@@ -88,71 +90,23 @@ def resolve_config(
         method=method,
         why=why,
         options=options,
-        preset=wishes.preset,
-        backbone=backbone,
-        weights=wishes.weights,
+        preset=request.preset,
+        backbone=name,
+        backbone_input=_backbone_input(backbone, stored),
+        weights=request.weights,
         protocol=protocol,
-        head=wishes.head,
-        **{**settings, "precision": _precision(settings.get("precision"), protocol, device, stored)},
+        head=request.head,
+        **{**settings, "precision": _resolve_precision(settings.get("precision"), protocol, device, stored)},
         flip=data.flip and protocol != "linear",
-        seed=wishes.seed,
+        seed=request.seed,
         select=selection.rule,
-        trace=parse_trace(wishes.trace, len(data.train) * len(data.classes)),
+        trace=parse_trace(request.trace, len(data.train) * len(data.classes)),
     )
-    return config, selection, made
-
-
-def _from_preset(data: Dataset, wishes: TrainingRequest, protocol: str | None) -> dict[str, Any]:
-    """Return what a preset says, as far as the data can follow it."""
-    if wishes.preset is None:
-        return {}
-    vectors = data.backbone == FEATURES
-    protocol = protocol or ("linear" if vectors else None)
-    asked = preset(wishes.preset, method=wishes.method, dataset=data.recipe.get("name"), protocol=protocol)
-    if vectors:
-        asked = {name: value for name, value in asked.items() if name not in ("backbone", "size", "transform")}
-    return asked
-
-
-def _refuse_for_vectors(data: Dataset, wishes: TrainingRequest) -> None:
-    """Say which wishes mean nothing where there are no pixels."""
-    for name, value in (("weights", wishes.weights), ("size", wishes.training.get("size"))):
-        if data.backbone == FEATURES and value is not None:
-            raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
-
-
-def _usual_protocol(data: Dataset, device: torch.device | None) -> str:
-    """Return what suits the data: on a GPU the whole network can learn, once its head is there."""
-    photos = data.protocol == "linear" and data.backbone != FEATURES
-    return "linear-init" if photos and device is not None and device.type == "cuda" else data.protocol
-
-
-def _precision(asked: str | None, protocol: str, device: torch.device | None, stored: RunConfig | None) -> str:
-    """Return the precision: bf16 on a GPU that has it, unless something else is asked for or was begun with.
-
-    Features are shared by runs on all devices, and a head is small: both are float32 everywhere.
-    """
-    if asked not in (None, "auto"):
-        return str(asked)
-    if stored is not None:
-        return stored.precision
-    cuda = device is not None and device.type == "cuda" and protocol != "linear"
-    return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-
-
-def _make_loss(data: Dataset, method: str, wished: Mapping[str, Any]) -> tuple[dict[str, Any], Loss]:
-    """Make the objective, and return its options with those that were not given filled in from what is known."""
-    given = {name: _plain(value) for name, value in wished.items()}
-    options = {**published_options(method, data.recipe.get("name")), **given}
-    loss_fn = loss(method, **options)
-    if loss_fn.reduction == "none":
-        raise InputError("reduction='none' gives a matrix, and training needs one number: take 'mean' or 'sum'.")
-    found = loss_fn.initialize_from(data.train.labels, None if data.val is None else data.val.labels)
-    return {**options, **found}, loss_fn
+    return config, selection, loss_fn
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether there is a run in a folder, or say that it cannot be looked into."""
+    """Return whether a folder holds a run; an error if it cannot be read."""
     try:
         return (folder / CONFIG_FILE).exists()
     except OSError as error:
@@ -160,24 +114,97 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def prepare_folder(folder: Path, config: RunConfig, resume: bool) -> None:
-    """Make the run's folder, or check that the run in it is the one to go on with."""
+    """Make the folder of a run, or check that the run in it has the same configuration."""
     exists = is_run_folder(folder)
     if exists and not resume:
-        raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out.")
+        raise RunError(f"{folder} holds a run already: continue it with --resume, or choose another --out.")
     if resume and not exists:
         raise RunError(f"{folder} holds no run to resume.")
     if exists and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
         different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
         raise RunError(
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
-            f"{getattr(config, different[0])!r}): resume it as it was, or choose another --out."
+            f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
     if not os.access(folder, os.W_OK):
-        raise RunError(f"{folder} cannot be written to: choose another --out.")
+        raise RunError(f"{folder} is not writable: choose another --out.")
+
+
+def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | None) -> dict[str, Any]:
+    """Return the settings of the preset that apply to the data."""
+    if request.preset is None:
+        return {}
+    has_features = data.backbone == FEATURES
+    protocol = protocol or ("linear" if has_features else None)
+    method = request.method if isinstance(request.method, str) else _registered_name(request.method)
+    settings = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=protocol)
+    ignored = ("backbone", "size", "transform") if has_features else ()
+    return {name: value for name, value in settings.items() if name not in ignored}
+
+
+def _default_protocol(data: Dataset, device: torch.device | None) -> str:
+    """Return the protocol of the data; for images on a GPU, linear-init instead of linear."""
+    images = data.protocol == "linear" and data.backbone != FEATURES
+    return "linear-init" if images and device is not None and device.type == "cuda" else data.protocol
+
+
+def _resolve_precision(
+    requested: str | None, protocol: str, device: torch.device | None, stored: RunConfig | None
+) -> str:
+    """Return the precision: bf16 on a GPU that supports it, unless another is requested or stored.
+
+    Features are shared by runs on all devices, and a head is small: both are float32 everywhere.
+    """
+    if requested not in (None, "auto"):
+        return str(requested)
+    if stored is not None:
+        return stored.precision
+    cuda = device is not None and device.type == "cuda" and protocol != "linear"
+    return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+
+def _resolve_method(data: Dataset, request: TrainingRequest, protocol: str) -> tuple[str, str, dict[str, Any], Loss]:
+    """Return the method, the reason for it, its options and its loss.
+
+    A loss object counts as its class and its options: the run trains a new loss that is made from them.
+    """
+    if isinstance(request.method, Loss):
+        if request.options:
+            raise InputError("the options of a loss object are in the object: leave options out.")
+        method, why, given = _registered_name(request.method), "as asked", loss_options(request.method)
+    elif request.method != "auto":
+        method, why, given = request.method, "as asked", dict(request.options)
+    elif request.options:
+        raise InputError("options belong to a method: name it with --method, or leave the options out.")
+    else:
+        (method, why), given = choose_method(data.train.labels, protocol), {}
+    options = {name: _as_json(value) for name, value in given.items()}
+    options = {**published_options(method, data.recipe.get("name")), **options}
+    loss_fn = loss(method, **options)
+    if loss_fn.reduction == "none":
+        raise InputError("reduction='none' gives a matrix, and training needs one number: use 'mean' or 'sum'.")
+    found = loss_fn.initialize_from(data.train.labels, None if data.val is None else data.val.labels)
+    return method, why, {**options, **found}, loss_fn
+
+
+def _registered_name(loss_fn: Loss) -> str:
+    """Return the registered name of a loss, or the import path of its class."""
+    known = methods()
+    for name in (loss_fn.name, *known):
+        if name in known and describe_method(name).loss_class is type(loss_fn):
+            return name
+    return class_path(type(loss_fn))
+
+
+def _as_json(value: Any) -> Any:
+    """Return an option as ``config.json`` holds it."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_labels(data: Dataset) -> None:
@@ -188,11 +215,11 @@ def _check_labels(data: Dataset) -> None:
         raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
 
 
-def _plain(value: Any) -> Any:
-    """Return an option as ``config.json`` holds it, so that it comes back from there as it was."""
-    if isinstance(value, np.generic | np.ndarray | Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+def _check_feature_options(data: Dataset, request: TrainingRequest) -> None:
+    """Refuse options that have no meaning for feature vectors."""
+    for name, value in (("weights", request.weights), ("size", request.training.get("size"))):
+        if data.backbone == FEATURES and value is not None:
+            raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
 
 
 def _check_head(head: str, protocol: str) -> None:
@@ -200,21 +227,20 @@ def _check_head(head: str, protocol: str) -> None:
         raise UnknownNameError("head", head, get_args(HeadName))
     if head != "linear" and protocol == "linear":
         raise InputError(
-            f"the head '{head}' looks at every place of an image, and the linear protocol keeps one vector per image: "
+            f"the head '{head}' needs the feature maps of an image, and the linear protocol has one vector per image: "
             "train with --protocol end-to-end, or with --head linear."
         )
 
 
-def _method(data: Dataset, wishes: TrainingRequest, protocol: str) -> tuple[str, str]:
-    if wishes.method != "auto":
-        return wishes.method, "as asked"
-    if wishes.options:
-        raise InputError("options belong to a method: name it with --method, or leave the options out.")
-    return choose_method(data.train.labels, protocol)
+def _backbone_input(backbone: str | Backbone, stored: RunConfig | None) -> dict[str, Any] | None:
+    """Return the input specification to record: that of an object, also where its run is resumed by the class path."""
+    if isinstance(backbone, Backbone):
+        return {name: _as_json(value) for name, value in asdict(backbone.input_spec).items()}
+    return stored.backbone_input if stored is not None and stored.backbone == backbone else None
 
 
-def _has_weights(backbone: str, weights: str | None) -> bool:
-    """Return whether the network starts from weights that know something, or say that there is no such network."""
+def _is_pretrained(backbone: str, weights: str | None) -> bool:
+    """Return whether the backbone starts from trained weights; an error if there is no such backbone."""
     if backbone == FEATURES:
         return True
     check_backbone(backbone)

@@ -13,10 +13,12 @@ from labelgap.core.errors import InputError, RunError, nearest
 from labelgap.core.files import write_json
 from labelgap.models import HeadName
 
-__all__ = ["FORMAT", "LinearPhase", "RunConfig", "read_config", "write_config"]
+__all__ = ["FORMAT", "INITIAL_WEIGHTS", "LinearPhase", "RunConfig", "read_config", "write_config"]
 
 FORMAT: Final = 1
 CONFIG_FILE = "config.json"
+INITIAL_WEIGHTS: Final = "backbone.safetensors"
+"""The initial weights of a backbone that was given as an object, in the run folder."""
 
 
 class LinearPhase(BaseModel):
@@ -41,7 +43,9 @@ class RunConfig(BaseModel):
         options: of the loss.
         preset: the paper whose settings were asked for.
         backbone: name of the backbone, or the import path of its class.
-        weights: file of the initial weights of the backbone; "none" for random ones; None for its usual ones.
+        backbone_input: the input specification of a backbone that was given as an object.
+        weights: file of the initial weights of the backbone; "none" for random ones; None for its usual ones. For an
+            object it is ``backbone.safetensors`` in the run folder.
         size: side of the images in pixels; None for the backbone's own.
         protocol: "linear", "end-to-end" or "linear-init".
         linear: the first phase of linear-init; the other settings are those of the second.
@@ -75,6 +79,7 @@ class RunConfig(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     backbone: str
+    backbone_input: dict[str, Any] | None = None
     weights: str | None = None
     size: int | None = Field(default=None, ge=1)
     protocol: Literal["linear", "end-to-end", "linear-init"]
@@ -103,7 +108,10 @@ class RunConfig(BaseModel):
 
     def fingerprint(self) -> str:
         """Return a digest of every setting that affects the numbers; ``why`` does not."""
-        text = json.dumps(self.model_dump(mode="json", exclude={"why"}, exclude_defaults=True), sort_keys=True)
+        settings = self.model_dump(mode="json", exclude={"why"}, exclude_defaults=True)
+        if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
+            settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
+        text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
@@ -117,6 +125,8 @@ class RunConfig(BaseModel):
 
 def write_config(folder: Path, config: RunConfig) -> None:
     """Write ``config.json``."""
+    if config.weights is not None and Path(config.weights) == folder / INITIAL_WEIGHTS:
+        config = config.model_copy(update={"weights": INITIAL_WEIGHTS})
     write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
 
 
@@ -132,6 +142,8 @@ def read_config(folder: Path) -> RunConfig:
     found = settings.get("format") if isinstance(settings, dict) else None
     if found != FORMAT:
         raise RunError(f"{folder} is a run of format {found}; this version of labelgap reads format {FORMAT}.")
+    if settings.get("weights") == INITIAL_WEIGHTS:
+        settings["weights"] = str(folder / INITIAL_WEIGHTS)
     try:
         return RunConfig.checked(**settings)
     except InputError as error:

@@ -5,7 +5,10 @@ The backbone "features" passes vectors on as they are, so that a run on them is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -48,22 +51,40 @@ class IdentityBackbone(Backbone):
         return images[:, :, None, None]
 
 
-def build_classifier(config: RunConfig, width: int | None, *, pretrained: bool = True) -> Classifier:
-    """Make the network of a run.
+def build_classifier(
+    config: RunConfig, width: int | None, *, pretrained: bool = True, backbone: Backbone | None = None
+) -> Classifier:
+    """Build the network of a run.
 
     Args:
         config: of the run.
-        width: of the data's features, where the backbone is "features".
-        pretrained: whether the backbone's weights are wanted; not where a run's own take their place.
+        width: number of the features of the data, where the backbone is "features".
+        pretrained: whether to load the initial weights of the backbone; not needed where those of the run follow.
+        backbone: the object, where the run has one; else it is made from its name.
     """
-    backbone: Backbone
+    if backbone is None:
+        backbone = _create_backbone(config, width, pretrained)
+    return Classifier(backbone, len(config.classes), config.head)
+
+
+def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> Backbone:
     if config.backbone == FEATURES and width is not None:
-        backbone = IdentityBackbone(width)
-    elif pretrained:
+        return IdentityBackbone(width)
+    if pretrained:
         backbone = create_backbone(config.backbone, weights=config.weights, size=config.size)
     else:
         backbone = create_backbone(config.backbone, pretrained=False, size=config.size)
-    return Classifier(backbone, len(config.classes), config.head)
+    recorded, spec = config.backbone_input, backbone.input_spec
+    if recorded is not None and replace(spec, **_without_lists(recorded)) != spec:
+        raise RunError(
+            f"{config.backbone} takes other images now ({spec}) than in its run ({recorded}): set its attribute "
+            "`input_spec`, or pass the network itself (backbone=network)."
+        )
+    return backbone
+
+
+def _without_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def feature_width(data: Dataset) -> int | None:

@@ -15,6 +15,8 @@ from labelgap.training.config.schema import RunConfig
 
 __all__ = ["MovingAverage", "build_optimizer", "build_scheduler"]
 
+_Tensors = tuple[Tensor, ...] | list[Tensor]
+
 
 def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
     """Build the fused optimizer of a run, which can skip a step on the device.
@@ -64,6 +66,6 @@ class MovingAverage(AveragedModel):
         self.decay = decay
         self.n_averaged.fill_(1)  # the weights before the first step; on the CPU, so that reading it does not wait
 
-    def _update(self, averages: list[Tensor], weights: list[Tensor], _: Tensor | int) -> None:
+    def _update(self, averages: _Tensors, weights: _Tensors, _: Tensor | int) -> None:
         step = int(self.n_averaged)
         torch._foreach_lerp_(averages, weights, 1 - min(self.decay, (1 + step) / (10 + step)))
