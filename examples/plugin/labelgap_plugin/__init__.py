@@ -1,0 +1,1 @@
+"""An example of a labelgap plug-in: one method, one data set, one backbone."""

@@ -1,0 +1,183 @@
+"""``fit`` with a loss object and a module: recorded by class, resumed, reopened, audited; and what is said if not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+import labelgap as lg
+from labelgap.core import class_path
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Dataset
+from labelgap.losses import ElementwiseLoss, LargeLossRejection
+from labelgap.models import InputSpec
+from labelgap.training.config.rerun import train_command, train_script
+
+QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16, "epochs": 2}
+
+
+class Weighted(ElementwiseLoss):
+    """Unknown labels count as absent, with a weight."""
+
+    def __init__(self, weight: float = 0.5, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.weight = weight
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (labels == 1) * softplus(-logits) + self.weight * (labels != 1) * softplus(logits)
+
+
+class Tiny(nn.Module):
+    """A convolution for the digits."""
+
+    input_spec = InputSpec(size=32, mean=(0.5,), std=(0.25,), channels=1)
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, width, 5, 4), nn.ReLU())
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.layers(images)
+        return maps
+
+
+class NeedsArguments(Tiny):
+    """A module whose class alone does not make it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return lg.load("digits", train=48, val=20, test=20)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act as a process that has neither made nor imported the classes of this file."""
+    monkeypatch.setattr(class_path, "_GIVEN", {})
+    monkeypatch.delitem(sys.modules, __name__)
+
+
+def test_objects_train_like_their_class_and_are_not_changed(digits: Dataset, tmp_path: Path) -> None:
+    loss_fn, network = Weighted(weight=0.25), Tiny()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    run = lg.fit(digits, loss_fn, backbone=network, protocol="end-to-end", out=tmp_path / "a", **QUICK)
+    assert run.config.method == f"{__name__}:Weighted" and run.config.options == {"weight": 0.25, "reduction": "mean"}
+    assert run.config.backbone == f"{__name__}:Tiny"
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert run.history[1]["loss"] < run.history[0]["loss"]
+    again = lg.fit(
+        digits, run.config.method, {"weight": 0.25}, network, protocol="end-to-end", out=tmp_path / "b", **QUICK
+    )
+    assert [each["loss"] for each in again.history] == [each["loss"] for each in run.history]
+
+
+def test_a_run_of_objects_is_reopened_with_the_same_scores(digits: Dataset, tmp_path: Path) -> None:
+    assert digits.test is not None
+    run = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
+    scores = run.predict(digits.test, device="cpu")
+    moved = (tmp_path / "a").rename(tmp_path / "moved")
+    assert np.array_equal(lg.open_run(moved).predict(digits.test, device="cpu"), scores)
+
+
+def test_a_run_of_objects_resumes_to_the_same_numbers(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Tiny()
+    settings: dict[str, Any] = {"protocol": "end-to-end", **QUICK}
+    whole = lg.fit(digits, Weighted(), backbone=network, out=tmp_path / "whole", **settings)
+    from labelgap.training.loop.network_trainer import NetworkTrainer
+
+    train_epoch = NetworkTrainer.train_epoch
+
+    def stopped(self: NetworkTrainer, state: Any, epoch: int) -> None:
+        if epoch == 2:
+            raise RuntimeError("killed")
+        train_epoch(self, state, epoch)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(NetworkTrainer, "train_epoch", stopped)
+        lg.fit(digits, Weighted(), backbone=network, out=tmp_path / "broken", **settings)
+    other = Tiny()  # whatever its weights are, the run has those that it was started with
+    resumed = lg.fit(digits, Weighted(), backbone=other, out=tmp_path / "broken", resume=True, **settings)
+    mine, theirs = (load_file(run.path / "best.safetensors") for run in (resumed, whole))
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    with pytest.raises(RunError, match="another options"):
+        lg.fit(digits, Weighted(0.1), backbone=network, out=tmp_path / "whole", resume=True, **settings)
+
+
+def test_a_run_of_objects_is_audited(digits: Dataset, tmp_path: Path) -> None:
+    run = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="end-to-end", out=tmp_path / "a", **QUICK)
+    audit = lg.find_missing(lg.open_run(run.path), folds=2, data=digits, device="cpu", quiet=True)
+    assert len(audit)
+
+
+def test_a_class_that_is_not_loaded_is_named_with_the_remedy(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert digits.test is not None
+    lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
+    forget(monkeypatch)
+    run = lg.open_run(tmp_path / "a")
+    assert run.metrics["epochs"] == 2, "what needs no code is there"
+    with pytest.raises(RunError, match=rf"{__name__}:Tiny is not loaded.*import {__name__}"):
+        run.predict(digits.test, device="cpu")
+    with pytest.raises(RunError, match=rf"{__name__}:(Weighted|Tiny) is not loaded"):
+        lg.find_missing(run, folds=2, data=digits, device="cpu", quiet=True)
+
+
+def test_a_module_whose_class_needs_arguments_is_passed_again(digits: Dataset, tmp_path: Path) -> None:
+    assert digits.test is not None
+    network = NeedsArguments(4)
+    run = lg.fit(digits, "an", backbone=network, protocol="linear", out=tmp_path / "a", **QUICK)
+    scores = run.predict(digits.test, device="cpu")
+    with pytest.raises(RunError, match="backbone=network"):
+        lg.open_run(run.path).predict(digits.test, device="cpu")
+    reopened = lg.open_run(run.path, backbone=NeedsArguments(4))
+    assert np.array_equal(reopened.predict(digits.test, device="cpu"), scores)
+    with pytest.raises(RunError, match="NeedsArguments, not with"):
+        lg.open_run(run.path, backbone=Tiny()).predict(digits.test, device="cpu")
+
+
+def test_a_class_made_in_a_function_trains(digits: Dataset, tmp_path: Path) -> None:
+    class Local(Weighted):
+        """Not importable."""
+
+    run = lg.fit(digits, Local(), backbone="small-cnn", protocol="linear", out=tmp_path / "a", **QUICK)
+    assert "<locals>" in run.config.method and run.finished
+
+
+def test_an_object_of_a_registered_method_has_its_name(digits: Dataset, tmp_path: Path) -> None:
+    run = lg.fit(digits, LargeLossRejection(delta_rel=5), out=tmp_path / "a", **QUICK)
+    assert run.config.method == "ll-r" and run.config.options["delta_rel"] == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": Weighted(), "options": {"weight": 1}}, "options of a loss object"),
+        ({"method": "an", "backbone": Tiny(), "weights": "none"}, "weights of a network"),
+        ({"method": "an", "backbone": nn.Linear(3, 3)}, "cannot be a backbone"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    digits: Dataset, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        lg.fit(digits, out=tmp_path / "a", quiet=True, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_code_that_repeats_a_run_imports_its_classes(digits: Dataset, tmp_path: Path) -> None:
+    run = lg.fit(digits, Weighted(), out=tmp_path / "a", **QUICK)
+    assert train_command(run.config) is None
+    assert train_script(run.config).startswith(f"import {__name__}\nimport labelgap as lg\n")
