@@ -19,8 +19,15 @@ def load_stripes(train: int = 96, val: int = 32, test: int = 32, seed: int = 0) 
     The parameters are the options of the data set. A data set that reads files has a first parameter ``path``.
     """
     random = np.random.default_rng(seed)
-    splits = [_split(name, count, random) for name, count in (("train", train), ("val", val), ("test", test))]
-    return Dataset("stripes", *splits, backbone="stripe-net", protocol="end-to-end").observe(1, 0, seed=seed)
+    data = Dataset(
+        "stripes",
+        train=_split("train", train, random),
+        val=_split("val", val, random),
+        test=_split("test", test, random),
+        backbone="stripe-net",
+        protocol="end-to-end",
+    )
+    return data.observe(1, 0, seed=seed)
 
 
 def _split(name: str, count: int, random: np.random.Generator) -> Split:

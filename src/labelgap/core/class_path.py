@@ -37,8 +37,9 @@ def is_class_path(name: str) -> bool:
         >>> is_class_path("package.losses:MyLoss"), is_class_path("ll-r"), is_class_path("timm:resnet50")
         (True, False, False)
     """
-    module, colon, qualified = name.partition(":")
-    return bool(colon) and qualified[:1].isupper() and all(map(str.isidentifier, module.split(".")))
+    module, _, qualified = name.partition(":")
+    is_class = qualified.rpartition(".")[2][:1].isupper() and all(map(str.isidentifier, module.split(".")))
+    return name in _GIVEN or is_class
 
 
 def class_path(cls: type) -> str:
