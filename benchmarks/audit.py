@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,10 +30,9 @@ from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
+from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.metrics.average_precision import ranked_average_precision
-from labelgap.metrics.bootstrap import RankingMeasure, paired_bootstrap
-from labelgap.metrics.ranking import precision_at_k, recall_at_k
+from labelgap.metrics.average_precision import WeightedRanking
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -58,6 +57,8 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
 }
 
 Matrix = NDArray[np.floating[Any]]
+Measure = Callable[[NDArray[np.bool_], NDArray[np.int64]], float]
+"""From hits in the order of review, and how often each counts, to a number."""
 
 
 class Unknown:
@@ -76,7 +77,76 @@ class Unknown:
 
     def precision(self, scores: Matrix) -> float:
         """Return the average precision over all unknown labels."""
-        return ranked_average_precision(self.hits[self.order(scores)])
+        return ranked_average_precision(self.hits[self.order(scores)], np.ones(self.hits.size, dtype=np.int64))
+
+
+class Difference(NamedTuple):
+    """How much better one ranking is than another, and the ends of the interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def precision_at_k(hits: NDArray[np.bool_], k: int, times: NDArray[np.int64]) -> float:
+    """Return the share of hits among the first ``k`` candidates, each of which counts so many times."""
+    return float(np.repeat(hits, times)[:k].mean())
+
+
+def recall_at_k(hits: NDArray[np.bool_], k: float, times: NDArray[np.int64]) -> float:
+    """Return which share of all hits lies among the first ``k`` candidates."""
+    repeated = np.repeat(hits, times)
+    return float(repeated[: round(k)].sum() / max(int(repeated.sum()), 1))
+
+
+def ranked_average_precision(hits: NDArray[np.bool_], times: NDArray[np.int64]) -> float:
+    """Return the average precision of candidates in the order of a ranking."""
+    ranking = WeightedRanking(-np.arange(len(hits), dtype=np.float64), hits.astype(np.int8))
+    return float(ranking(times[:, None].astype(np.float32))[0])
+
+
+def paired_bootstrap(
+    hits: NDArray[np.bool_],
+    images: NDArray[np.int64],
+    ours: NDArray[np.int64],
+    theirs: NDArray[np.int64],
+    measures: Mapping[str, Measure],
+    *,
+    draws: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Difference]:
+    """Compare two rankings of the same candidates, with a percentile interval over resampled images.
+
+    Args:
+        hits: ``(C,)`` whether a candidate is right.
+        images: ``(C,)`` its image, from 0.
+        ours: ``(C,)`` candidates in the order of one ranking.
+        theirs: ``(C,)`` the same candidates in the order of the other.
+        measures: by name.
+        draws: number of resamples.
+        confidence: share of such intervals that contain the true difference, for images drawn at random.
+        seed: of the resamples.
+
+    """
+    count = int(images.max(initial=-1)) + 1
+    once = np.ones(count, dtype=np.int64)
+    random = numpy_generator(seed, "bootstrap")
+
+    def differences(times: NDArray[np.int64]) -> list[float]:
+        values = []
+        for measure in measures.values():
+            pair = [measure(hits[order], times[images[order]]) for order in (ours, theirs)]
+            values.append(pair[0] - pair[1])
+        return values
+
+    drawn = np.array(
+        [differences(np.bincount(random.integers(count, size=count), minlength=count)) for _ in range(draws)]
+    ).reshape(draws, len(measures))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    values = zip(measures, differences(once), low.tolist(), high.tolist(), strict=True)
+    return {name: Difference(value, down, up) for name, value, down, up in values}
 
 
 def open_data(path: Path) -> lg.Dataset:
@@ -140,9 +210,9 @@ def cleanlab_orders(scores: Matrix, labels: lg.LabelTable) -> dict[str, Matrix]:
     return found
 
 
-def measures(unknown: Unknown) -> dict[str, RankingMeasure]:
+def measures(unknown: Unknown) -> dict[str, Measure]:
     return {
-        "AP": lambda hits, times: ranked_average_precision(hits, times),
+        "AP": ranked_average_precision,
         "P@100": lambda hits, times: precision_at_k(hits, 100, times),
         "P@1000": lambda hits, times: precision_at_k(hits, 1000, times),
         "found 1x": lambda hits, times: recall_at_k(hits, float(times[hits].sum()), times),
@@ -165,7 +235,7 @@ def compared(
     for ours, theirs in pairs:
         found = paired_bootstrap(unknown.hits, unknown.images, orders[ours], orders[theirs], wanted, draws=draws)
         cells = [f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.values()]
-        ahead = [name for name, difference in found.items() if difference.significant]
+        ahead = [name for name, difference in found.items() if difference.low > 0]
         lines.append(f"| {ours} | {theirs} | {' | '.join(cells)} | {'ahead: ' + ', '.join(ahead) if ahead else ''} |")
     return lines
 
@@ -319,7 +389,10 @@ def main() -> None:
     print("\n" + "\n".join(compared(unknown, orders, pairs, arguments.draws)))
     print("\n" + wrong_labels(data))
     print(f"\n{time.perf_counter() - started:.0f} s")
-    found = {name: recall_at_k(unknown.hits[orders[name]], unknown.missing) for name in orders}
+    found = {
+        name: recall_at_k(unknown.hits[orders[name]], unknown.missing, np.ones(unknown.hits.size, dtype=np.int64))
+        for name in orders
+    }
     for label, other in (("random", "random"), ("plain_an", "plain AN scores"), ("cleanlab_on_an", best["plain AN"])):
         print(f"ratio audit_{BEST_METHOD}_found_1x_vs_{label} {found[BEST_METHOD] / found[other]:.2f}")
 

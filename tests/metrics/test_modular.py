@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.metrics import F1, AveragePrecision, Metric, Precision, Recall, average_precision, f1, precision, recall
 
-PAIRS: list[tuple[type[Metric], Callable[..., Any]]] = [
+PAIRS: list[tuple[Any, Callable[..., Any]]] = [
     (AveragePrecision, average_precision),
     (F1, f1),
     (Precision, precision),
@@ -91,7 +91,7 @@ def compute_shards(folder: Path) -> None:
         rows = slice(0, border) if rank() == 0 else slice(border, 30)
         for metric, _ in PAIRS:
             for average in AVERAGES:
-                made = metric(average=average, return_counted=True)  # type: ignore[arg-type]
+                made = metric(average=average, return_counted=True)
                 if rows.start < rows.stop:
                     made.update(scores[rows], codes[rows])
                 found[f"{border} {metric.__name__} {average}"] = made.compute()

@@ -12,11 +12,11 @@ every class present, where any order scores 1; on positives alone, his rule woul
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -28,10 +28,10 @@ from labelgap.metrics.validation import (
     Empty,
     Floats,
     Labels,
+    Result,
     Scores,
     Unknown,
     average_over,
-    format_hits,
     format_pair,
     unknown_as_absent,
     validate_average,
@@ -44,35 +44,24 @@ __all__ = [
     "average_precision",
     "average_precision_of_rankings",
     "average_precision_on_device",
-    "ranked_average_precision",
 ]
 
 
 @overload
 def average_precision(
-    scores: Scores,
-    labels: Labels,
-    average: Average = "macro",
-    empty: Empty = "skip",
-    unknown: Unknown = "ignore",
-    return_counted: Literal[False] = False,
+    scores: Scores, labels: Labels, average: Average = ..., empty: Empty = ..., unknown: Unknown = ...
 ) -> float: ...
 @overload
 def average_precision(
-    scores: Scores,
-    labels: Labels,
-    average: None,
-    empty: Empty = "skip",
-    unknown: Unknown = "ignore",
-    return_counted: Literal[False] = False,
+    scores: Scores, labels: Labels, average: None, empty: Empty = ..., unknown: Unknown = ...
 ) -> NDArray[np.float64]: ...
 @overload
 def average_precision(
     scores: Scores,
     labels: Labels,
-    average: Average = "macro",
-    empty: Empty = "skip",
-    unknown: Unknown = "ignore",
+    average: Average = ...,
+    empty: Empty = ...,
+    unknown: Unknown = ...,
     *,
     return_counted: Literal[True],
 ) -> tuple[float, int]: ...
@@ -81,8 +70,8 @@ def average_precision(
     scores: Scores,
     labels: Labels,
     average: None,
-    empty: Empty = "skip",
-    unknown: Unknown = "ignore",
+    empty: Empty = ...,
+    unknown: Unknown = ...,
     *,
     return_counted: Literal[True],
 ) -> tuple[NDArray[np.float64], int]: ...
@@ -93,7 +82,7 @@ def average_precision(
     empty: Empty = "skip",
     unknown: Unknown = "ignore",
     return_counted: bool = False,
-) -> float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]:
+) -> Result:
     r"""Area under the precision-recall steps: of what ranks at least as high as a present entry, how much is present.
 
     .. math:: \mathrm{AP} = \sum_n (R_n - R_{n-1})\, P_n
@@ -130,10 +119,7 @@ def average_precision(
     validate_unknown(unknown)
     rankings, codes = _rankings(*format_pair(scores, labels), average, unknown)
     present, absent = (np.count_nonzero(codes == state, axis=1) for state in (PRESENT, ABSENT))
-    values, mean, counted = average_over(average_precision_of_rankings(rankings, codes), present, absent, empty)
-    if average is None:
-        return (values, counted) if return_counted else values
-    return (mean, counted) if return_counted else mean
+    return average_over(average_precision_of_rankings(rankings, codes), present, absent, average, empty, return_counted)
 
 
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
@@ -216,36 +202,11 @@ class WeightedRanking:
 
     def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
-        value, hits = _precision_of_steps(self._hits @ weights, self._taken @ weights)
-        return np.where((hits > 0) & ((self._absent @ weights)[0] > 0), value, np.nan)
-
-
-def ranked_average_precision(hits: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """Return the average precision of an order without ties: the mean precision at its hits; NaN where there is none.
-
-    Args:
-        hits: ``(C,)`` whether each entry is a hit, the best entry first.
-        weights: ``(C,)`` how often each entry counts; once when None.
-
-    Example:
-        >>> ranked_average_precision([True, False, True])
-        0.8333333333333333
-    """
-    ordered, times = format_hits(hits, weights)
-    if not len(ordered):
-        return float("nan")
-    value, total = _precision_of_steps((times * ordered)[:, None], times[:, None])
-    return float(value[0]) if total[0] else float("nan")
-
-
-def _precision_of_steps(hits: NDArray[Any], taken: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the average precision, ``(R,)``, of rankings that take so many entries and hits at each step, ``(S, R)``.
-
-    Also returns all hits of each ranking.
-    """
-    found = np.cumsum(hits, axis=0, dtype=np.float64)
-    precision = found / np.maximum(np.cumsum(taken, axis=0, dtype=np.float64), 1)
-    return (hits * precision).sum(axis=0) / np.maximum(found[-1], 1), found[-1]
+        new_hits = self._hits @ weights
+        hits = np.cumsum(new_hits, axis=0, dtype=np.float64)
+        precision = hits / np.maximum(np.cumsum(self._taken @ weights, axis=0, dtype=np.float64), 1)
+        both = (hits[-1] > 0) & ((self._absent @ weights)[0] > 0)
+        return np.where(both, (new_hits * precision).sum(axis=0) / np.maximum(hits[-1], 1), np.nan)
 
 
 def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:

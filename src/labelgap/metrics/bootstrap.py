@@ -6,7 +6,7 @@ together, since they are not independent, so that the interval of a mean over cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -16,7 +16,6 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
-from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking, average_precision
 from labelgap.metrics.classification import ConfusionCounts
@@ -26,17 +25,12 @@ __all__ = [
     "Interval",
     "Intervals",
     "MIN_KNOWN_LABELS",
-    "PairedDifference",
-    "RankingMeasure",
     "bootstrap_intervals",
     "bootstrap_weights",
-    "paired_bootstrap",
     "resampled_average_precision",
 ]
 
 Interval: TypeAlias = tuple[float, float]
-RankingMeasure: TypeAlias = Callable[[NDArray[np.bool_], NDArray[np.int64]], float]
-"""From hits in the order of review, and how often each counts, to a number."""
 
 MIN_KNOWN_LABELS: Final = 5
 """Known present and known absent labels that a class must have, each, for an interval of its own."""
@@ -118,79 +112,6 @@ def bootstrap_intervals(
     for weights in bootstrap_weights(len(codes), count, np.random.default_rng(seed)):
         spread.add(metrics(weights))
     return metrics.named(spread.intervals(level), count, level)
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """How much better one ranking is than another.
-
-    Attributes:
-        value: the difference.
-        low: lower end of its interval.
-        high: upper end.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the whole interval lies above zero."""
-        return self.low > 0
-
-
-def paired_bootstrap(
-    hits: NDArray[np.bool_],
-    images: NDArray[np.int64],
-    ours: NDArray[np.int64],
-    theirs: NDArray[np.int64],
-    measures: Mapping[str, RankingMeasure],
-    *,
-    draws: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> dict[str, PairedDifference]:
-    """Compare two rankings of the same candidates, with a percentile interval over resampled images.
-
-    Args:
-        hits: ``(C,)`` whether a candidate is right.
-        images: ``(C,)`` its image, from 0.
-        ours: ``(C,)`` candidates in the order of one ranking.
-        theirs: ``(C,)`` the same candidates in the order of the other.
-        measures: by name.
-        draws: number of resamples.
-        confidence: share of such intervals that contain the true difference, for images drawn at random.
-        seed: of the resamples.
-
-    Example:
-        >>> from labelgap.metrics.average_precision import ranked_average_precision
-        >>> hits = np.array([True, False] * 50)
-        >>> good, bad = np.argsort(~hits, kind="stable"), np.argsort(hits, kind="stable")
-        >>> found = paired_bootstrap(hits, np.arange(100), good, bad, {"AP": ranked_average_precision}, draws=50)
-        >>> found["AP"].significant
-        True
-    """
-    if not len(hits) == len(images) == len(ours) == len(theirs):
-        raise InputError("hits, images and both rankings are of the same candidates: one value of each per candidate.")
-    count = int(images.max(initial=-1)) + 1
-    once = np.ones(count, dtype=np.int64)
-    random = numpy_generator(seed, "bootstrap")
-
-    def differences(times: NDArray[np.int64]) -> list[float]:
-        values = []
-        for measure in measures.values():
-            pair = [measure(hits[order], times[images[order]]) for order in (ours, theirs)]
-            values.append(pair[0] - pair[1])
-        return values
-
-    drawn = np.array(
-        [differences(np.bincount(random.integers(count, size=count), minlength=count)) for _ in range(draws)]
-    ).reshape(draws, len(measures))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    values = zip(measures, differences(once), low.tolist(), high.tolist(), strict=True)
-    return {name: PairedDifference(value, down, up) for name, value, down, up in values}
 
 
 def bootstrap_weights(images: int, resamples: int, random: np.random.Generator) -> Iterator[NDArray[np.float32]]:

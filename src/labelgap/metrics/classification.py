@@ -21,6 +21,7 @@ from labelgap.metrics.validation import (
     Empty,
     Floats,
     Labels,
+    Result,
     Scores,
     as_array,
     average_over,
@@ -33,17 +34,13 @@ from labelgap.metrics.validation import (
 __all__ = [
     "ClassificationMetric",
     "ConfusionCounts",
-    "Formula",
-    "Result",
     "confusion_counts",
     "f1",
-    "format_threshold",
     "precision",
     "recall",
 ]
 
 Formula: TypeAlias = "Callable[[ConfusionCounts], NDArray[np.float64]]"
-Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"
 
 
 class ClassificationMetric(Protocol):
@@ -51,33 +48,20 @@ class ClassificationMetric(Protocol):
 
     @overload
     def __call__(
-        self,
-        scores: Scores,
-        labels: Labels,
-        threshold: ArrayLike = 0.5,
-        average: Average = "macro",
-        empty: Empty = "skip",
-        return_counted: Literal[False] = False,
+        self, scores: Scores, labels: Labels, threshold: ArrayLike = ..., average: Average = ..., empty: Empty = ...
     ) -> float: ...
     @overload
     def __call__(
-        self,
-        scores: Scores,
-        labels: Labels,
-        threshold: ArrayLike = 0.5,
-        *,
-        average: None,
-        empty: Empty = "skip",
-        return_counted: Literal[False] = False,
+        self, scores: Scores, labels: Labels, threshold: ArrayLike = ..., *, average: None, empty: Empty = ...
     ) -> NDArray[np.float64]: ...
     @overload
     def __call__(
         self,
         scores: Scores,
         labels: Labels,
-        threshold: ArrayLike = 0.5,
-        average: Average = "macro",
-        empty: Empty = "skip",
+        threshold: ArrayLike = ...,
+        average: Average = ...,
+        empty: Empty = ...,
         *,
         return_counted: Literal[True],
     ) -> tuple[float, int]: ...
@@ -86,10 +70,10 @@ class ClassificationMetric(Protocol):
         self,
         scores: Scores,
         labels: Labels,
-        threshold: ArrayLike = 0.5,
+        threshold: ArrayLike = ...,
         *,
         average: None,
-        empty: Empty = "skip",
+        empty: Empty = ...,
         return_counted: Literal[True],
     ) -> tuple[NDArray[np.float64], int]: ...
 
@@ -257,14 +241,11 @@ def _measure(
     validate_empty(empty)
     formatted, codes = format_pair(scores, labels)
     require_probabilities(formatted)
-    counts = confusion_counts(formatted, codes, format_threshold(threshold, formatted), average)
-    values, mean, counted = average_over(formula(counts), counts.present, counts.absent, empty)
-    if average is None:
-        return (values, counted) if return_counted else values
-    return (mean, counted) if return_counted else mean
+    counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
+    return average_over(formula(counts), counts.present, counts.absent, average, empty, return_counted)
 
 
-def format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
+def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
     """Return the threshold, ``()`` or ``(K,)``, in the type of scores ``(N, K)``."""
     array = as_array(threshold, "threshold")
     classes = scores.shape[1]

@@ -9,27 +9,29 @@ is over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, as_codes
+from labelgap.labels.table import LabelTable
 
 __all__ = [
     "AVERAGES",
     "Average",
     "Codes",
-    "Dense",
     "Empty",
     "Floats",
     "Labels",
+    "Result",
     "Scores",
     "Unknown",
     "as_array",
     "average_over",
-    "format_hits",
     "format_labels",
     "format_pair",
     "format_scores",
@@ -51,24 +53,9 @@ AVERAGES: Final = ("macro", "samples", "micro")
 PROBABILITY_SLACK: Final = 1e-6
 
 
-@runtime_checkable
-class Dense(Protocol):
-    """Anything that converts itself to an ``(N, K)`` array of codes, as a label table does."""
-
-    def to_dense(self) -> Any:
-        """Return the ``(N, K)`` codes."""
-        ...
-
-
-@runtime_checkable
-class _Tensor(Protocol):
-    def detach(self) -> Any: ...
-
-    def cpu(self) -> Any: ...
-
-
-Scores: TypeAlias = "ArrayLike | _Tensor"
-Labels: TypeAlias = "ArrayLike | Dense | _Tensor"
+Scores: TypeAlias = "ArrayLike | Tensor"
+Labels: TypeAlias = "ArrayLike | LabelTable | Tensor"
+Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"
 
 
 def validate_option(kind: str, value: object, known: Iterable[str]) -> None:
@@ -130,9 +117,7 @@ def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
         array([[ 1, -1],
                [ 0, -1]], dtype=int8)
     """
-    if isinstance(labels, Dense) and not isinstance(labels, _Tensor):
-        labels = labels.to_dense()
-    codes = as_codes(as_array(labels, what), what=what)
+    codes = as_codes(as_array(labels.to_dense() if isinstance(labels, LabelTable) else labels, what), what=what)
     _require_matrix(codes, what)
     return codes
 
@@ -146,15 +131,6 @@ def format_pair(scores: Scores, labels: Labels) -> tuple[Floats, Codes]:
             "both must be (images, classes), in the same order."
         )
     return formatted, codes
-
-
-def format_hits(hits: ArrayLike, weights: ArrayLike | None) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Format the hits of a ranking, and how often each of its entries counts: once where ``weights`` is None."""
-    ordered = np.asarray(hits, dtype=np.bool_)
-    times = np.ones(len(ordered), dtype=np.int64) if weights is None else np.asarray(weights, dtype=np.int64)
-    if ordered.ndim != 1 or times.shape != ordered.shape:
-        raise InputError(f"hits {ordered.shape} and weights {times.shape}: one of each for every candidate.")
-    return ordered, times
 
 
 def require_probabilities(scores: Floats) -> None:
@@ -175,48 +151,50 @@ def unknown_as_absent(codes: Codes) -> Codes:
 
 
 def average_over(
-    values: NDArray[np.float64], present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], empty: Empty
-) -> tuple[NDArray[np.float64], float, int]:
-    """Return which of R classes (or images) are counted, and the mean over them.
+    values: NDArray[np.float64],
+    present: NDArray[np.integer[Any]],
+    absent: NDArray[np.integer[Any]],
+    average: Average | None,
+    empty: Empty,
+    return_counted: bool,
+) -> Result:
+    """Return the mean over the counted classes (or images), or their values where ``average`` is None.
 
     Args:
         values: ``(R,)``, the value of each, whether it is counted or not.
-        present: ``(R,)``, how many known present labels each has.
-        absent: ``(R,)``, how many known absent labels each has.
+        present: ``(R,)``, the number of known present labels of each.
+        absent: ``(R,)``, the number of known absent labels of each.
+        average: None returns the values, NaN where one is not counted.
         empty: ``"skip"`` counts those with at least one of both; ``"zero"`` counts all.
-
-    Returns:
-        The values with NaN where one is not counted, their mean (NaN when none is), and how many are counted.
+        return_counted: also return how many are counted.
 
     Example:
-        >>> average_over(np.array([0.5, 1.0]), np.array([2, 3]), np.array([1, 0]), "skip")
-        (array([0.5, nan]), 0.5, 1)
+        >>> average_over(np.array([0.5, 1.0]), np.array([2, 3]), np.array([1, 0]), "macro", "skip", True)
+        (0.5, 1)
     """
     counted = np.ones(values.shape, dtype=bool) if empty == "zero" else (present > 0) & (absent > 0)
     count = int(np.count_nonzero(counted))
+    if average is None:
+        each = np.where(counted, values, np.nan)
+        return (each, count) if return_counted else each
     mean = float(values[counted].mean()) if count else float("nan")
-    return np.where(counted, values, np.nan), mean, count
+    return (mean, count) if return_counted else mean
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
     """Convert a tensor on any device, nested lists or any array-like to an array of any type."""
-    if isinstance(values, _Tensor):
-        values = _tensor_on_cpu(values, what)
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise InputError(
+                f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "
+                "give a dense one or a label table."
+            )
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
     try:
         return np.asarray(values)
     except ValueError as error:
         raise InputError(f"{what} must be a table of numbers, every row as long as the first ({error}).") from error
-
-
-def _tensor_on_cpu(values: Any, what: str) -> Any:
-    """Move a tensor to the CPU, and widen the float types that numpy does not have."""
-    tensor = values.detach().cpu()
-    if getattr(tensor, "is_sparse", False) or getattr(tensor, "is_sparse_csr", False):
-        raise InputError(
-            f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "
-            "give a dense one or a label table."
-        )
-    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
 def _require_matrix(array: NDArray[Any], what: str) -> None:
