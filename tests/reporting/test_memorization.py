@@ -61,7 +61,7 @@ def test_share_and_precision_of_a_whole_trace_are_plain_counts(trace: dict[str, 
         wrong = sum(bool(trace["modified"][epoch, n]) for n in absent)
         assert found.modified.share[epoch] == pytest.approx((right + wrong) / (len(present) + len(absent)))
         assert found.modified.precision[epoch] == pytest.approx(right / (right + wrong))
-    assert found.modified.chance == pytest.approx(len(present) / (len(present) + len(absent)))
+    assert found.modified.base_rate == pytest.approx(len(present) / (len(present) + len(absent)))
 
 
 def test_an_epoch_that_modified_nothing_has_no_precision(trace: dict[str, NDArray[Any]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from labelgap.reporting.figures.run import average_precision_bars, learning_curves
-from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg, single_line, truncate_label
+from labelgap.reporting.formatting import single_line, truncate_label
+from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
 
 
 def test_an_inline_figure_names_no_address_and_no_font() -> None:

@@ -110,7 +110,7 @@ def _print(made: Comparison, report: Path) -> None:
     from rich.console import Console
 
     from labelgap.reporting import comparison_table
-    from labelgap.reporting.findings import method_command, missing_label_cost, ranking_summary
+    from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
     from labelgap.studies.compare.comparison import TABLE
 
     console = Console(highlight=False, soft_wrap=False)

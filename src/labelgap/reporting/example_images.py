@@ -23,7 +23,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.style import single_line
+from labelgap.reporting.formatting import single_line
 from labelgap.training import Run
 from labelgap.training.run import PREDICTIONS_FILE
 

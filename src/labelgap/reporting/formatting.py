@@ -1,32 +1,36 @@
-"""Numbers as people read them, and the sentences that say what a number means or why there is none."""
+"""Numbers, names and selection rules as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 __all__ = [
     "NO_VALUE",
     "format_class_count",
     "format_count",
     "format_elapsed",
+    "format_learning_rate",
     "format_measure",
+    "format_options",
     "join_names",
-    "modified_caption",
     "selection_rule_text",
+    "single_line",
+    "truncate_label",
 ]
 
 NO_VALUE: Final = "–"
-"""Stands where the known labels support no number."""
+"""In place of a number that the known labels do not support."""
 
 _SELECTION: Final = {
     "clean": "Every label of val is known, so the epoch with the highest val mAP was kept.",
-    "known": "The epoch with the highest val mAP was kept, over the classes with known presents and known absents.",
+    "known": "The epoch with the highest val mAP was kept, over the classes with known present and absent labels.",
     "observed": "Too few labels of val are known to measure accuracy. Epochs were ordered by how high they rank the "
-    "observed positives, which is not an accuracy. For a true estimate, have a few hundred random val images labelled "
-    "in full.",
-    "last": "The last epoch was kept; no val split had a say.",
+    "observed positives, which is not an accuracy. For a true estimate, label a few hundred random val images "
+    "completely.",
+    "last": "The last epoch was kept; val was not used to select it.",
 }
 
 
@@ -51,7 +55,7 @@ def format_count(value: int) -> str:
 
 
 def format_elapsed(seconds: float | None) -> str:
-    """Return a time as a person says it.
+    """Return a duration.
 
     Example:
         >>> format_elapsed(7.25), format_elapsed(192), format_elapsed(8000)
@@ -61,10 +65,9 @@ def format_elapsed(seconds: float | None) -> str:
         return NO_VALUE
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
@@ -73,8 +76,29 @@ def format_class_count(count: int | None, classes: int | None) -> str:
     return NO_VALUE if count is None or classes is None else f"{count:,} of {classes:,}"
 
 
+def format_learning_rate(lr: float) -> str:
+    """Return a learning rate as papers write it.
+
+    Example:
+        >>> format_learning_rate(1e-4), format_learning_rate(0.0005), format_learning_rate(0.01)
+        ('1e-4', '5e-4', '1e-2')
+    """
+    digits, _, power = f"{lr:e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+def format_options(options: Mapping[str, Any]) -> str:
+    """Return the options of a method.
+
+    Example:
+        >>> format_options({"expected_positives": 1.4576, "unknown": "negative"})
+        'expected positives 1.4576, unknown negative'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
+
+
 def join_names(names: Sequence[str], most: int = 20) -> str:
-    """Return names in a row, the first of many.
+    """Return names separated by commas, at most so many.
 
     Example:
         >>> join_names(["cat", "dog", "owl"], 2)
@@ -84,14 +108,23 @@ def join_names(names: Sequence[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
+def single_line(name: str) -> str:
+    """Return a user's name on one line, without control characters, which XML forbids."""
+    shown = "".join(" " if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") else sign for sign in name)
+    return " ".join(shown.split())
+
+
+def truncate_label(name: str, length: int = 28) -> str:
+    """Return a name that fits beside an axis.
+
+    Example:
+        >>> truncate_label("a very long name of a class that nobody can read", 20)
+        'a very long name of…'
+    """
+    name = single_line(name)
+    return name if len(name) <= length else name[: length - 1].rstrip() + "…"
+
+
 def selection_rule_text(rule: str) -> str:
-    """Return the sentence that says how the epoch was chosen, and what follows from it."""
+    """Return how the epoch was selected, and what follows from it."""
     return _SELECTION[rule]
-
-
-def modified_caption(names: str) -> str:
-    """Return what is said under the figure of the modified labels."""
-    return (
-        f"What {names} did to unknown labels: how many it no longer took as absent, and how many of those are truly "
-        "present. The dashed line is what modifying at random would hit."
-    )

@@ -14,7 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from labelgap.reporting.style import NARROW, WIDE, inline_svg, single_line
+from labelgap.reporting.formatting import single_line
+from labelgap.reporting.style import NARROW, WIDE, inline_svg
 
 __all__ = ["FigureRenderer", "ResponsiveFigure", "inline_code", "package_version", "render_template"]
 

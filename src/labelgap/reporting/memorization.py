@@ -1,8 +1,8 @@
-"""What became of the labels that are unknown to the method but known to us (Kim 2022, figures 1 and 4).
+"""Memorization of labels that are hidden from the method but known for measurement (Kim et al. 2022, figures 1 and 4).
 
-Taken as absent, an unknown label that is truly absent (a true negative) is soon learned. One that is truly present (a
-false negative) resists at first, and is memorised later: its loss falls too. What a method is worth shows in how long
-it keeps the second from happening.
+If unknown labels are taken as absent, those that are truly absent (true negatives) are learned soon. The loss of those
+that are truly present (false negatives) stays high at first and falls later: they are memorized. A good method delays
+that.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ BLOCK = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class ModifiedLabels:
-    """What a method did to unknown labels, epoch by epoch.
+    """The unknown labels that a method modified, per epoch.
 
     Attributes:
         share: ``(E,)`` of the unknown labels that were modified, 0 to 1.
         precision: ``(E,)`` of the modified labels that are truly present; NaN in an epoch that modified none.
-        chance: of the unknown labels that are truly present: the precision of modifying at random.
+        base_rate: the share of truly present labels, i.e. the precision of modifying at random.
     """
 
     share: NDArray[np.float64]
     precision: NDArray[np.float64]
-    chance: float
+    base_rate: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Memorization:
     Attributes:
         true_negative: ``(E,)`` mean loss of those truly absent; NaN in an epoch that saw none.
         false_negative: ``(E,)`` mean loss of those truly present.
-        modified: what the method did to them, or None where that cannot be told from the record.
+        modified: None where the trace does not determine it.
     """
 
     true_negative: NDArray[np.float64]
@@ -67,15 +67,15 @@ class Memorization:
 def memorization_from_trace(
     trace: Mapping[str, NDArray[Any]], population: tuple[int, int] | None = None
 ) -> Memorization | None:
-    """Sum a trace up, or return None when it holds no unknown label of known truth of both kinds.
+    """Summarize a trace; None if it has no unknown label that is truly absent, or none that is truly present.
 
     Args:
         trace: as ``Run.trace`` gives it: observed, truth ``(R,)``; loss, modified ``(E, R)``.
-        population: how many unknown labels of the whole training set are truly absent and truly present. A trace that
-            is a sample holds more of the rare kind than there are; each kind is weighed by its number. Without it what
-            was modified is left out, unless the trace holds everything (then the numbers are in it).
+        population: how many unknown labels of the whole training set are truly absent and truly present. A sampled
+            trace has too many of the rare kind, so each kind is weighted by its number. Without it, ``modified`` is
+            None.
 
-    Unknown labels whose truth is unknown too are left out.
+    Unknown labels of unknown truth are left out.
     """
     if not trace or len(trace["loss"]) == 0:
         return None
@@ -88,7 +88,7 @@ def memorization_from_trace(
 
 
 def memorization_from_run(run: Run, data: Dataset | None = None) -> Memorization | None:
-    """Sum the trace of a run up; ``data`` is asked only when the trace is a sample."""
+    """Summarize the trace of a run; ``data`` is needed only if the trace is a sample."""
     trace = run.trace
     if not trace:
         return None
@@ -113,7 +113,7 @@ def _count(observed: NDArray[np.int8], truth: NDArray[np.int8]) -> tuple[int, in
 
 
 def _count_tables(observed: LabelTable, truth: LabelTable) -> tuple[int, int]:
-    """Count a block of rows at a time: a table of millions of images never lies in memory as a matrix."""
+    """Count in blocks of rows: a table of millions of images would not fit into memory as a matrix."""
     size = max(1, BLOCK // max(len(observed.classes), 1))
     blocks = [np.arange(start, min(start + size, len(observed))) for start in range(0, len(observed), size)]
     counts = [_count(observed.batch(rows).numpy(), truth.batch(rows).numpy()) for rows in blocks]
@@ -121,7 +121,7 @@ def _count_tables(observed: LabelTable, truth: LabelTable) -> tuple[int, int]:
 
 
 def _mean(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean of every row over what is not NaN, and NaN where nothing is left."""
+    """Return the mean of every row without its NaNs, and NaN for a row of NaNs."""
     seen = np.isfinite(values)
     total = np.where(seen, values, 0).sum(axis=1, dtype=np.float64)
     count = seen.sum(axis=1)
@@ -131,7 +131,7 @@ def _mean(values: NDArray[Any]) -> NDArray[np.float64]:
 def _modified(
     flags: NDArray[np.bool_], absent: NDArray[np.bool_], present: NDArray[np.bool_], population: tuple[int, int]
 ) -> ModifiedLabels | None:
-    """Weigh the share modified of each kind by how many there are of it."""
+    """Weight the modified share of each kind by the number of its labels."""
     if not flags[:, absent | present].any():
         return None
     wrongly = flags[:, absent].mean(axis=1) * population[0]

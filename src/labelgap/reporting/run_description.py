@@ -1,34 +1,125 @@
-"""What a run is, in words: its method, its data and its settings."""
+"""A run as text: its method, its data and its settings."""
 
 from __future__ import annotations
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses import describe_method
-from labelgap.reporting.formatting import join_names
-from labelgap.reporting.style import single_line
-from labelgap.training.config.describe import describe_settings, format_value
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.losses import defaults, describe_method
+from labelgap.reporting.formatting import join_names, single_line
+from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["data_rows", "method_description", "settings_rows"]
+__all__ = ["describe_data", "describe_method_choice", "describe_settings"]
 
 
-def method_description(config: RunConfig) -> str:
-    """Return a method's name, what it does, whose it is and why it was taken."""
+def describe_method_choice(config: RunConfig) -> str:
+    """Return the method of a run, what it does, its paper and, if `auto` chose it, why."""
     why = "" if config.why == "as asked" else f" Chosen because {config.why}."
     try:
         entry = describe_method(config.method)
-    except UnknownNameError:
+    except UnknownNameError:  # of a plug-in that is not installed here
         return f"`{config.method}`.{why}"
     return f"`{config.method}` ({entry.reference}), {entry.summary}.{why}"
 
 
-def data_rows(config: RunConfig) -> list[tuple[str, str]]:
-    """Return how the data were loaded; of a path only its last part, since a report may be passed on."""
+def describe_data(config: RunConfig) -> list[tuple[str, str]]:
+    """Return how the data were loaded; of a path its last part, because reports are shared."""
     loaded = [(name, format_value(value)) for name, value in config.data.items() if value not in (None, {}, [], "")]
     classes = f"{len(config.classes):,}: {join_names([single_line(name) for name in config.classes], 12)}"
     return [*((name, single_line(text)) for name, text in loaded), ("classes", classes)]
 
 
-def settings_rows(config: RunConfig) -> list[tuple[str, str]]:
-    """Return the settings of a run in words: all that have a say, less what is as it would be anyway."""
-    return [(name, single_line(text)) for name, text in describe_settings(config)]
+def describe_settings(config: RunConfig, *, everything: bool = False, size: int | None = None) -> list[tuple[str, str]]:
+    """Return the settings of a run as pairs of name and text.
+
+    Args:
+        config: of the run.
+        everything: also settings that have their default value.
+        size: the image size of the backbone, if it is known.
+    """
+    preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"
+    rows = [
+        ("method", config.method, ""),
+        ("options", format_value(_effective_options(config)), "none"),
+        ("preset", preset, "none"),
+        ("backbone", _backbone(config), ""),
+        ("head", "" if config.head == "linear" else config.head, "linear"),
+        ("images", "" if config.backbone == FEATURES else _images(config, size), ""),
+        ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
+        ("first phase", _first_phase(config), ""),
+        ("epochs", _epochs(config), ""),
+        ("batch size", _batch_size(config), ""),
+        ("optimizer", _optimizer(config), ""),
+        ("learning rate", _learning_rates(config), ""),
+        ("schedule", _schedule(config), "constant"),
+        ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
+        ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
+        ("precision", _precision(config), ""),
+        ("epoch selection", config.select, ""),
+        ("seed", str(config.seed), ""),
+    ]
+    return [(name, single_line(text or default)) for name, text, default in rows if text or (everything and default)]
+
+
+def _effective_options(config: RunConfig) -> dict[str, object]:
+    """Return the options of a run's method, defaults included."""
+    try:
+        return {**defaults(config.method), **config.options}
+    except UnknownNameError:
+        return dict(config.options)
+
+
+def _backbone(config: RunConfig) -> str:
+    if config.backbone == FEATURES:
+        return "none, the data are features"
+    if config.weights == "none":
+        return f"{config.backbone}, random weights"
+    return config.backbone + ("" if config.weights is None else f", weights of {format_value(config.weights)}")
+
+
+def _images(config: RunConfig, backbone_size: int | None) -> str:
+    size = config.size or backbone_size
+    shape = "the backbone's size" if size is None else f"{size} × {size} pixels"
+    if config.transform == "crop":
+        return f"random crops with color jitter, resized to {shape}"
+    return f"resized to {shape}" + (", flipped at random" if config.flip else "")
+
+
+def _first_phase(config: RunConfig) -> str:
+    phase = config.linear
+    if phase is None:
+        return ""
+    return f"the head alone: {phase.epochs} epochs of Adam at {phase.lr:g}, batches of {phase.batch_size}"
+
+
+def _epochs(config: RunConfig) -> str:
+    if config.stop_below is None:
+        return str(config.epochs)
+    return f"at most {config.epochs}; stops {100 * config.stop_below:g} points below the best val score"
+
+
+def _batch_size(config: RunConfig) -> str:
+    accumulated = "" if config.accumulate == 1 else f", gradients accumulated over {config.accumulate} batches"
+    return f"{config.batch_size}{accumulated}"
+
+
+def _optimizer(config: RunConfig) -> str:
+    parts = ["Adam"] if config.optimizer == "adam" else ["SGD", f"momentum {config.momentum:g}"]
+    if config.optimizer == "sgd" and config.nesterov:
+        parts.append("Nesterov")
+    return ", ".join([*parts, *([f"weight decay {config.weight_decay:g}"] if config.weight_decay else [])])
+
+
+def _learning_rates(config: RunConfig) -> str:
+    if config.protocol != "linear" and config.backbone_lr != config.lr:
+        return f"head {config.lr:g}, backbone {config.backbone_lr:g}"
+    return f"{config.lr:g}"
+
+
+def _schedule(config: RunConfig) -> str:
+    warmup = f"warmup of {config.warmup:g} {'epoch' if config.warmup == 1 else 'epochs'}" if config.warmup else ""
+    return ", ".join(part for part in (warmup, "cosine" if config.schedule == "cosine" else "") if part)
+
+
+def _precision(config: RunConfig) -> str:
+    return "bfloat16 autocast" if config.precision == "bf16" and config.protocol != "linear" else "float32"

@@ -1,13 +1,12 @@
-"""How every figure looks, and how it becomes part of a page: colours, axes, inline SVG.
+"""The style of figures, and their conversion to inline SVG.
 
-The colours are Okabe and Ito's, which people with any colour vision tell apart; lines differ in marker or dash as well.
-In a page each colour is a CSS variable, so that a figure follows the reader's light or dark theme.
+Colors are Okabe and Ito's, which people with any color vision can distinguish; lines also differ in marker or dash. In
+a page every color is a CSS variable, so a figure follows the reader's light or dark theme.
 """
 
 from __future__ import annotations
 
 import io
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from typing import Final
@@ -19,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+
+from labelgap.reporting.formatting import single_line
 
 __all__ = [
     "BACKGROUND_COLOR",
@@ -34,9 +35,7 @@ __all__ = [
     "inline_svg",
     "make_figure",
     "set_epoch_axis",
-    "single_line",
     "style_axes",
-    "truncate_label",
 ]
 
 TEXT_COLOR: Final = "#1d2129"
@@ -51,11 +50,11 @@ ORANGE: Final = "#b87a00"
 SKY: Final = "#2d94cf"
 
 COLOR_CYCLE: Final = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"))
-"""A colour and a marker for each of several methods."""
+"""A color and a marker for each of several methods."""
 
 WIDE: Final = 10.0
 NARROW: Final = 5.0
-"""Width of a figure in inches, 72 CSS pixels each: on a desktop, and on a phone."""
+"""Figure width in inches of 72 CSS pixels, on a desktop and on a phone."""
 
 _VARIABLES: Final = {
     TEXT_COLOR: "currentColor",
@@ -73,29 +72,28 @@ _SIZE: Final = 12
 
 
 def make_figure(
-    rows: int = 1, columns: int = 1, *, width: float = WIDE, height: float = 3.0, shared: bool = False
+    rows: int = 1, columns: int = 1, *, width: float = WIDE, height: float = 3.0
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its axes, row by row, drawn in the house style.
+    """Return a styled figure and its axes, row by row.
 
     Args:
         rows: of panels.
         columns: of panels.
         width: in inches.
         height: in inches.
-        shared: whether all panels have the same axes.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.05, hspace=0.07)  # type: ignore[union-attr,call-arg]
     figure.patch.set_alpha(0)
-    axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
-    made: list[Axes] = list(axes.flat)
-    for axis in made:
+    axes = figure.subplots(rows, columns, squeeze=False)
+    panels: list[Axes] = list(axes.flat)
+    for axis in panels:
         style_axes(axis)
-    return figure, made
+    return figure, panels
 
 
 def style_axes(axis: Axes) -> None:
-    """Leave of the frame only what carries meaning."""
+    """Remove the frame and ticks that carry no information."""
     axis.patch.set_alpha(0)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.spines["bottom"].set_color(MUTED_COLOR)
@@ -108,7 +106,7 @@ def style_axes(axis: Axes) -> None:
 
 
 def set_epoch_axis(axis: Axes, epochs: int) -> None:
-    """Number the x axis with epochs, counted from 1."""
+    """Label the x axis with epochs, counted from 1."""
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     margin = max(0.3, 0.03 * epochs)
     axis.set_xlim(1 - margin, max(epochs, 1) + margin)
@@ -119,14 +117,14 @@ def add_legend(
     lines: Sequence[Line2D],
     names: Sequence[str],
     columns: int,
-    place: tuple[float, float] | None = None,
+    position: tuple[float, float] | None = None,
 ) -> None:
-    """Put the key of the lines above the panels, at the left, or at a place of the figure."""
-    made = figure.legend(
+    """Put a legend above the panels, at the left, or at a position of the figure."""
+    legend = figure.legend(
         lines,
         names,
-        loc="outside upper left" if place is None else "upper left",
-        bbox_to_anchor=place,
+        loc="outside upper left" if position is None else "upper left",
+        bbox_to_anchor=position,
         ncols=columns,
         frameon=False,
         fontsize=_SIZE,
@@ -135,38 +133,21 @@ def add_legend(
         borderaxespad=0,
         borderpad=0.2,
     )
-    for text in made.get_texts():
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def single_line(name: str) -> str:
-    """Return a user's name on one line, without characters that XML or a page could stumble over."""
-    shown = "".join(" " if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") else sign for sign in name)
-    return " ".join(shown.split())
-
-
-def truncate_label(name: str, length: int = 28) -> str:
-    """Return a name that fits beside an axis.
-
-    Example:
-        >>> truncate_label("a very long name of a class that nobody can read", 20)
-        'a very long name of…'
-    """
-    name = single_line(name)
-    return name if len(name) <= length else name[: length - 1].rstrip() + "…"
-
-
 def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
-    """Return a figure as SVG to be put into a page: its text is the page's, its colours are the page's variables.
+    """Return a figure as SVG for a page, with the fonts and the color variables of the page.
 
     Args:
-        figure: what to draw.
-        prefix: put before every id, so that several figures can live in one page.
-        description: what a person who cannot see it should hear.
+        figure: to convert.
+        prefix: of every id, so that ids are unique in a page.
+        description: the alternative text.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's fonts will have it
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's fonts have it
         figure.savefig(buffer, format="svg", dpi=72, metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):
@@ -183,7 +164,7 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:
-    """Take an element out of its namespaces, make the ids that are referred to unique, and colours variables."""
+    """Remove namespaces, prefix the ids that are referred to, and replace colors by variables."""
     element.tag = element.tag.rpartition("}")[2]
     attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
     element.attrib.clear()
@@ -200,13 +181,13 @@ def _simplify(element: ElementTree.Element, prefix: str) -> None:
 
 
 def _themed(style: str) -> str:
-    """Replace colours by variables, and leave the choice of font to the page."""
-    kept = []
+    """Replace colors by variables, and remove font families."""
+    declarations = []
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name == "font":
-            kept += [f"font-size: {part}" for part in value.split() if part.endswith("px")]
-            kept += [f"font-weight: {part}" for part in value.split() if part in ("bold", "600", "700")]
+            declarations += [f"font-size: {part}" for part in value.split() if part.endswith("px")]
+            declarations += [f"font-weight: {part}" for part in value.split() if part in ("bold", "600", "700")]
         elif name and name != "font-family":
-            kept.append(f"{name}: {_VARIABLES.get(value, value)}")
-    return "; ".join(kept)
+            declarations.append(f"{name}: {_VARIABLES.get(value, value)}")
+    return "; ".join(declarations)

@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labelgap.core.errors import LabelGapError
+from labelgap.reporting.formatting import single_line
 from labelgap.reporting.html import package_version
-from labelgap.reporting.style import single_line
 from labelgap.review.events import Decision, DecisionOutcome, Undo
 from labelgap.review.schemas import CandidateId, DecisionBatch, DecisionMessage, Reviewer, UndoMessage
 from labelgap.review.security import AccessPolicy

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.style import single_line
+from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
 from labelgap.review.progress import ClassProgress
 from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate, describe_estimate

@@ -107,7 +107,7 @@ def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset)
     assert method_citation("ll-cp") in said["Method"] and "requested by name" in said["Method"]
     settings = rows(said["Settings"])
     assert settings["options"] == [r"delta\_rel 20, base unknown"]
-    assert settings["pictures"] == ["squashed to 64 × 64 pixels"]
+    assert settings["images"] == ["resized to 64 × 64 pixels"]
     assert settings["precision"] == ["float32"] and settings["head"] == ["linear"] and settings["preset"] == ["none"]
     assert "data = lg.load('digits', train=96, val=40, test=40)" in said["Reproduce"]
     assert "labelgap" in said["Reproduce"] and re.search(r"torch \d", said["Reproduce"])

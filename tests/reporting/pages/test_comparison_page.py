@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from labelgap.reporting import comparison_table, write_report
+from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
 from labelgap.reporting.figures.comparison import comparison_figure
-from labelgap.reporting.findings import method_command, missing_label_cost, ranking_summary
 from labelgap.reporting.style import NARROW
 from labelgap.reporting.tables.comparison import comparison_notes, comparison_rows
 from labelgap.studies.compare.comparison import Comparison, ComparisonMetric, MethodResult, SeedResult, SkippedMethod
@@ -73,13 +73,13 @@ def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path) -> None:
     clear = comparison(tmp_path, BEST, FAR, CEILING)
     assert (
         clear.winner is BEST
-        and "ahead of all others" in ranking_summary(clear)
+        and "significantly better than all others" in ranking_summary(clear)
         and "15.0 ± 2.0" in ranking_summary(clear)
     )
     close = comparison(tmp_path, BEST, NEAR, FAR, CEILING)
     assert close.winner is None and close.tied == [BEST, NEAR]
     assert "within the uncertainty: `role` may be as good" in ranking_summary(close)
-    assert [row.level for row in comparison_rows(close)] == [True, True, False, False]
+    assert [row.tied for row in comparison_rows(close)] == [True, True, False, False]
 
 
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_one_method_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_missing_labels_is_told_where_it_is_measured(tmp_path: Path) -> None:
-    assert "costs 19.5 points, of which `em` wins 15.0 back" in missing_label_cost(
+    assert "costs 19.5 points, of which `em` recovers 15.0" in missing_label_cost(
         comparison(tmp_path, BEST, FAR, CEILING)
     )
     assert missing_label_cost(comparison(tmp_path, BEST, CEILING)) == ""
-    assert "wins any back" in missing_label_cost(comparison(tmp_path, FAR, CEILING))
+    assert "no method recovers any" in missing_label_cost(comparison(tmp_path, FAR, CEILING))
 
 
 def test_the_terminal_has_every_method_what_it_saw_and_its_setting(tmp_path: Path) -> None:

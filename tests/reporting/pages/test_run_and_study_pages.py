@@ -127,9 +127,7 @@ def test_a_folder_name_cannot_become_a_harmful_address(study: Study) -> None:
     assert "javascript%3Aalert%281%29/report.html" in page.addresses
 
 
-def test_pictures_are_in_it_unless_they_are_to_be_left_out(
-    run_of: Callable[..., Run], study: Study, data: Dataset
-) -> None:
+def test_images_are_in_it_unless_they_are_left_out(run_of: Callable[..., Run], study: Study, data: Dataset) -> None:
     for what in (run_of(), study):
         assert "data:image/" in write_report(what, data=data).read_text()
         without = Reader(write_report(what, data=data, images=False))
@@ -160,7 +158,7 @@ def test_a_number_that_the_known_labels_do_not_support_is_not_shown(
     assert "The known labels support no accuracy" in page.visible
     assert "test mAP –" in page.visible
     assert "nan" not in page.visible.lower().split() and "None" not in page.visible
-    assert "Not counted, for want of a known present or a known absent on the test images: cat, dog" in page.visible
+    assert "Not counted, because no present or no absent label is known on the test images: cat, dog" in page.visible
 
 
 def test_an_observed_ranking_is_never_called_an_accuracy(run_of: Callable[..., Run]) -> None:
@@ -196,21 +194,21 @@ def test_revisions_are_counted_by_source(run_of: Callable[..., Run]) -> None:
     assert "3 labels were revised (3 by ll-cp)" in Reader(write_report(Path(run.path))).visible
 
 
-def test_of_a_path_only_its_last_part_is_told(run_of: Callable[..., Run], study: Study) -> None:
+def test_only_the_last_part_of_a_path_is_shown(run_of: Callable[..., Run], study: Study) -> None:
     for what in (run_of(), study):
         text = write_report(what).read_text()
         assert "tags.csv" in text and "private" not in text
 
 
-def test_a_study_says_what_missing_labels_cost_and_what_was_won_back(study: Study) -> None:
+def test_a_study_says_what_missing_labels_cost_and_what_was_recovered(study: Study) -> None:
     page = Reader(write_report(study))
     top, low, best = (study.run(study.members[place]).metrics["test"]["map"] for place in (0, 1, 2))
     assert (
-        f"costs {100 * (top - low):.1f} points of mAP here; ll wins {100 * (best - low):.1f} of them back"
+        f"costs {100 * (top - low):.1f} points of mAP here; ll recovers {100 * (best - low):.1f} of them"
         in page.visible
     )
-    assert "Each row is one training with one seed" in page.visible
-    assert "saw labels that were hidden from the others (all_labels)" in page.visible
+    assert "Each row is one training run with one seed" in page.visible
+    assert "runs that saw labels hidden from the others (all_labels)" in page.visible
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(
@@ -257,10 +255,10 @@ def test_the_page_of_a_run_of_very_many_classes_stays_small(run_of: Callable[...
     assert "All 5,000 classes" in page.visible and f"The first {MAX_CLASS_ROWS:,};" in page.visible
 
 
-def test_the_picture_of_a_study_has_a_panel_for_each_method_and_the_comparison(study: Study, tmp_path: Path) -> None:
+def test_the_figure_of_a_study_has_a_panel_for_each_method_and_the_comparison(study: Study, tmp_path: Path) -> None:
     figure = study_figure(study)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["an", "ll", ""]
     for axis in figure.axes[:2]:
         assert axis.get_ylim()[1] > 2.4 > 2 > float(np.max(np.asarray(axis.lines[1].get_ydata())))
-    figure.savefig(tmp_path / "picture.png", dpi=50)
-    assert (tmp_path / "picture.png").stat().st_size > 1000
+    figure.savefig(tmp_path / "study.png", dpi=50)
+    assert (tmp_path / "study.png").stat().st_size > 1000

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
+from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
@@ -21,7 +22,6 @@ from labelgap.reporting.style import (
     VERMILLION,
     WIDE,
     make_figure,
-    truncate_label,
 )
 from labelgap.studies.compare.comparison import Comparison, MethodResult
 

@@ -27,8 +27,9 @@ from labelgap.losses import describe_method
 from labelgap.models import create_backbone
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
 from labelgap.reporting.html import package_version
+from labelgap.reporting.run_description import describe_settings
 from labelgap.training import Run
-from labelgap.training.config.describe import PROTOCOLS, describe_settings, method_citation
+from labelgap.training.config.describe import PROTOCOLS, method_citation
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]

@@ -22,9 +22,8 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.reporting.example_images import thumbnail_data_url
-from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names
+from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names, single_line
 from labelgap.reporting.html import render_template
-from labelgap.reporting.style import single_line
 
 __all__ = ["ContactSheetImage", "contact_sheet_images", "write_contact_sheet"]
 

@@ -9,9 +9,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from labelgap.reporting.findings import format_learning_rate, format_options
-from labelgap.reporting.formatting import NO_VALUE, format_elapsed, join_names
-from labelgap.reporting.style import single_line
+from labelgap.reporting.formatting import (
+    NO_VALUE,
+    format_elapsed,
+    format_learning_rate,
+    format_options,
+    join_names,
+    single_line,
+)
 from labelgap.studies.compare.comparison import Comparison, MethodResult
 
 __all__ = [
@@ -30,39 +35,39 @@ class ComparisonRow:
 
     Attributes:
         label: its name.
-        extra_labels: whether it saw more than the others.
-        level: whether it is the best, or may be as good as the best.
-        cells: what was measured, the texts under ``comparison_columns``.
-        setting: how it was trained, the texts under ``setting_columns``.
+        extra_labels: whether it saw more labels than the others.
+        tied: whether it is the best, or may be as good as the best.
+        cells: under ``comparison_columns``.
+        setting: under ``setting_columns``.
     """
 
     label: str
     extra_labels: bool
-    level: bool
+    tied: bool
     cells: tuple[str, ...]
     setting: tuple[str, ...]
 
 
 def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return what stands over the measures of a row, after its label."""
+    """Return the headers of the measures, after the label."""
     return (comparison.metric.name or "measure", "behind best", *(name for name, _ in _measures(comparison)))
 
 
 def setting_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return what stands over the setting of a row; "options" only where a method has any."""
+    """Return the headers of the settings; "options" only if a method has any."""
     options = ("options",) if any(row.options for row in comparison.methods) else ()
     return ("lr", "batch", *options, "tried", "epochs kept", "time")
 
 
 def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
-    """Return the rows in their order, those that saw more than the others last."""
-    level = {row.method for row in comparison.tied}
+    """Return the rows in order; methods that saw more labels come last."""
+    tied = {row.method for row in comparison.tied}
     columns = setting_columns(comparison)
     return [
         ComparisonRow(
             row.method,
             row.extra_labels,
-            row.method in level and not row.extra_labels,
+            row.method in tied and not row.extra_labels,
             (_spread(row), _behind(row), *(_exact(row.mean_of(key)) for _, key in _measures(comparison))),
             tuple(_setting(row)[name] for name in columns),
         )
@@ -71,7 +76,7 @@ def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
 
 
 def comparison_notes(comparison: Comparison) -> list[str]:
-    """Return what must be said under the table."""
+    """Return the notes under the table."""
     metric, rows = comparison.metric, comparison.methods
     notes = [f"{metric.reason[:1].upper()}{metric.reason[1:]}."] if metric.reason else []
     classes = len(comparison.metadata["classes"])
@@ -80,14 +85,14 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     seeds = {len(row.seeds) for row in rows}
     if seeds and max(seeds) > 1:
         notes.append(f"± is the standard deviation over {max(seeds)} seeds.")
-    apart = {
+    extra = {
         saw: [row.method for row in rows if row.extra_labels and row.label_view == saw]
-        for saw in _seen(rows, extra_labels=True)
+        for saw in _label_views(rows, extra_labels=True)
     }
-    if apart:
-        told = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in apart.items())
-        others = join_names(_seen(rows, extra_labels=False))
-        notes.append(f"Below the line: {told}. The others saw {others}." if others else f"{told}.")
+    if extra:
+        views = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in extra.items())
+        others = join_names(_label_views(rows, extra_labels=False))
+        notes.append(f"Below the line: {views}. The others saw {others}." if others else f"{views}.")
     return notes
 
 
@@ -115,7 +120,7 @@ def comparison_table(comparison: Comparison) -> Table:
     places = [setting_columns(comparison).index(name) for name in shown]
     for place, row in enumerate(rows):
         last = place + 1 < len(rows) and rows[place + 1].extra_labels and not row.extra_labels
-        style = "dim" if row.extra_labels else "bold" if row.level else ""
+        style = "dim" if row.extra_labels else "bold" if row.tied else ""
         setting = [row.setting[number] for number in places]
         table.add_row(Text(row.label), *row.cells, *setting, style=style)
         if last:
@@ -134,19 +139,19 @@ def _setting(row: MethodResult) -> dict[str, str]:
     }
 
 
-def _seen(rows: Sequence[MethodResult], *, extra_labels: bool) -> list[str]:
-    """Return what methods saw, each once."""
+def _label_views(rows: Sequence[MethodResult], *, extra_labels: bool) -> list[str]:
+    """Return the different label views of methods."""
     return list(dict.fromkeys(row.label_view for row in rows if row.extra_labels is extra_labels))
 
 
 def _measures(comparison: Comparison) -> Sequence[tuple[str, str]]:
-    """Return the columns that any method has something in, with their keys."""
+    """Return the columns in which any method has a value, with their keys."""
     known = (("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map"))
     return [(name, key) for name, key in known if any(row.mean_of(key) is not None for row in comparison.methods)]
 
 
 def _exact(value: float | None) -> str:
-    """Return a measure in percent, with a decimal more than elsewhere: methods differ by less than a point."""
+    """Return a measure in percent with two decimals: methods differ by less than a point."""
     return NO_VALUE if value is None else f"{100 * value:.2f}"
 
 

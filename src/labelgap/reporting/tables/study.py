@@ -1,4 +1,4 @@
-"""The table of a study, for the terminal and for the page: the same rows, the same dashes, the same footnotes."""
+"""The table of a study, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from labelgap.reporting.formatting import NO_VALUE, format_class_count, format_elapsed, format_measure, join_names
-from labelgap.reporting.style import single_line
+from labelgap.reporting.formatting import (
+    NO_VALUE,
+    format_class_count,
+    format_elapsed,
+    format_measure,
+    join_names,
+    single_line,
+)
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run
 
 __all__ = ["STUDY_COLUMNS", "StudyRow", "study_notes", "study_rows", "study_table"]
 
 STUDY_COLUMNS = ("test mAP", "F1 micro", "F1 macro", "classes", "epoch kept", "time")
-"""What stands over the cells of a row, after its label."""
+"""The headers, after the label."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +32,16 @@ class StudyRow:
     """One run of a study in its table.
 
     Attributes:
-        label: how it is called.
+        label: its name.
         folder: of its run, relative to the study's.
-        extra_labels: whether it saw labels that the others did not.
+        extra_labels: whether it saw labels that were hidden from the others.
         best: whether its test mAP is the highest of the runs that saw the same labels.
         map: test mAP from 0 to 1; None when the known labels support none.
         f1_micro: at its thresholds.
         f1_macro: at its thresholds.
         classes_counted: how many classes the means are over; None without a test split.
         classes: how many there are.
-        best_epoch: the epoch kept; None while the run is not done.
+        best_epoch: the epoch kept; None while the run is not finished.
         epochs: how many were trained.
         seconds: of training.
     """
@@ -55,7 +61,7 @@ class StudyRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The texts under ``STUDY_COLUMNS``; a dash where there is no number."""
+        """The cells under ``STUDY_COLUMNS``; a dash where there is no number."""
         epoch = NO_VALUE if self.best_epoch is None else f"{self.best_epoch} of {self.epochs}"
         measures = (format_measure(self.map), format_measure(self.f1_micro), format_measure(self.f1_macro))
         known = None if self.classes_counted is None else self.classes
@@ -73,7 +79,7 @@ def study_rows(study: Study) -> list[StudyRow]:
 
 
 def study_notes(rows: Sequence[StudyRow]) -> list[str]:
-    """Return what must be said under the table: what a dash means, and what must not be compared."""
+    """Return the notes under the table: what a dash means, and what must not be compared."""
     notes = []
     if any(row.best_epoch is None for row in rows):
         notes.append(f"{NO_VALUE} The run is not finished.")

@@ -10,15 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import labelgap.reporting
-from labelgap.reporting.figures.run import (
-    MAX_BARS,
-    average_precision_bars,
-    learning_curves,
-    memorization_panels,
-    method_map_figure,
-    modified_label_panels,
-    selection_score_name,
-)
+from labelgap.reporting.figures.memorization import memorization_panels, modified_label_panels
+from labelgap.reporting.figures.run import MAX_BARS, average_precision_bars, learning_curves, selection_score_name
+from labelgap.reporting.figures.study import method_map_figure
 from labelgap.reporting.memorization import Memorization, ModifiedLabels
 from labelgap.reporting.style import NARROW, inline_svg
 
@@ -31,7 +25,7 @@ def texts(figure: Figure, axis: int = 0) -> list[str]:
     return [text.get_text() for text in figure.axes[axis].texts]
 
 
-def some_memorisation(scale: float = 1.0) -> Memorization:
+def some_memorization(scale: float = 1.0) -> Memorization:
     return Memorization(scale * np.array([0.6, 0.3, 0.1]), scale * np.array([2.0, 1.5, 0.4]), None)
 
 
@@ -64,7 +58,7 @@ def test_only_a_measured_score_is_called_an_accuracy(rule: str, name: str) -> No
 
 
 def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_axes() -> None:
-    figure = memorization_panels({"an": some_memorisation(), "ll-r": some_memorisation(2.0)})
+    figure = memorization_panels({"an": some_memorization(), "ll-r": some_memorization(2.0)})
     assert len(figure.axes) == 2
     for axis, scale in ((0, 1.0), (1, 2.0)):
         assert drawn(figure, axis, 0) == pytest.approx([scale * value for value in (2.0, 1.5, 0.4)])
@@ -74,7 +68,7 @@ def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_ax
 
 
 def test_panels_that_fill_no_row_leave_no_empty_axes_in_sight() -> None:
-    figure = memorization_panels({str(number): some_memorisation() for number in range(5)}, width=NARROW)
+    figure = memorization_panels({str(number): some_memorization() for number in range(5)}, width=NARROW)
     assert sum(axis.get_visible() for axis in figure.axes) == 5
 
 
@@ -116,15 +110,15 @@ def test_any_name_can_be_drawn() -> None:
     for figure in (
         average_precision_bars(dict.fromkeys(names, 0.5)),
         method_map_figure(dict.fromkeys(names, 0.5), dict.fromkeys(names, 0.6)),
-        memorization_panels({name: some_memorisation() for name in names}),
+        memorization_panels({name: some_memorization() for name in names}),
         modified_label_panels({name: ModifiedLabels(np.array([0.1]), np.array([0.2]), 0.1) for name in names}),
     ):
         text = inline_svg(figure, "f1", "any name")
         assert "日本 🦉" in text and "a b c" in text and "\\frac{" in text and "&lt;b&gt;&amp;" in text
 
 
-def test_no_file_of_the_room_touches_the_global_state_of_pyplot() -> None:
-    for path in Path(labelgap.reporting.__file__).parent.glob("*.py"):
+def test_no_module_of_the_package_touches_the_global_state_of_pyplot() -> None:
+    for path in Path(labelgap.reporting.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "pyplot" not in ast.unparse(node), path.name
