@@ -130,7 +130,7 @@ def test_the_page_is_written_from_the_folder_too_and_tells_no_path(tmp_path: Pat
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert page.count("<svg") == 2 and "private" not in page and "csv=tags.csv" in page
     assert "imcl" in page and "&lt;b&gt;absent" in page
-    assert "entropy maximisation" in page and "http" not in page.replace("http-equiv", "")
+    assert "entropy maximization" in page and "http" not in page.replace("http-equiv", "")
 
 
 def test_the_command_trains_the_method_as_it_was_compared(tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ def _settings(comparison: Comparison) -> list[tuple[str, str]]:
     pairs = [
         ("data", str(metadata["data"])),
         ("labels", labels),
-        ("classes", f"{len(metadata['classes']):,}: {join_names([single_line(name) for name in metadata['classes']], 12)}"),
+        (
+            "classes",
+            f"{len(metadata['classes']):,}: {join_names([single_line(name) for name in metadata['classes']], 12)}",
+        ),
         ("backbone", str(metadata["backbone"])),
         ("protocol", "linear"),
         ("epochs", str(metadata["epochs"])),
