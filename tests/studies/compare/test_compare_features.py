@@ -63,9 +63,9 @@ def test_features_of_photos_are_computed_once(photos: Dataset, tmp_path: Path) -
 
 def test_vectors_are_taken_as_they_are() -> None:
     data = features()
-    found = compute_split_features(data, "features", None, CPU, 0, Reporter(quiet=True))
-    assert np.array_equal(found.splits["train"].numpy(), data.train.images.vectors)  # type: ignore[attr-defined]
-    assert {name: len(values) for name, values in found.splits.items()} == {"train": 90, "val": 110, "test": 80}
+    splits, _ = compute_split_features(data, "features", None, CPU, 0, Reporter(quiet=True))
+    assert np.array_equal(splits["train"].numpy(), data.train.images.vectors)  # type: ignore[attr-defined]
+    assert {name: len(values) for name, values in splits.items()} == {"train": 90, "val": 110, "test": 80}
 
 
 def test_an_untrained_network_is_refused_and_never_the_default() -> None:
@@ -78,9 +78,9 @@ def test_an_untrained_network_is_refused_and_never_the_default() -> None:
 
 def test_other_weights_in_the_same_file_are_another_network(photos: Dataset, tmp_path: Path) -> None:
     file = tmp_path / "weights.safetensors"
-    found = []
+    fingerprints = []
     for content in (b"one", b"two", b"one"):
         file.write_bytes(content)
-        made = compute_split_features(photos, "resnet50", str(file), CPU, 0, Reporter(quiet=True))
-        found.append(made.fingerprint)
-    assert found[0] == found[2] != found[1]
+        _, fingerprint = compute_split_features(photos, "resnet50", str(file), CPU, 0, Reporter(quiet=True))
+        fingerprints.append(fingerprint)
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]

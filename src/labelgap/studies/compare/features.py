@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,22 +18,9 @@ from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
 
-__all__ = ["SplitFeatures", "compute_split_features", "default_backbone"]
+__all__ = ["compute_split_features", "default_backbone"]
 
 DEFAULT_BACKBONE: Final = "efficientnet-lite0"
-
-
-@dataclass(frozen=True)
-class SplitFeatures:
-    """The features of every split.
-
-    Attributes:
-        splits: name of a split → ``(N, D)`` float32, on the device.
-        fingerprint: of the training and val images and of the network.
-    """
-
-    splits: dict[str, Tensor]
-    fingerprint: str
 
 
 def default_backbone(data: Dataset) -> str:
@@ -46,16 +32,11 @@ def default_backbone(data: Dataset) -> str:
 
 def compute_split_features(
     data: Dataset, backbone: str, weights: str | None, device: torch.device, workers: int, reporter: Reporter
-) -> SplitFeatures:
-    """Return the features of all splits: the data's own vectors, or those that the backbone computes.
+) -> tuple[dict[str, Tensor], str]:
+    """Return the ``(N, D)`` float32 features of all splits on the device, and their fingerprint.
 
-    Args:
-        data: the data set.
-        backbone: name of the network.
-        weights: file of its weights, instead of its default ones.
-        device: where to compute, and to store the features.
-        workers: processes that decode images.
-        reporter: shows the progress.
+    They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file.
+    The fingerprint is that of the training and val images and of the network.
     """
     check_feature_data(data, backbone, "linear")
     digest = hashlib.blake2b(f"{backbone} {weights}".encode(), digest_size=12)
@@ -67,7 +48,7 @@ def compute_split_features(
     names = [split.name for split in data.splits]
     arrays = split_features(data, names, lambda: _build_backbone(backbone, weights), device, workers, reporter)
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
-    return SplitFeatures({name: values.to(device) for name, values in tensors.items()}, digest.hexdigest())
+    return {name: values.to(device) for name, values in tensors.items()}, digest.hexdigest()
 
 
 def _build_backbone(name: str, weights: str | None) -> Backbone:

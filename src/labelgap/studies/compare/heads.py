@@ -37,6 +37,8 @@ _ORDER_SEED: Final = 0
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
 
+HeadTask = tuple[HeadPlan, int]
+"""A head to train, and its batch size."""
 Progress = Callable[[int, int, str], None]
 """Called with the epochs done of a group (0 at its start), its number of heads, and its description."""
 
@@ -46,28 +48,18 @@ class HeadTrainingSetup:
     """What all heads of a comparison share.
 
     Attributes:
-        features: ``(N, D)`` of train, on the device.
-        val_features: of val, or None.
+        features: name of a split → ``(N, D)``, on the device.
         selection: the rule that selects epochs and settings.
         epochs: how many.
         device: where to train.
         fingerprint: of the images and the network behind the features.
     """
 
-    features: Tensor
-    val_features: Tensor | None
+    features: Mapping[str, Tensor]
     selection: Selection
     epochs: int
     device: torch.device
     fingerprint: str
-
-
-@dataclass(frozen=True, eq=False)
-class HeadTask:
-    """A head to train, and its batch size."""
-
-    plan: HeadPlan
-    batch_size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +99,6 @@ def train_or_load_heads(
 
     Heads with the same batch size and seed are trained together, as many as fit into memory. Each group is stored when
     it is done, so Ctrl-C loses one group at most.
-
-    Args:
-        tasks: the heads.
-        setup: what they are trained on.
-        folder: of the comparison.
-        progress: see ``Progress``.
     """
     make_folder(folder / FOLDER)
     digests: dict[int, str] = {}
@@ -127,10 +113,10 @@ def train_or_load_heads(
 def _groups(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[Path, HeadTask]]:
     """Yield groups of heads with one seed and batch size that fit into memory."""
     groups: dict[tuple[int, int], list[Path]] = {}
-    for path, task in tasks.items():
-        groups.setdefault((task.plan.seed, task.batch_size), []).append(path)
+    for path, (plan, batch_size) in tasks.items():
+        groups.setdefault((plan.seed, batch_size), []).append(path)
     for _, paths in sorted(groups.items()):
-        size = _group_size(setup, tasks[paths[0]].plan.labels)
+        size = _group_size(setup, tasks[paths[0]][0].labels)
         for first in range(0, len(paths), size):
             yield {path: tasks[path] for path in paths[first : first + size]}
 
@@ -138,23 +124,23 @@ def _groups(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> Iterato
 def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
     """Return how many heads fit into memory: weights, gradients, best weights, Adam's two, and per-image state."""
     images, classes = labels.shape
-    head = 5 * 4 * classes * (setup.features.shape[1] + 1) + 16 * images * classes
+    head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
     free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
     return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
 def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: Progress) -> dict[Path, StoredHead]:
-    first, count = next(iter(tasks.values())), len(tasks)
-    text = f"seed {first.plan.seed}, batch {first.batch_size}"
+    (first, batch_size), count = next(iter(tasks.values())), len(tasks)
+    text = f"seed {first.seed}, batch {batch_size}"
     progress(0, count, text)
     started = time.perf_counter()
     results = train_heads(
-        setup.features,
-        [task.plan for task in tasks.values()],
+        setup.features["train"],
+        [plan for plan, _ in tasks.values()],
         epochs=setup.epochs,
-        batch_size=first.batch_size,
+        batch_size=batch_size,
         order_seed=_ORDER_SEED,
-        val_features=None if setup.selection.labels is None else setup.val_features,
+        val_features=None if setup.selection.labels is None else setup.features["val"],
         val_labels=setup.selection.labels,
         select=setup.selection.rule,
         device=setup.device,
@@ -166,7 +152,7 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: P
 
 def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
     """Return the file of a head, named by what determines its weights."""
-    plan = task.plan
+    plan, batch_size = task
     for table in (plan.labels, setup.selection.labels):
         digests.setdefault(id(table), table_digest(table))
     parts = {
@@ -176,7 +162,7 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "method": plan.method,
         "options": dict(sorted(plan.options.items())),
         "lr": plan.lr,
-        "batch_size": task.batch_size,
+        "batch_size": batch_size,
         "epochs": setup.epochs,
         "seed": plan.seed,
         "order": _ORDER_SEED,

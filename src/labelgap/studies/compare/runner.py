@@ -16,18 +16,11 @@ from labelgap.core.files import make_folder
 from labelgap.data.dataset import Dataset
 from labelgap.losses import describe_method, loss, methods
 from labelgap.studies.compare.comparison import FILE, Comparison, SkippedMethod
+from labelgap.studies.compare.evaluation import MethodPlan, evaluate_methods
 from labelgap.studies.compare.features import compute_split_features, default_backbone
 from labelgap.studies.compare.grid import hyperparameter_grid
-from labelgap.studies.compare.heads import (
-    FOLDER,
-    HeadTask,
-    HeadTrainingSetup,
-    Progress,
-    StoredHead,
-    train_or_load_heads,
-)
+from labelgap.studies.compare.heads import FOLDER, HeadTrainingSetup, Progress, StoredHead, train_or_load_heads
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
-from labelgap.studies.compare.method_selection import MethodPlan, evaluate_methods
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.heads import HeadPlan
@@ -126,11 +119,11 @@ def compare(
         raise InputError("; ".join(f"{each.method}: {each.reason}" for each in skipped) + ". Nothing was trained.")
     reporter.log(selection.why)
     workers = choose_workers(workers, on_device)
-    features = compute_split_features(data, str(chosen.backbone), chosen.weights, on_device, workers, reporter)
-    train, val = features.splits["train"], features.splits.get("val")
-    setup = HeadTrainingSetup(train, val, selection, chosen.epochs, on_device, features.fingerprint)
+    backbone = str(chosen.backbone)
+    features, digest = compute_split_features(data, backbone, chosen.weights, on_device, workers, reporter)
+    setup = HeadTrainingSetup(features, selection, chosen.epochs, on_device, digest)
     heads = _train_heads(plans, setup, folder, reporter)
-    comparison = evaluate_methods(plans, heads, features, data, selection, folder, reporter)
+    comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
     comparison = replace(
         comparison,
         metadata=_metadata(data, chosen, on_device.type),
@@ -231,33 +224,27 @@ def _resolve_options(view: LabelView, request: TrainingRequest, reporter: Report
 
 def _train_heads(
     plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter
-) -> dict[MethodPlan, list[StoredHead]]:
-    """Train all heads; those of a plan are returned setting by setting, all seeds of one before the next."""
-    tasks = {
-        plan: [
-            HeadTask(
-                HeadPlan(plan.method, setting.options, setting.lr, data.train.labels, seed=seed), setting.batch_size
-            )
-            for setting in plan.grid
-            for seed, data in enumerate(plan.view.datasets)
-        ]
+) -> dict[MethodPlan, list[list[StoredHead]]]:
+    """Train all heads, and return those of each plan: for each setting of its grid, one for each seed."""
+    tasks = [
+        (HeadPlan(plan.method, setting.options, setting.lr, data.train.labels, seed=seed), setting.batch_size)
         for plan in plans
-    }
-    heads, seeds = sum(map(len, tasks.values())), len(plans[0].view.datasets)
-    counts = f"{heads:,} heads: {len(plans)} methods at {heads // seeds:,} settings in all"
-    reporter.log(f"{counts}, with {seeds} seed{'s' if seeds > 1 else ''}")
+        for setting in plan.grid
+        for seed, data in enumerate(plan.view.datasets)
+    ]
+    seeds = range(len(plans[0].view.datasets))
+    counts = f"{len(tasks):,} heads: {len(plans)} methods at {len(tasks) // len(seeds):,} settings in all"
+    reporter.log(f"{counts}, with {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
     if setup.selection.labels is None:
         reporter.log("no labels of val select a setting: each method takes the first of its grid")
     with _group_progress(reporter, setup.epochs) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_options``
         try:
-            trained = iter(
-                train_or_load_heads([task for own in tasks.values() for task in own], setup, folder, progress=progress)
-            )
+            heads = iter(train_or_load_heads(tasks, setup, folder, progress=progress))
         except KeyboardInterrupt:
             reporter.log(f"stopped: {folder} holds the finished heads, and the same command resumes from there")
             raise
-    return {plan: [next(trained) for _ in own] for plan, own in tasks.items()}
+    return {plan: [[next(heads) for _ in seeds] for _ in plan.grid] for plan in plans}
 
 
 @contextmanager
