@@ -25,7 +25,7 @@ from scipy.special import expit
 import labelgap as lg
 from labelgap.audit.calibration import fit_calibration, platt_line
 from labelgap.audit.estimate import estimate_from_scores
-from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, train_folds
+from labelgap.audit.fold_heads import HeadConfig, train_folds
 from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
@@ -158,18 +158,14 @@ def vectors(split: lg.Split | None) -> NDArray[Any]:
     return found
 
 
-def training_setup(data: lg.Dataset, labels: lg.LabelTable) -> FoldTrainingSetup:
+def train_scorers(data: lg.Dataset, labels: lg.LabelTable, *methods: str) -> list[HeadScorer]:
+    """Train out-of-fold heads of each method."""
     assert data.val is not None
     features = {"train": vectors(data.train), "val": vectors(data.val)}
     fold = assign_folds(labels, 5, groups=equal_row_groups(features["train"]))
-    return FoldTrainingSetup(
-        features, labels, fold, choose_selection(data.val.labels, data.val.truth, "clean"), torch.device("cpu")
-    )
-
-
-def head_config(method: str) -> HeadConfig:
-    options, rate = METHODS[method]
-    return HeadConfig(method, options, rate, epochs=25, batch_size=16)
+    selection = choose_selection(data.val.labels, data.val.truth, "clean")
+    configs = [HeadConfig(name, *METHODS[name], epochs=25, batch_size=16) for name in methods]
+    return train_folds(features, labels, fold, selection, configs, device=torch.device("cpu"))
 
 
 def whole(scorer: HeadScorer, split: lg.Split) -> NDArray[np.float32]:
@@ -316,7 +312,7 @@ def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
         codes[place] = UNKNOWN
         codes[place, random.choice(np.flatnonzero(truth[place] != PRESENT))] = PRESENT
     labels = lg.LabelTable.from_dense(codes, data.classes)
-    scorers = train_folds(training_setup(data, labels), [head_config(BEST_METHOD)])
+    scorers = train_scorers(data, labels, BEST_METHOD)
     found = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).wrong
     wrong = np.isin(found.rows, rows)
     first, listed, swapped = int(wrong[: len(rows)].sum()), int(wrong.sum()), len(rows)
@@ -334,7 +330,7 @@ def estimates_at_random(data: lg.Dataset) -> list[str]:
     for share in (0.8, 0.5, 0.2):
         shown = (truth == PRESENT) & (np.random.default_rng(0).random(truth.shape) < share)
         labels = lg.LabelTable.from_dense(np.where(shown, PRESENT, UNKNOWN), data.classes)
-        scorers = train_folds(training_setup(data, labels), [head_config(BEST_METHOD)])
+        scorers = train_scorers(data, labels, BEST_METHOD)
         estimate = fit_calibration(sample_scores({"train": labels}, scorers))[1]
         assert estimate is not None
         missing = int(((truth == PRESENT) & ~shown).sum())
@@ -356,7 +352,7 @@ def main() -> None:
         print("\n".join(estimates_at_random(data)))
         return
     unknown = Unknown(data.train)
-    trained = train_folds(training_setup(data, data.train.labels), [head_config(name) for name in METHODS])
+    trained = train_scorers(data, data.train.labels, *METHODS)
     scorers = dict(zip(METHODS, trained, strict=True))
     print(f"{len(METHODS)} methods, 5 folds: {time.perf_counter() - started:.0f} s", flush=True)
     if arguments.variants:

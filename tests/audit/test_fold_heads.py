@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays
 
 import labelgap as lg
-from labelgap.audit import fold_heads as heads
-from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, train_folds
+from labelgap.audit import fold_heads
+from labelgap.audit.fold_heads import HeadConfig, train_folds, training_rows
 from labelgap.core.errors import RunError
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.heads import HeadPlan, HeadResult
-from labelgap.training.selection import choose_selection
+from labelgap.training.selection import Selection, choose_selection
 
+CPU = torch.device("cpu")
 PLAIN: dict[str, Any] = {
     "data": {},
     "classes": CLASSES,
@@ -35,15 +37,13 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def setup(max_rows: int | None = None, select: str = "clean") -> FoldTrainingSetup:
+def inputs(select: str = "clean") -> tuple[dict[str, NDArray[Any]], lg.LabelTable, NDArray[np.int64], Selection]:
+    """Features, labels, folds and selection."""
     made = arrays()
     labels = lg.LabelTable.from_dense(made["train_observed"], CLASSES)
     val = lg.LabelTable.from_dense(made["val_truth"], CLASSES)
     features = {"train": made["train_features"], "val": made["val_features"]}
-    fold = np.arange(len(labels)) % 3
-    return FoldTrainingSetup(
-        features, labels, fold, choose_selection(val, None, select), torch.device("cpu"), max_rows=max_rows
-    )
+    return features, labels, np.arange(len(labels)) % 3, choose_selection(val, None, select)
 
 
 @pytest.fixture
@@ -56,19 +56,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         zeros = np.zeros((4, features.shape[1])), np.zeros(4)
         return [HeadResult(plan, *zeros, 1, None, failed=plan.name or None) for plan in plans]
 
-    monkeypatch.setattr(heads, "train_heads", asked)
+    monkeypatch.setattr(fold_heads, "train_heads", asked)
     return seen
 
 
 def test_a_fold_learns_from_all_other_images_and_none_of_its_own(calls: list[dict[str, Any]]) -> None:
-    made = setup()
-    train_folds(made, [HeadConfig("an", {}, 0.1, epochs=2, batch_size=16)])
+    features, labels, fold, selection = inputs()
+    config = HeadConfig("an", {}, 0.1, epochs=2, batch_size=16)
+    train_folds(features, labels, fold, selection, [config], device=CPU)
     assert len(calls) == 3
     for number, call in enumerate(calls):
-        others = np.flatnonzero(made.fold != number)
-        assert np.array_equal(call["features"].numpy(), made.features["train"][others])
-        assert call["plans"][0].labels == made.labels.select(others)
-        assert call["val_labels"] is made.selection.labels and call["select"] == "clean"
+        others = np.flatnonzero(fold != number)
+        assert np.array_equal(call["features"].numpy(), features["train"][others])
+        assert call["plans"][0].labels == labels.select(others)
+        assert call["val_labels"] is selection.labels and call["select"] == "clean"
 
 
 def test_runs_with_the_same_epochs_and_batches_are_trained_together(calls: list[dict[str, Any]]) -> None:
@@ -77,7 +78,7 @@ def test_runs_with_the_same_epochs_and_batches_are_trained_together(calls: list[
         HeadConfig("em", {}, 0.1, epochs=3, batch_size=16),
         HeadConfig("wan", {}, 0.2, epochs=2, batch_size=16, seed=4),
     ]
-    scorers = train_folds(setup(select="last"), settings)
+    scorers = train_folds(*inputs("last"), settings, device=CPU)
     assert len(scorers) == 3 and len(calls) == 6
     assert [plan.method for plan in calls[0]["plans"]] == ["an", "wan"]
     assert calls[0]["plans"][1].seed == 4 and calls[1]["epochs"] == 3
@@ -85,11 +86,12 @@ def test_runs_with_the_same_epochs_and_batches_are_trained_together(calls: list[
 
 
 def test_where_memory_is_short_a_random_part_is_learned_from() -> None:
-    made = setup(max_rows=50)
-    rows = made.training_rows(1)
-    assert len(rows) == 50 == len(set(rows.tolist())) and (made.fold[rows] != 1).all()
-    assert np.array_equal(rows, made.training_rows(1)) and not np.array_equal(rows, made.training_rows(2))
-    assert len(setup().training_rows(1)) == 200
+    fold = np.arange(300) % 3
+    rows = training_rows(fold, 1, 12, max_rows=50)
+    assert len(rows) == 50 == len(set(rows.tolist())) and (fold[rows] != 1).all()
+    assert np.array_equal(rows, training_rows(fold, 1, 12, max_rows=50))
+    assert not np.array_equal(rows, training_rows(fold, 2, 12, max_rows=50))
+    assert len(training_rows(fold, 1, 12)) == 200
 
 
 def test_a_head_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +100,9 @@ def test_a_head_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             HeadResult(plan, np.zeros((4, 12)), np.zeros(4), 0, None, failed="its loss was no number") for plan in plans
         ]
 
-    monkeypatch.setattr(heads, "train_heads", fails)
+    monkeypatch.setattr(fold_heads, "train_heads", fails)
     with pytest.raises(RunError, match="on fold 1: its loss was no number"):
-        train_folds(setup(), [HeadConfig("an", {}, 1e9, epochs=2, batch_size=16)])
+        train_folds(*inputs(), [HeadConfig("an", {}, 1e9, epochs=2, batch_size=16)], device=CPU)
 
 
 def test_a_linear_run_gives_its_own_settings() -> None:

@@ -83,14 +83,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 def write_candidates(
     path: Path, ranking: CandidateRanking, tables: Mapping[str, LabelTable], about: Mapping[str, Any]
 ) -> Audit:
-    """Write candidates atomically.
-
-    Args:
-        path: the file; its folder is created if necessary.
-        ranking: the candidates.
-        tables: labels of the splits, in the order in which rows are counted.
-        about: the metadata.
-    """
+    """Write candidates and metadata atomically; ``tables`` are in the order in which rows are counted."""
     parts = [_table(kind, getattr(ranking, kind), tables) for kind in KINDS]
     metadata = {_METADATA_KEY: json.dumps(dict(about), ensure_ascii=False)}
     make_folder(path.absolute().parent)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE, FORMAT, Audit, write_candidates
-from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, group_configs, train_folds
+from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.folds import assign_folds, duplicate_groups
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
@@ -176,10 +176,18 @@ def _train_heads(configs: Sequence[RunConfig], context: _Context) -> Sequence[Sc
         context.reporter,
     )
     fold = context.assign_folds(features["train"])
-    setup = FoldTrainingSetup(features, data.train.labels, fold, selection, device, context.seed)
     heads = [HeadConfig.from_run(config) for config in configs]
     with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
-        return train_folds(setup, heads, context.reporter.advance)
+        return train_folds(
+            features,
+            data.train.labels,
+            fold,
+            selection,
+            heads,
+            device=device,
+            seed=context.seed,
+            advance=context.reporter.advance,
+        )
 
 
 def _metadata(

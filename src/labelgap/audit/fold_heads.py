@@ -24,7 +24,7 @@ from labelgap.training.config.schema import RunConfig
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["FoldTrainingSetup", "HeadConfig", "group_configs", "train_folds", "train_group"]
+__all__ = ["HeadConfig", "group_configs", "train_folds", "train_group", "training_rows"]
 
 MEMORY_SHARE: Final = 0.25
 """The share of the free memory that the training features of a fold may take."""
@@ -32,18 +32,7 @@ MEMORY_SHARE: Final = 0.25
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """How the heads of one run are trained.
-
-    Attributes:
-        method: name of the loss.
-        options: of the loss.
-        lr: learning rate.
-        epochs: how many.
-        batch_size: images per step.
-        seed: of the initial weights.
-        stop_below: see ``RunConfig``.
-        optimizer: "adam" or "sgd", with its momentum and so on.
-    """
+    """How the heads of one run are trained; names as in ``RunConfig``."""
 
     method: str
     options: Mapping[str, Any]
@@ -72,79 +61,62 @@ class HeadConfig:
         return self.epochs, self.batch_size, self.stop_below, self.optimizer
 
 
-@dataclass(frozen=True, eq=False)
-class FoldTrainingSetup:
-    """Features, labels and folds that heads are trained on.
+def training_rows(
+    fold: NDArray[np.int64], number: int, width: int, *, seed: int = 0, max_rows: int | None = None
+) -> NDArray[np.int64]:
+    """Return the rows that the heads of fold ``number`` are trained on: those of the other folds.
 
-    Attributes:
-        features: split → ``(N, D)``; train, and val where epochs are chosen on it.
-        labels: of train.
-        fold: ``(N,)`` of every row of train.
-        selection: how the epoch is chosen.
-        device: where to train.
-        seed: of the order of the images, and of the rows where a fold does not use all of them.
-        max_rows: training rows of a fold; as many as a quarter of the free memory holds when None.
+    A random part of them where they exceed ``max_rows``: as many rows of ``width`` features as a quarter of the free
+    memory holds when None.
     """
-
-    features: Mapping[str, NDArray[Any]]
-    labels: LabelTable
-    fold: NDArray[np.int64]
-    selection: Selection
-    device: torch.device
-    seed: int = 0
-    max_rows: int | None = None
-
-    @property
-    def folds(self) -> int:
-        """How many there are."""
-        return int(self.fold.max()) + 1
-
-    def training_rows(self, fold: int) -> NDArray[np.int64]:
-        """Return the rows that a fold's heads are trained on: those of the other folds, or a random part of them."""
-        others = np.flatnonzero(self.fold != fold)
-        limit = self.max_rows
-        if limit is None:
-            free = available_memory()
-            limit = len(others) if free is None else int(MEMORY_SHARE * free / (4 * self.features["train"].shape[1]))
-        if len(others) <= limit:
-            return others
-        return np.sort(numpy_generator(self.seed, "learned", fold).permutation(others)[: max(limit, 1)])
+    others = np.flatnonzero(fold != number)
+    if max_rows is None:
+        free = available_memory()
+        max_rows = len(others) if free is None else int(MEMORY_SHARE * free / (4 * width))
+    if len(others) <= max_rows:
+        return others
+    return np.sort(numpy_generator(seed, "learned", number).permutation(others)[: max(max_rows, 1)])
 
 
 def train_folds(
-    setup: FoldTrainingSetup, configs: Sequence[HeadConfig], advance: Callable[[int], None] = lambda count: None
+    features: Mapping[str, NDArray[Any]],
+    labels: LabelTable,
+    fold: NDArray[np.int64],
+    selection: Selection,
+    configs: Sequence[HeadConfig],
+    *,
+    device: torch.device,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> list[HeadScorer]:
-    """Train the heads of several runs for each fold, and return a scorer for each run.
+    """Train heads of several configurations for each fold, and return a scorer for each configuration.
 
     Args:
-        setup: what to train on.
-        configs: one for each run; those with the same group key are trained together.
+        features: split → ``(N, D)``; train, and val where epochs are selected on it.
+        labels: of train.
+        fold: ``(N,)`` of every row of train.
+        selection: how the epoch is selected.
+        configs: those with the same group key are trained together.
+        device: where to train.
+        seed: of the order of the images, and of the rows where a fold does not use all of them.
         advance: called with 1 after each fold of each group.
     """
-    classes, width = len(setup.labels.classes), setup.features["train"].shape[1]
-    weight = np.empty((len(configs), setup.folds, classes, width), dtype=np.float32)
-    bias = np.empty((len(configs), setup.folds, classes), dtype=np.float32)
-    for fold in range(setup.folds):
-        rows = setup.training_rows(fold)
-        train = {"train": setup.features["train"][rows]}
+    folds, width = int(fold.max()) + 1, features["train"].shape[1]
+    weight = np.empty((len(configs), folds, len(labels.classes), width), dtype=np.float32)
+    bias = np.empty((len(configs), folds, len(labels.classes)), dtype=np.float32)
+    for number in range(folds):
+        rows = training_rows(fold, number, width, seed=seed)
+        part, part_labels = {**features, "train": features["train"][rows]}, labels.select(rows)
+        order_seed = derive_seed(seed, "audit", number)
         for group in group_configs(configs):
-            results = train_group(
-                {**setup.features, **train},
-                setup.labels.select(rows),
-                [configs[number] for number in group],
-                setup.selection,
-                order_seed=derive_seed(setup.seed, "audit", fold),
-                device=setup.device,
-            )
-            for number, result in zip(group, results, strict=True):
+            chosen = [configs[member] for member in group]
+            results = train_group(part, part_labels, chosen, selection, order_seed=order_seed, device=device)
+            for member, result in zip(group, results, strict=True):
                 if result.failed is not None:
-                    raise RunError(f"{result.plan} on fold {fold + 1}: {result.failed}.")
-                weight[number, fold], bias[number, fold] = result.weight, result.bias
+                    raise RunError(f"{result.plan} on fold {number + 1}: {result.failed}.")
+                weight[member, number], bias[member, number] = result.weight, result.bias
             advance(1)
-    return [
-        HeadScorer(setup.features, setup.fold, weight[number], bias[number], setup.device)
-        for number in range(len(configs))
-    ]
+    return [HeadScorer(features, fold, weight[member], bias[member], device) for member in range(len(configs))]
 
 
 def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:

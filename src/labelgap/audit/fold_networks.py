@@ -30,15 +30,7 @@ FOLDER: Final = "audit"
 
 @dataclass(frozen=True, eq=False)
 class FoldNetworks:
-    """The networks of a run's folds.
-
-    Attributes:
-        run: the run to repeat.
-        data: what it was trained on.
-        fold: ``(N,)`` of every row of train.
-        device: as for ``fit``.
-        workers: as for ``fit``.
-    """
+    """The networks of a run's folds: ``fold`` is ``(N,)``, of every row of train."""
 
     run: Run
     data: Dataset

@@ -66,12 +66,7 @@ def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = 
     """Return a number per image of a split, equal for duplicates.
 
     Image files are compared as the reader of the data compares them: by content and by appearance, or as its option
-    ``duplicates`` says. Other images are duplicates if their features are equal.
-
-    Args:
-        data: the data set.
-        split: by name.
-        features: ``(N, D)``, if any.
+    ``duplicates`` says. Other images are duplicates if their features ``(N, D)``, if any, are equal.
     """
     images = data.split(split).images
     if isinstance(images, FileImages):

@@ -104,7 +104,7 @@ def rank_candidates(
         limits: how many candidates to keep.
         seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
-        advance: called with the number of images that were scored.
+        advance: called with the number of images of each block.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:

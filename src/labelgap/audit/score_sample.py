@@ -68,14 +68,9 @@ def sample_scores(
     max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> ScoreSample:
-    """Score all images once; keep the scores of known labels, and of a sample of unknown ones.
+    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones.
 
-    Args:
-        tables: labels of each split.
-        scorers: R of them; the sample has one leading axis of that length.
-        seed: of the sample.
-        max_sampled: largest number of scores of unknown labels.
-        advance: called with the number of images that were scored.
+    The sample has one leading axis, over the scorers. ``advance`` is called with the number of images of each block.
     """
     images = sum(map(len, tables.values()))
     classes = len(next(iter(tables.values())).classes)
@@ -111,11 +106,8 @@ def count_unknown_above(
     A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows.
 
     Args:
-        tables: labels of each split.
-        scorers: R of them.
         log_odds: from logits ``(R, B, K)`` to ``(B, K)`` in single precision, as the cuts are.
         cuts: ``(K, G)``, ascending; inf where a class has fewer.
-        advance: called with the number of images that were scored.
 
     Returns:
         ``(K, G)``

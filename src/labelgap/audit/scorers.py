@@ -107,12 +107,7 @@ class ScoreBlock:
 
 
 def score_blocks(tables: Mapping[str, LabelTable], scorers: Sequence[Scorer]) -> Iterator[ScoreBlock]:
-    """Iterate once over all images, in blocks of bounded memory.
-
-    Args:
-        tables: labels of each split, in this order.
-        scorers: R of them.
-    """
+    """Iterate once over the images of all splits, in their order, in blocks of bounded memory."""
     before = 0
     for split, table in tables.items():
         classes = len(table.classes)

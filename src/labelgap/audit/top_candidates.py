@@ -31,11 +31,6 @@ class TopCandidates:
     that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
     block size, as long as rows arrive in ascending order.
 
-    Args:
-        classes: K.
-        per_class: largest number of candidates of a class.
-        limit: largest number of candidates.
-
     Example:
         >>> top = TopCandidates(classes=2, per_class=2, limit=4)
         >>> top.update(np.array([[0.9, 0.1], [0.8, -np.inf], [0.7, 0.2]], np.float32))
@@ -56,12 +51,7 @@ class TopCandidates:
         self._limit_threshold = np.float32(-np.inf)
 
     def update(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
-        """Add all entries of a block of images.
-
-        Args:
-            keys: ``(B, K)``; −inf for an entry that is no candidate.
-            first_row: row number of the first image.
-        """
+        """Add all entries ``(B, K)`` of a block of images; −inf for an entry that is no candidate."""
         step = max(1, 2 * self.limit // max(self.classes, 1))
         for start in range(0, len(keys), step):
             part = keys[start : start + step]

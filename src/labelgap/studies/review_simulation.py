@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.audit.fold_heads import FoldTrainingSetup, HeadConfig, group_configs, train_folds, train_group
+from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds, train_group
 from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.sampling import draw_unknown
@@ -154,9 +154,8 @@ def _next_labels(
     if order == "random":
         return draw_unknown([labels], count, seed)
     fold = assign_folds(labels, folds, seed, equal_row_groups(inputs.features["train"]))
-    setup = FoldTrainingSetup(inputs.features, labels, fold, inputs.selection, inputs.device, seed)
-    limits = CandidateLimits(2 * count, 2 * count, 0.0)
-    missing = rank_candidates({"train": labels}, train_folds(setup, [config]), limits, seed).missing
+    scorers = train_folds(inputs.features, labels, fold, inputs.selection, [config], device=inputs.device, seed=seed)
+    missing = rank_candidates({"train": labels}, scorers, CandidateLimits(2 * count, 2 * count, 0.0), seed).missing
     return missing.rows[:count], missing.columns[:count].astype(np.int64)
 
 
