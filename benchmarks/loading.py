@@ -27,7 +27,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelgap.data import FileImages, decoding
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
+from labelgap.data.transforms import Resize
 
 COUNT: Final = 64
 ROUNDS: Final = 15
@@ -84,7 +85,7 @@ def plain_pass(paths: list[Path], size: int) -> None:
 
 
 def our_pass(images: FileImages, size: int, *, floats: bool = False) -> None:
-    for _, pixels in make_loader(images, size=size, batch_size=BATCH):
+    for _, pixels in ImageLoader(images, transform=Resize(size), batch_size=BATCH):
         if floats:
             pixels.float().div_(255).sub_(MEAN).div_(STD)
 
@@ -128,7 +129,7 @@ def ratio(taken: dict[str, list[float]], name: str) -> float:
 def difference(images: FileImages, size: int) -> tuple[int, float, float]:
     """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
     largest, differ, total = 0, 0.0, 0.0
-    for index, pixels in make_loader(images, size=size, batch_size=1):
+    for index, pixels in ImageLoader(images, transform=Resize(size), batch_size=1):
         with Image.open(images.path(int(index))) as picture:
             expected = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
         apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)

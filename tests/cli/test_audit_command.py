@@ -24,9 +24,9 @@ def test_the_screen_says_what_is_missing_on_what_assumption_and_what_to_do_next(
     capsys.readouterr()
     assert call("audit", str(run.path), "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert "looked at    900 unknown labels of 300 images (train), 5 folds, em" in said
-    assert "if tags are missing at random" in said and "no interval" in said
-    assert "candidates   900 in order" in said and "90 random ones" in said
+    assert "audited      900 unknown labels of 300 images (train), 5 folds, em" in said
+    assert "are missing at random" in said and "gives an interval" in said
+    assert "candidates   900 ranked" in said and "90 random ones" in said
     assert "most in" in said and str(run.path / "candidates.parquet") in said
     assert all(len(line) <= 80 for line in said.splitlines() if "/" not in line)
     assert (run.path / "candidates.parquet").exists()
@@ -98,7 +98,7 @@ def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_t
     def never(*arguments: object) -> None:
         raise AssertionError("the features of the backbone as it came are in the cache: nothing is to be computed")
 
-    monkeypatch.setattr(features_module, "_computed", never)
+    monkeypatch.setattr(features_module, "_iterate_features", never)
     capsys.readouterr()
     assert call("audit", "runs/a", "runs/b", "--device", "cpu") == 0
     said = capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_scans_are_cleared_by_age_too(cache: Path, capsys: pytest.CaptureFixture
 
 def test_an_age_that_is_none_is_refused(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("clear", "--older-than", "a while") == 2
-    assert "write it like 30d" in capsys.readouterr().err
+    assert "write a duration as 30d" in capsys.readouterr().err
 
 
 def test_a_cache_that_is_not_there_is_empty(

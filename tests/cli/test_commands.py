@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import call
 
+from labelgap.cli.main import app
 from labelgap.losses import methods
 
 
@@ -107,6 +108,25 @@ def test_the_command_itself_fails_without_a_traceback_and_helps_quickly() -> Non
     assert wrong.stderr.startswith("labelgap: nowhere.csv does not exist") and "Traceback" not in wrong.stderr
     imported = "import labelgap.cli.main, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert call("train", "--help") == 0
+    output = capsys.readouterr().out
+    panels = [line for line in output.splitlines() if line.startswith("╭")]
+    names = ["Arguments", "Options", "Data", "Method and model", "Optimization"]
+    assert [name in line for name, line in zip(names, panels, strict=True)] == [True] * 5
+    assert "--optimizer" in output and "[default: (depends on data and device)]" in output
+    assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"
+
+
+@pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(name, "--help") == 0
+    assert f"labelgap {name} [OPTIONS]" in capsys.readouterr().out
 
 
 def test_the_demo_tells_the_whole_story(

@@ -61,7 +61,7 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--methods", "ll-tr"], "Did you mean 'll-r'"),
         (["--methods", ","], "--methods"),
         (["--protocol", "end-to-end"], "labelgap train --protocol end-to-end"),
-        (["--option", "expected_positives=2"], "say whose it is"),
+        (["--option", "expected_positives=2"], "name the method"),
         (["--lr", "fast"], "--lr fast"),
         (["--grid", "small2"], "Did you mean 'small'"),
         (["--backbone", "small-cnn"], "no pixels"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
+from tests.data.writers.read_coco import read_coco
 
-from labelgap.data.writers.coco import read_coco
 from labelgap.data.writers.fiftyone import read_fiftyone
 from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable

@@ -42,8 +42,8 @@ def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.Cap
     assert re.search(r"^owl +7 +0 +– +0\.500 +default +– +– +–$", said, re.M)
     assert re.search(r"^no number +owl: no known absent$", said, re.M)
     assert re.search(r"^few +dog: fewer than 5", said, re.M)
-    assert re.search(r"^left out +ostrich: the run does not know it$", said, re.M)
-    assert re.search(r"^to get it +have a few hundred random images", said, re.M)
+    assert re.search(r"^left out +ostrich: not a class of the run$", said, re.M)
+    assert re.search(r"^to get it +label a few hundred random images", said, re.M)
     assert "1,000 resamples of the 36 images" in said
     assert call(*arguments, "--json", "--resamples", "50") == 0
     found = json.loads(capsys.readouterr().out)
@@ -68,3 +68,18 @@ def test_labels_that_support_nothing_say_so(pets: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert "no class has both a known present and a known absent: no accuracy can be measured here" in said
     assert "to get it" in said
+
+
+def test_images_that_the_run_was_trained_on_are_counted(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ("tags.csv", "--images", "photos", "--duplicates", "off")
+    assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "an", "--device", "cpu") == 0
+    Path("other.csv").write_text(Path("tags.csv").read_text())
+    other = ("other.csv", *data[1:])
+    capsys.readouterr()
+    for arguments, count in ((data, 0), ((*data, "--split", "all"), 4), (other, 0), ((*other, "--split", "train"), 4)):
+        assert call("evaluate", "runs/a", *arguments, "--device", "cpu", "--resamples", "0") == 0
+        warned = re.findall(r"^warning +the run was trained on (\d+) of these images", capsys.readouterr().out, re.M)
+        assert warned == ([str(count)] if count else [])
+    Path("tags.csv").unlink()
+    assert call("evaluate", "runs/a", *other, "--split", "train", "--device", "cpu", "--resamples", "0") == 0
+    assert "warning" not in capsys.readouterr().out, "nothing is known of data that cannot be loaded"

@@ -20,8 +20,8 @@ def test_what_was_written_and_checked_is_said(
     assert call("export", "runs/a", "--onnx", "model.onnx") == 0
     said = capsys.readouterr().out
     assert re.search(r"^wrote +model\.onnx \(.*\), preprocess\.json, predict_onnx\.py$", said, re.M)
-    assert re.search(r"^checked +by onnxruntime: its scores are those of PyTorch to \de-\d\d$", said, re.M)
-    assert re.search(r"^use it +python predict_onnx\.py features\.npy$", said, re.M)
+    assert re.search(r"^checked +scores of onnxruntime and PyTorch differ by at most \de-\d\d$", said, re.M)
+    assert re.search(r"^run +python predict_onnx\.py features\.npy$", said, re.M)
     assert call("export", "runs/a", "--onnx", "model.onnx") == 2
     assert "--force" in capsys.readouterr().err
     monkeypatch.setattr(export_module, "_convert", lambda *arguments: b"again")

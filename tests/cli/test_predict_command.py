@@ -69,7 +69,7 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, capsys: pytest.C
     np.savez("x.npz", **arrays, **labels)  # type: ignore[arg-type]
     assert call("predict", "runs/features", "x.npz", "--device", "cpu", "--out", "a.csv") == 0
     said = capsys.readouterr().out
-    assert len(rows_of("a.csv")) == 12 and "are no probabilities" in said
+    assert len(rows_of("a.csv")) == 12 and "are not probabilities" in said
     assert call("predict", "runs/features", "photos", "--device", "cpu", "--out", "b.csv") == 2
     assert "cannot look at images" in capsys.readouterr().err and not Path("b.csv.partial").exists()
 
@@ -78,7 +78,7 @@ def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pyte
     Path("photos/3.jpg").write_text("no picture")
     assert call("predict", "runs/a", "photos", "--device", "cpu") == 0
     said = capsys.readouterr()
-    assert "1 image could not be read" in said.err and "photos/3.jpg is not a picture" in said.err
+    assert "1 image could not be read" in said.err and "photos/3.jpg is not an image" in said.err
     assert "all of them: predictions-unreadable.csv" in said.err
     blank = {row["image"]: row["score.cat"] for row in rows_of("predictions.csv")}
     assert blank["photos/3.jpg"] == "" and blank["photos/4.jpg"]
@@ -93,8 +93,8 @@ def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pyte
     [
         (["nowhere.jpg"], "nowhere.jpg does not exist"),
         (["nowhere"], "there is no data set 'nowhere'"),
-        (["photos", "tags.csv"], "tags.csv is data, and stands alone"),
-        (["photos", "--zeros", "unknown"], "--zeros says how DATA is read"),
+        (["photos", "tags.csv"], "tags.csv is DATA, which cannot be combined"),
+        (["photos", "--zeros", "unknown"], "--zeros applies to DATA"),
         (["photos", "--out", "a.txt"], ".csv or .parquet"),
         (["photos", "--layout", "tall"], "wide or long"),
         (["photos", "--on-bad-image", "never"], "'error' or 'skip'"),

@@ -73,7 +73,7 @@ def test_apply_writes_a_table_that_can_be_trained_on(reviewed: Path, capsys: pyt
     assert call("apply", "tags-review", "--out", "better.csv") == 0
     said = capsys.readouterr().out
     assert "wrote     better.csv and better.provenance.csv" in said
-    assert "3 by review; 4 decisions of people stand" in said
+    assert "3 by review; 4 decisions of people" in said
     assert "labelgap train better.csv --images photos --out runs/better" in said
     assert Path("tags.csv").read_text() == TAGS
     data = load_csv("better.csv", "photos", duplicates="off")

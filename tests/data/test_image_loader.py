@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
+from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, FileImages, to_channels
-from labelgap.data.loader import ImageLoader, flip_mask, make_loader
+from labelgap.data.loader import ImageLoader
+from labelgap.data.transforms import Resize
 
 MASK = (1 << 64) - 1
 
@@ -50,7 +52,7 @@ def reference_flip(seed: int, epoch: int, row: int) -> bool:
 
 def test_batches_come_in_the_order_given(array: NDArray[np.uint8]) -> None:
     order = [4, 22, 4, 0, 7, 1, 9]
-    batches = make_loader(ArrayImages(array), order, size=8, channels=1, batch_size=3)
+    batches = ImageLoader(ArrayImages(array), order, transform=Resize(8), channels=1, batch_size=3)
     assert [len(index) for index, _ in batches] == [3, 3, 1] and len(batches) == 3
     index, pixels = everything(batches)
     assert index == order
@@ -59,7 +61,9 @@ def test_batches_come_in_the_order_given(array: NDArray[np.uint8]) -> None:
 
 def test_types_and_shapes_are_as_documented(array: NDArray[np.uint8]) -> None:
     for size, channels in ((8, 1), (8, 3), (5, 1), (5, 3)):
-        index, pixels = next(iter(make_loader(ArrayImages(array), size=size, channels=channels, batch_size=4)))
+        index, pixels = next(
+            iter(ImageLoader(ArrayImages(array), transform=Resize(size), channels=channels, batch_size=4))
+        )
         assert index.dtype == torch.int64 and index.shape == (4,)
         assert pixels.dtype == torch.uint8 and pixels.shape == (4, channels, size, size) and pixels.is_contiguous()
 
@@ -68,27 +72,29 @@ def test_whole_batches_from_an_array_equal_pictures_one_by_one() -> None:
     colors = np.random.default_rng(1).integers(0, 256, (9, 6, 6, 3)).astype(np.uint8)
     for source in (colors, colors[..., :1]):
         for channels in (1, 3):
-            _, pixels = everything(make_loader(ArrayImages(source), size=6, channels=channels, batch_size=4))
+            _, pixels = everything(
+                ImageLoader(ArrayImages(source), transform=Resize(6), channels=channels, batch_size=4)
+            )
             assert np.array_equal(pixels.numpy(), to_channels(source, channels).transpose(0, 3, 1, 2))
 
 
 def test_files_and_arrays_give_the_same_pixels(files: FileImages, array: NDArray[np.uint8]) -> None:
     for size in (8, 5):
-        one = everything(make_loader(files, size=size, flip_seed=3, batch_size=5))
-        other = everything(make_loader(ArrayImages(array), size=size, flip_seed=3, batch_size=5))
+        one = everything(ImageLoader(files, transform=Resize(size, 3), batch_size=5))
+        other = everything(ImageLoader(ArrayImages(array), transform=Resize(size, 3), batch_size=5))
         assert one[0] == other[0] and torch.equal(one[1], other[1])
 
 
 def test_the_array_is_never_changed(array: NDArray[np.uint8]) -> None:
     before = array.copy()
-    for _, pixels in make_loader(ArrayImages(array), size=8, channels=1, flip_seed=0):
+    for _, pixels in ImageLoader(ArrayImages(array), transform=Resize(8, 0), channels=1):
         pixels += 1
     assert np.array_equal(array, before)
 
 
 def test_mirrored_pictures_are_mirrored_left_to_right(array: NDArray[np.uint8]) -> None:
-    _, plain = everything(make_loader(ArrayImages(array), size=8, channels=1))
-    _, mirrored = everything(make_loader(ArrayImages(array), size=8, channels=1, flip_seed=5, epoch=2))
+    _, plain = everything(ImageLoader(ArrayImages(array), transform=Resize(8), channels=1))
+    _, mirrored = everything(ImageLoader(ArrayImages(array), transform=Resize(8, 5), channels=1, epoch=2))
     which = flip_mask(5, 2, np.arange(len(array)))
     assert 0 < which.sum() < len(array)
     for row, flipped in enumerate(which):
@@ -97,8 +103,8 @@ def test_mirrored_pictures_are_mirrored_left_to_right(array: NDArray[np.uint8]) 
 
 def test_mirroring_does_not_depend_on_order_or_batch_size(array: NDArray[np.uint8]) -> None:
     order = np.random.default_rng(2).permutation(len(array))
-    _, straight = everything(make_loader(ArrayImages(array), size=8, flip_seed=1, epoch=4, batch_size=23))
-    _, shuffled = everything(make_loader(ArrayImages(array), order, size=8, flip_seed=1, epoch=4, batch_size=3))
+    _, straight = everything(ImageLoader(ArrayImages(array), transform=Resize(8, 1), epoch=4, batch_size=23))
+    _, shuffled = everything(ImageLoader(ArrayImages(array), order, transform=Resize(8, 1), epoch=4, batch_size=3))
     assert torch.equal(straight[order], shuffled)
 
 
@@ -120,27 +126,27 @@ def test_the_coin_is_fair_and_every_epoch_and_seed_has_its_own() -> None:
 def test_the_number_of_processes_changes_nothing(files: FileImages) -> None:
     order = np.random.default_rng(3).permutation(len(files))
     here, there = (
-        everything(make_loader(files, order, size=5, batch_size=4, flip_seed=9, epoch=2, workers=workers))
+        everything(ImageLoader(files, order, transform=Resize(5, 9), batch_size=4, epoch=2, workers=workers))
         for workers in (0, 2)
     )
     assert here[0] == there[0] and torch.equal(here[1], there[1])
 
 
 def test_what_a_process_is_sent_survives_pickling(files: FileImages) -> None:
-    batches = make_loader(files, size=5, flip_seed=9, batch_size=5)
+    batches = ImageLoader(files, transform=Resize(5, 9), batch_size=5)
     again = pickle.loads(pickle.dumps(batches))
     assert torch.equal(everything(again)[1], everything(batches)[1])
 
 
 @pytest.mark.slow
 def test_spawned_processes_work_too(files: FileImages) -> None:
-    here = everything(make_loader(files, size=5, flip_seed=9))
-    there = everything(make_loader(files, size=5, flip_seed=9, workers=1, start_method="spawn"))
+    here = everything(ImageLoader(files, transform=Resize(5, 9)))
+    there = everything(ImageLoader(files, transform=Resize(5, 9), workers=1, start_method="spawn"))
     assert here[0] == there[0] and torch.equal(here[1], there[1])
 
 
 def test_a_loader_can_be_read_twice(array: NDArray[np.uint8]) -> None:
-    batches = make_loader(ArrayImages(array), size=8, flip_seed=0, workers=1, batch_size=10)
+    batches = ImageLoader(ArrayImages(array), transform=Resize(8, 0), workers=1, batch_size=10)
     assert torch.equal(everything(batches)[1], everything(batches)[1])
 
 
@@ -148,7 +154,7 @@ def test_a_loader_can_be_read_twice(array: NDArray[np.uint8]) -> None:
 def test_a_damaged_file_is_named_without_a_traceback(files: FileImages, workers: int) -> None:
     files.path(7).write_bytes(b"")
     with pytest.raises(InputError) as caught:
-        list(make_loader(files, size=5, workers=workers, batch_size=4))
+        list(ImageLoader(files, transform=Resize(5), workers=workers, batch_size=4))
     assert str(caught.value) == f"{files.path(7)} is empty (0 bytes)."
 
 
@@ -157,29 +163,28 @@ def test_global_random_states_are_neither_read_nor_moved(array: NDArray[np.uint8
     torch.manual_seed(1)
     np.random.seed(1)
     expected = torch.get_rng_state(), str(np.random.get_state())
-    list(make_loader(ArrayImages(array), size=8, flip_seed=0, workers=workers))
+    list(ImageLoader(ArrayImages(array), transform=Resize(8, 0), workers=workers))
     assert torch.equal(torch.get_rng_state(), expected[0]) and str(np.random.get_state()) == expected[1]
 
 
 def test_more_processes_than_processors_do_not_warn(array: NDArray[np.uint8]) -> None:
-    assert len(list(make_loader(ArrayImages(array[:2]), size=8, workers=2, batch_size=1))) == 2
-    assert make_loader(ArrayImages(array), size=8, workers=10_000)._workers < 10_000
+    assert len(list(ImageLoader(ArrayImages(array[:2]), transform=Resize(8), workers=2, batch_size=1))) == 2
+    assert ImageLoader(ArrayImages(array), transform=Resize(8), workers=10_000).workers < 10_000
 
 
-def test_the_last_batch_is_kept_unless_told_otherwise(array: NDArray[np.uint8]) -> None:
-    assert len(make_loader(ArrayImages(array), size=8, batch_size=10)) == 3
-    assert everything(make_loader(ArrayImages(array), size=8, batch_size=10, drop_last=True))[0] == list(range(20))
+def test_the_last_batch_may_be_smaller(array: NDArray[np.uint8]) -> None:
+    assert len(ImageLoader(ArrayImages(array), transform=Resize(8), batch_size=10)) == 3
 
 
 def test_no_rows_give_no_batches(array: NDArray[np.uint8]) -> None:
-    assert list(make_loader(ArrayImages(array), [], size=8, flip_seed=0)) == []
+    assert list(ImageLoader(ArrayImages(array), [], transform=Resize(8, 0))) == []
 
 
 def test_senseless_arguments_are_refused(array: NDArray[np.uint8]) -> None:
     images = ArrayImages(array)
     with pytest.raises(InputError, match="batch size"):
-        make_loader(images, size=8, batch_size=0)
+        ImageLoader(images, transform=Resize(8), batch_size=0)
     with pytest.raises(InputError, match="channels"):
-        make_loader(images, size=8, channels=2)
+        ImageLoader(images, transform=Resize(8), channels=2)
     with pytest.raises(InputError, match="row 23"):
-        make_loader(images, [23], size=8)
+        ImageLoader(images, [23], transform=Resize(8))

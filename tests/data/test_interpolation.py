@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import UnknownNameError
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, Interpolation, RandomResizedCrop, Resize, Transform, resize
 
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -83,25 +83,23 @@ def test_a_transform_is_bilinear_unless_it_is_told_otherwise(name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_squashes_by_the_filter_that_it_is_given(tmp_path: Path, workers: int) -> None:
+def test_a_loader_resizes_by_the_filter_of_its_transform(tmp_path: Path, workers: int) -> None:
     for row in range(3):
         Image.fromarray(photo(40 + row, 60)).save(tmp_path / f"{row}.png")
     images = FileImages(tmp_path, [f"{row}.png" for row in range(3)])
-    ((_, given),) = make_loader(images, size=12, interpolation="bicubic", flip_seed=4, workers=workers)
-    ((_, same),) = make_loader(images, transform=Resize(12, 4, "bicubic"))
-    ((_, other),) = make_loader(images, size=12, flip_seed=4)
-    assert torch.equal(given, same) and not torch.equal(given, other)
+    ((_, bicubic),) = ImageLoader(images, transform=Resize(12, 4, "bicubic"), workers=workers)
+    ((_, same),) = ImageLoader(images, transform=Resize(12, 4, "bicubic"))
+    ((_, bilinear),) = ImageLoader(images, transform=Resize(12, 4))
+    assert torch.equal(bicubic, same) and not torch.equal(bicubic, bilinear)
 
 
 def test_pictures_of_the_right_size_stay_as_they_are() -> None:
     array = np.random.default_rng(0).integers(0, 256, (2, 9, 9, 3), dtype=np.uint8)
-    ((_, pixels),) = make_loader(ArrayImages(array), size=9, interpolation="bicubic")
+    ((_, pixels),) = ImageLoader(ArrayImages(array), transform=Resize(9, interpolation="bicubic"))
     assert np.array_equal(pixels.numpy(), array.transpose(0, 3, 1, 2))
 
 
-def test_an_unknown_filter_and_a_filter_beside_a_transform_are_refused() -> None:
+def test_an_unknown_filter_is_refused() -> None:
     for make in MAKERS.values():
         with pytest.raises(UnknownNameError, match=r"no interpolation 'bicubc'\. Did you mean 'bicubic'"):
             make("bicubc")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="give it alone"):
-        make_loader(ArrayImages(np.zeros((1, 4, 4, 3), np.uint8)), transform=Resize(4), interpolation="bicubic")

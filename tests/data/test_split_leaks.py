@@ -14,7 +14,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.csv import load_csv
-from labelgap.data.stratification import split_sizes, stratified_split
+from labelgap.data.split import split_sizes, stratified_split
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.data.stratification import split_sizes, stratified_split
+from labelgap.data.split import split_sizes, stratified_split
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from PIL import Image
 from labelgap.core.errors import InputError
 from labelgap.data.counter_rng import CounterRNG, flip_mask, hash_rows
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.data.loader import ImageLoader, make_loader
+from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform, random_crop_box, resize
 
 MASK = (1 << 64) - 1
@@ -110,8 +109,8 @@ def test_the_number_of_processes_the_batch_size_and_the_order_change_nothing(
     files: FileImages, transform: Transform
 ) -> None:
     order = np.random.default_rng(1).permutation(len(files))
-    here = everything(make_loader(files, transform=transform, epoch=2, batch_size=9))
-    there = everything(make_loader(files, order, transform=transform, epoch=2, batch_size=2, workers=2))
+    here = everything(ImageLoader(files, transform=transform, epoch=2, batch_size=9))
+    there = everything(ImageLoader(files, order, transform=transform, epoch=2, batch_size=2, workers=2))
     assert torch.equal(here[order], there)
 
 
@@ -125,12 +124,6 @@ def test_seed_epoch_and_row_all_change_what_is_random() -> None:
     image = photo(60, 80)
     made = [RandomResizedCrop(16, seed)(image, row, epoch) for seed in (0, 1) for row in (0, 1) for epoch in (1, 2)]
     assert all(not np.array_equal(one, other) for i, one in enumerate(made) for other in made[:i])
-
-
-def test_a_squash_in_the_loader_is_the_default(files: FileImages) -> None:
-    for seed in (None, 4):
-        given = everything(make_loader(files, transform=Resize(12, seed), epoch=3))
-        assert torch.equal(given, everything(make_loader(files, size=12, flip_seed=seed, epoch=3)))
 
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (1200, 1600), (7, 300)])
@@ -210,24 +203,18 @@ def test_the_middle_is_cut_as_torchvision_cuts_it() -> None:
 
 def test_grey_networks_get_grey_pictures(files: FileImages) -> None:
     for transform in TRANSFORMS:
-        pixels = everything(make_loader(files, transform=transform, channels=1))
+        pixels = everything(ImageLoader(files, transform=transform, channels=1))
         assert pixels.shape == (9, 1, 16, 16)
     array = np.zeros((3, 9, 9, 1), dtype=np.uint8)
-    assert everything(make_loader(ArrayImages(array), transform=RandomResizedCrop(8), channels=3)).shape == (3, 3, 8, 8)
+    assert everything(ImageLoader(ArrayImages(array), transform=RandomResizedCrop(8), channels=3)).shape == (3, 3, 8, 8)
 
 
-def test_senseless_arguments_are_refused(files: FileImages, tmp_path: Path) -> None:
+def test_senseless_arguments_are_refused() -> None:
     for wrong in (lambda: Resize(0), lambda: RandomResizedCrop(jitter=2), lambda: RandomResizedCrop(lighting=-1)):
         with pytest.raises(InputError):
             wrong()
     with pytest.raises(InputError, match="does not fit"):
         CenterCrop(224, 200)
-    with pytest.raises(InputError, match="needs a size"):
-        make_loader(files)
-    with pytest.raises(InputError, match="give it alone"):
-        make_loader(files, transform=Resize(8), size=9)
-    with pytest.raises(InputError, match="give it alone"):
-        make_loader(files, transform=Resize(8), flip_seed=0)
     with pytest.raises(InputError, match="uint8"):
         resize(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
 

@@ -160,7 +160,7 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
         text=True,
         check=True,
     )
-    assert "20 decisions of people stand" in done.stdout
+    assert "20 decisions of people" in done.stdout
     with (folder.parent / "better.csv").open(newline="") as file:
         cells = {row["image"]: row for row in csv.DictReader(file)}
     observed = lg.load("digits", train=96, val=40, test=40).train.labels

@@ -1,4 +1,4 @@
-"""``labelgap apply``: the better table."""
+"""``labelgap apply``: write the labels with the decisions of a review."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from labelgap.cli.options import Force
 
 if TYPE_CHECKING:
     from labelgap.review.apply import ApplyResult
@@ -18,11 +20,11 @@ def apply(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or a review.")],
     out: Annotated[Path, typer.Option(help="The table to write: .csv or .parquet.")],
     source: Annotated[
-        list[str] | None, typer.Option(help="Methods whose revisions to apply as well, e.g. ll-cp; may be repeated.")
+        list[str] | None, typer.Option(help="Method whose revisions to apply as well, e.g. ll-cp; repeatable.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Force = False,
 ) -> None:
-    """Write the labels with people's decisions laid over them; the data themselves are never touched."""
+    """Write the labels with people's decisions applied; the data themselves are never changed."""
     from labelgap.cli.parsing import parse_names
     from labelgap.core.errors import InputError
     from labelgap.review import decisions, open_review_folder
@@ -30,30 +32,29 @@ def apply(
 
     folder = open_review_folder(run)
     if not source and not len(decisions(folder.path)):
-        raise InputError(f"nobody has decided anything yet: labelgap review {run}. Nothing was written.")
-    written = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force)
+        raise InputError(f"{run} has no decisions yet: labelgap review {run}. Nothing was written.")
+    result = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force)
     present, absent, unknown = (
-        sum(counts) for counts in zip(*(split.labels.counts().total for split in written.data.splits), strict=True)
+        sum(counts) for counts in zip(*(split.labels.counts().total for split in result.data.splits), strict=True)
     )
-    print(f"{'wrote':<10}{written.path} and {written.provenance}")
+    print(f"{'wrote':<10}{result.path} and {result.provenance}")
     print(f"{'labels':<10}{present:,} present, {absent:,} absent, {unknown:,} unknown")
-    changed = ", ".join(f"{count:,} by {name}" for name, count in written.changed.items()) or "none"
-    print(f"{'changed':<10}{changed}; {written.decided:,} decisions of people stand")
-    if written.soft:
-        print(f"{'left':<10}{written.soft:,} soft targets are no labels and are not in it")
-    command = _next(written)
-    if command:
+    changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"
+    print(f"{'changed':<10}{changed}; {result.decided:,} decisions of people")
+    if result.soft:
+        print(f"{'left out':<10}{result.soft:,} soft targets, which are not labels")
+    if command := _next_command(result):
         print(f"{'next':<10}{command}")
 
 
-def _next(written: ApplyResult) -> str:
-    """Return the command that trains on the new table, where its images are files."""
+def _next_command(result: ApplyResult) -> str:
+    """Return the command that trains on the new table; empty when its images are not files."""
     from labelgap.core.files import display_path
     from labelgap.data.images import FileImages
 
-    data = written.data
+    data = result.data
     if not isinstance(data.train.images, FileImages):
         return ""
     leaks = " --allow-leaks" if data.recipe.get("options", {}).get("allow_leaks") else ""
     folder = shlex.quote(display_path(data.recipe.get("options", {}).get("images") or data.train.images.root))
-    return f"labelgap train {shlex.quote(str(written.path))} --images {folder}{leaks} --out runs/better"
+    return f"labelgap train {shlex.quote(str(result.path))} --images {folder}{leaks} --out runs/better"

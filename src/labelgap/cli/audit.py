@@ -1,4 +1,4 @@
-"""``labelgap audit``: which labels are probably missing."""
+"""``labelgap audit``: rank the labels that are probably missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.options import Device
+from labelgap.cli.options import AsJson, Device, Workers
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
@@ -23,19 +23,19 @@ FEATURES = "features"
 
 def audit(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs on the same data.")],
-    split: Annotated[list[str] | None, typer.Option(help="train, val or train,val. [default: train]")] = None,
-    folds: Annotated[int, typer.Option(help="Every image is scored by a model that learned from the others.")] = 5,
-    per_class: Annotated[int, typer.Option(help="Candidates of a class that are kept.")] = 2000,
-    limit: Annotated[int, typer.Option(help="Candidates that are kept in all.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of folds, order and random candidates.")] = 0,
+    split: Annotated[list[str] | None, typer.Option(help="train, val or train,val.", show_default="train")] = None,
+    folds: Annotated[int, typer.Option(help="Folds; every image is scored by a model trained on the other folds.")] = 5,
+    per_class: Annotated[int, typer.Option(help="Maximum number of candidates of a class.")] = 2000,
+    limit: Annotated[int, typer.Option(help="Maximum number of candidates.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Seed of folds, order and random candidates.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder, or .parquet file. [default: the first run's folder]")
+        Path | None, typer.Option(help="Folder, or .parquet file.", show_default="folder of the first run")
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that decode images. [default: what is of use]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    workers: Workers = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Rank the labels that are probably present but were never given, and known ones that look wrong."""
+    """Rank the unknown labels that are probably present, and the known ones that look wrong."""
     from labelgap.audit import find_missing
     from labelgap.cli.parsing import parse_names
 
@@ -55,23 +55,23 @@ def audit(
     if as_json:
         print(json.dumps({"path": str(found.path), **found.about}, ensure_ascii=False))
     else:
-        print("\n".join(_screen(found, runs[0], time.perf_counter() - started)))
+        print("\n".join(_lines(found, runs[0], time.perf_counter() - started)))
 
 
-def _screen(found: Audit, run: Path, seconds: float) -> list[str]:
+def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
     about = found.about
-    what = f"{about['unknown_total']:,} unknown labels of {about['images']:,} images ({', '.join(about['splits'])})"
-    lines = [_line("looked at", f"{what}, {about['folds']} folds, {about['method']}; {seconds:.0f} s")]
+    scope = f"{about['unknown_total']:,} unknown labels of {about['images']:,} images ({', '.join(about['splits'])})"
+    lines = [_line("audited", f"{scope}, {about['folds']} folds, {about['method']}; {seconds:.0f} s")]
     lines += _missing(about)
     if about["missing"]:
-        likely = f"{about['likely']:,} of them more likely there than not"
-        lines.append(_line("candidates", f"{about['missing']:,} in order, {likely}"))
-        lines.append(_line("", f"{about['random']:,} random ones among them, from which a review gets an interval"))
+        likely = f"{about['likely']:,} of them more likely present than not"
+        lines.append(_line("candidates", f"{about['missing']:,} ranked, {likely}"))
+        lines.append(_line("", f"{about['random']:,} random ones, for an estimate with an interval after a review"))
     if about["wrong"]:
-        lines.append(_line("look wrong", f"{about['wrong']:,} labels that are known"))
+        lines.append(_line("look wrong", f"{about['wrong']:,} known labels"))
     lines.append(_line("written", str(found.path)))
     if about["backbone"] == FEATURES:
-        return [*lines, _line("next", "see that file; features have no pictures to review")]
+        return [*lines, _line("next", "see that file; features have no images to review")]
     return [*lines, _line("next", f"labelgap review {shlex.quote(str(run))}")]
 
 
@@ -80,12 +80,12 @@ def _missing(about: dict[str, Any]) -> list[str]:
     if not about["unknown_total"]:
         return [_line("missing", "nothing: every label is known")]
     if estimate is None:
-        return [_line("missing", "no class has five known tags: too few to estimate how many are missing")]
+        return [_line("missing", "no class has five known labels: too few for an estimate")]
     lines = [
         _line("missing", f"about {estimate['missing']:,} labels, if {estimate['assumption']}:"),
-        _line("", f"{estimate['unknown_above_cut']:,} score as high as the surest quarter of the known ones."),
-        _line("", f"Up to about {estimate['upper']:,}, if the obvious tags were given first. A review"),
-        _line("", "of random candidates will tell; before that there is no interval."),
+        _line("", f"{estimate['unknown_above_cut']:,} score as high as the top quarter of the known ones."),
+        _line("", f"Up to about {estimate['upper']:,}, if the obvious ones were labeled first. Only"),
+        _line("", "a review of random candidates gives an interval."),
     ]
     most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]
     shown = [f"{name} {round(count):,}" for name, count in most if round(count)]

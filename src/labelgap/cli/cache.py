@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from labelgap.core.errors import InputError
+from labelgap.cli.options import AsJson
+from labelgap.cli.parsing import parse_duration
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 
@@ -24,10 +24,7 @@ __all__ = ["cache"]
 
 cache = typer.Typer(help="List what is cached so that it need not be computed again; `clear` removes it.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-
 _SUBFOLDERS: Final = {"scans": "scans of images", "thumbnails": "thumbnails of the review page"}
-_UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @cache.callback(invoke_without_command=True)
@@ -85,7 +82,7 @@ def clear(
     """Remove features from the cache; they are computed again when they are needed."""
     from labelgap.core.cache import FEATURE_FOLDER, cache_folder, clear_cache
 
-    folder, age = cache_folder(), 0.0 if older_than is None else parse_age(older_than)
+    folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
     removed, in_use = clear_cache(folder / FEATURE_FOLDER, age)
     others = {name: _remove_old(paths, age) for name, paths in _other_files(folder).items()} if everything else {}
     if as_json:
@@ -101,19 +98,6 @@ def clear(
         print(f"left      {len(in_use)} that a process writes now")
     if not removed and not any(others.values()):
         print("nothing to remove" + ("" if older_than is None else f" that was not used for {older_than}"))
-
-
-def parse_age(text: str) -> float:
-    """Return the seconds of minutes, hours, days or weeks.
-
-    Example:
-        >>> parse_age("30d") == 30 * 24 * 3600, parse_age("12h")
-        (True, 43200.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([mhdw])", text.strip().lower())
-    if match is None:
-        raise InputError(f"--older-than {text}: write it like 30d, 12h, 2w or 90m.")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def format_age(seconds: float) -> str:

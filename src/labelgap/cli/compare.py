@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from labelgap.cli.options import (
     Device,
     LabelSeed,
     Observe,
+    Workers,
     open_dataset,
     with_data_options,
     with_options,
@@ -25,88 +27,91 @@ if TYPE_CHECKING:
 
 __all__ = ["CompareOptions", "compare"]
 
+_grid_option = partial(typer.Option, rich_help_panel="Methods and settings")
+
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What is tried and how, as it was typed."""
+    """What to compare."""
 
-    seeds: Annotated[int, typer.Option(help="How many. One is quick, and nothing is claimed from it.")] = 3
+    methods: Annotated[str, _grid_option(help="all, or names: an,em,role. See `labelgap methods`.")] = "all"
+    seeds: Annotated[int, _grid_option(help="Number of seeds. One is quick and supports no conclusion.")] = 3
     grid: Annotated[
         str,
-        typer.Option(help="small: lr 1e-3 and 1e-4, batch 16. full: lr 1e-2…1e-5, batch 8 and 16, options as well."),
+        _grid_option(help="small: lr 1e-3 and 1e-4, batch 16. full: lr 1e-2…1e-5, batch 8 and 16, options as well."),
     ] = "small"
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Of a method, not searched then, e.g. role.expected_positives=1.5; may be repeated."),
+        _grid_option(help="Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
     ] = None
-    lr: Annotated[str | None, typer.Option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
-    batch_size: Annotated[str | None, typer.Option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
-    epochs: Annotated[int, typer.Option(help="Of every head.")] = 25
-    backbone: Annotated[str | None, typer.Option(help="See `labelgap backbones`. [default: suits the data]")] = None
-    weights: Annotated[Path | None, typer.Option(help="File of the backbone's weights.")] = None
-    protocol: Annotated[str, typer.Option(help="linear; there is no other here.")] = "linear"
-    select: Annotated[str, typer.Option(help="How epochs and settings are chosen: auto, clean, known or observed.")] = (
+    lr: Annotated[str | None, _grid_option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
+    batch_size: Annotated[str | None, _grid_option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
+    epochs: Annotated[int, _grid_option(help="Epochs of every head.")] = 25
+    backbone: Annotated[
+        str | None, _grid_option(help="See `labelgap backbones`.", show_default="depends on the data")
+    ] = None
+    weights: Annotated[Path | None, _grid_option(help="File with weights of the backbone.")] = None
+    protocol: Annotated[str, _grid_option(help="linear; compare has no other.")] = "linear"
+    select: Annotated[str, _grid_option(help="How to select epochs and settings: auto, clean, known or observed.")] = (
         "auto"
     )
 
+    def method_names(self) -> str | list[str]:
+        """Return the methods: "all", or their names."""
+        from labelgap.cli.parsing import parse_names
+
+        return self.methods if self.methods == "all" else parse_names([self.methods], "--methods") or []
+
     def settings(self) -> dict[str, Any]:
-        """Return them as ``labelgap.studies.compare.runner`` takes them."""
+        """Return the other options as settings of ``labelgap.studies.compare``."""
         from labelgap.core.errors import InputError
 
         if self.protocol != "linear":
             raise InputError(
                 f"--protocol {self.protocol}: compare trains linear heads on features that are computed once, so that "
-                "all methods fit into minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
+                "all methods take minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
             )
         return {
             **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select")},
-            "options": _options(self.option or ()),
-            "learning_rates": _numbers(self.lr, "--lr", float),
-            "batch_sizes": _numbers(self.batch_size, "--batch-size", int),
+            "options": _parse_method_options(self.option or ()),
+            "learning_rates": _parse_numbers(self.lr, "--lr", float),
+            "batch_sizes": _parse_numbers(self.batch_size, "--batch-size", int),
             "weights": None if self.weights is None else str(self.weights),
         }
 
 
-def _with_compare_options(command: Callable[..., None]) -> Callable[..., None]:
-    return with_options(CompareOptions, "tried", command)
-
-
 @with_data_options
-@_with_compare_options
+@with_options(CompareOptions, "options")
 def compare(
     data: Data,
     data_options: DataOptions,
-    tried: CompareOptions,
-    methods: Annotated[
-        str, typer.Option(help="all, or names with commas: an,em,role. See `labelgap methods`.")
-    ] = "all",
+    options: CompareOptions,
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that decode images. [default: what is of use]")] = None,
-    out: Annotated[Path, typer.Option(help="Folder; what was trained in it before is not trained again.")] = Path(
+    workers: Workers = None,
+    out: Annotated[Path, typer.Option(help="Folder; heads that it already has are not trained again.")] = Path(
         "runs/compare"
     ),
 ) -> None:
-    """Train a linear head by every method on the same features, and say which is best, if any is."""
-    from labelgap.cli.parsing import parse_names, parse_observe
+    """Train a linear head with every method on the same features, and rank the methods."""
+    from labelgap.cli.parsing import parse_observe
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
-    from labelgap.studies.compare import compare as run_compare
+    from labelgap.studies.compare import compare as run_comparison
 
-    names = methods if methods == "all" else parse_names([methods], "--methods") or []
-    settings = tried.settings()
+    names, settings = options.method_names(), options.settings()
     hidden = None if observe is None else parse_observe(observe)
     opened = open_dataset(data, data_options)
     print_data(opened)
-    made = run_compare(
+    comparison = run_comparison(
         opened, names, observe=hidden, label_seed=label_seed, device=device, workers=workers, out=out, **settings
     )
-    _print(made, write_report(made))
+    _print(comparison, write_report(comparison))
 
 
-def _print(made: Comparison, report: Path) -> None:
-    """Print the table, what it says, what could not run, and where the rest is."""
+def _print(comparison: Comparison, report: Path) -> None:
+    """Print the table, its summary, the methods that did not run, and the written files."""
     from rich.console import Console
 
     from labelgap.reporting import comparison_table
@@ -115,46 +120,46 @@ def _print(made: Comparison, report: Path) -> None:
 
     console = Console(highlight=False, soft_wrap=False)
     console.print()
-    console.print(comparison_table(made))
+    console.print(comparison_table(comparison))
     console.print()
-    for text in (ranking_summary(made), missing_label_cost(made)):
+    for text in (ranking_summary(comparison), missing_label_cost(comparison)):
         if text:
             console.print(text.replace("`", ""), markup=False)
-    for row in made.skipped:
+    for row in comparison.skipped:
         console.print(f"skipped   {row.method}: {row.reason}", markup=False)
-    measured = [row for row in made.competitors if row.mean is not None]
-    plain = Console(highlight=False, soft_wrap=True)
-    plain.print(f"report    {report}", markup=False)
-    plain.print(f"table     {made.path / TABLE}", markup=False)
+    measured = [row for row in comparison.competitors if row.mean is not None]
+    unwrapped = Console(highlight=False, soft_wrap=True)
+    unwrapped.print(f"report    {report}", markup=False)
+    unwrapped.print(f"table     {comparison.path / TABLE}", markup=False)
     if measured:
-        plain.print(f"next      {method_command(made, measured[0])}", markup=False)
+        unwrapped.print(f"next      {method_command(comparison, measured[0])}", markup=False)
 
 
-def _options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read ``METHOD.name=value``.
+def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse ``METHOD.name=value``.
 
     Example:
-        >>> _options(["role.expected_positives=1.5"])
+        >>> _parse_method_options(["role.expected_positives=1.5"])
         {'role': {'expected_positives': 1.5}}
     """
     from labelgap.cli.parsing import parse_options
     from labelgap.core.errors import InputError
 
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         method, dot, rest = pair.partition(".")
         if not dot or "=" in method:
-            raise InputError(f"--option {pair}: say whose it is, e.g. --option role.expected_positives=1.5")
-        found.setdefault(method, {}).update(parse_options([rest]))
-    return found
+            raise InputError(f"--option {pair}: name the method, e.g. --option role.expected_positives=1.5")
+        options.setdefault(method, {}).update(parse_options([rest]))
+    return options
 
 
-def _numbers(text: str | None, name: str, kind: type[int] | type[float]) -> list[float] | None:
+def _parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:
     from labelgap.core.errors import InputError
 
     if text is None:
         return None
     try:
-        return [kind(part) for part in text.split(",")]
+        return [number(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{name} {text}: numbers with commas between them, e.g. {name} 16") from None
+        raise InputError(f"{name} {text}: write comma-separated numbers, e.g. {name} 16") from None

@@ -1,4 +1,4 @@
-"""``labelgap convert``: labels for other tools, all three states kept."""
+"""``labelgap convert``: write labels for other tools, with all three states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.options import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_data_options
 
 __all__ = ["convert"]
 
@@ -19,13 +19,13 @@ def convert(
     to: Annotated[str, typer.Option(help="csv, parquet, coco, fiftyone or labelstudio.")],
     out: Annotated[Path, typer.Option(help="File to write.")],
     prefix: Annotated[
-        str | None, typer.Option(help="Before every image's name, for fiftyone and labelstudio, e.g. s3://bucket/.")
+        str | None, typer.Option(help="Put before every image name, for fiftyone and labelstudio, e.g. s3://bucket/.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Force = False,
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
 ) -> None:
-    """Write labels for another tool: present, absent and unknown stay apart."""
+    """Write labels for another tool; present, absent and unknown stay distinct."""
     from labelgap.data.writers.exchange import merge_splits
     from labelgap.data.writers.formats import convert as write
 

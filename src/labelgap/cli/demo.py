@@ -1,4 +1,4 @@
-"""``labelgap demo``: the whole story on the data that comes with labelgap."""
+"""``labelgap demo``: training with missing labels, on data that comes with labelgap."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder of the study. [default: a new one, runs/demo]")] = None,
-    epochs: Annotated[int, typer.Option(help="Of every run.")] = 8,
-    seed: Annotated[int, typer.Option(help="Of every run.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the study.", show_default="a new folder runs/demo")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs of every run.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
     device: Device = "auto",
     processes: Annotated[
-        int | None, typer.Option(help="Trainings at a time. [default: one per core, one on a GPU]")
+        int | None, typer.Option(help="Parallel trainings.", show_default="one per core, one on a GPU")
     ] = None,
 ) -> None:
-    """Train four ways on handwritten digits of which one label per image is known, and write a report."""
+    """Train four methods on handwritten digits with one known label per image, and write a report."""
     from rich.console import Console
 
     from labelgap.data import load_from_recipe
@@ -35,19 +37,18 @@ def demo(
     started = time.perf_counter()
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        "Scenes of handwritten digits: which digits are in it? Of every training scene one label is known.\n"
-        "Four trainings with the same budget, one of them with all labels to show what the gap costs.",
+        "Scenes of handwritten digits: which digits does a scene show? One label of every training scene is known.\n"
+        "Four trainings with the same budget; one of them has all labels, to show what the missing ones cost.",
         markup=False,
     )
 
-    def told(label: str, run: Run) -> None:
+    def log(label: str, run: Run) -> None:
         test = run.metrics.get("test", {})
         score = f"test mAP {100 * test['map']:.1f}" if test.get("map") is not None else "stopped"
         console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s", markup=False)
 
-    study = run_demo(
-        out or _free(Path("runs/demo")), epochs=epochs, seed=seed, device=device, processes=processes, callback=told
-    )
+    folder = out or _new_folder(Path("runs/demo"))
+    study = run_demo(folder, epochs=epochs, seed=seed, device=device, processes=processes, callback=log)
     for _, run in study.runs:
         write_report(run, data=load_from_recipe(run.config.data))
     report = write_report(study, data=load_from_recipe(study.runs[-1][1].config.data))
@@ -55,12 +56,12 @@ def demo(
     console.print(study_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)
     best = [run.path for member, run in study.runs if not member.extra_labels][-1]
-    console.print(f"missing   labelgap audit {best} && labelgap review {best}", markup=False)
-    console.print("your own  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
+    console.print(f"next      labelgap audit {best} && labelgap review {best}", markup=False)
+    console.print("own data  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
 
 
-def _free(folder: Path) -> Path:
-    """Return the folder, or the first of folder-2, folder-3 … that is not there yet."""
+def _new_folder(folder: Path) -> Path:
+    """Return the folder, or the first of folder-2, folder-3 … that does not exist."""
     number, candidate = 1, folder
     while candidate.exists():
         number += 1

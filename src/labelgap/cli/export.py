@@ -1,4 +1,4 @@
-"""``labelgap export``: a run for other programs."""
+"""``labelgap export``: write a run as ONNX."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.evaluate import RunFolder
+from labelgap.cli.options import Force, RunFolder
 
 __all__ = ["export"]
 
 
 def export(
     run: RunFolder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, ending in .onnx; two more go beside it.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, .onnx; two more are written beside it.")],
+    force: Force = False,
 ) -> None:
     """Write a run as ONNX, with preprocess.json and a script that needs only onnxruntime and Pillow."""
     from labelgap.core.system import format_bytes
@@ -26,8 +26,8 @@ def export(
     made = export_onnx(opened, onnx, force=force)
     print(f"{'wrote':<10}{made.model} ({format_bytes(made.model.stat().st_size)}), {made.preprocess}, {made.script}")
     if made.difference is None:
-        print(f"{'unchecked':<10}onnxruntime is not installed here: pip install onnxruntime, and export again")
+        print(f"{'unchecked':<10}onnxruntime is not installed: pip install onnxruntime, and export again")
     else:
-        print(f"{'checked':<10}by onnxruntime: its scores are those of PyTorch to {max(made.difference, 1e-9):.0e}")
+        print(f"{'checked':<10}scores of onnxruntime and PyTorch differ by at most {max(made.difference, 1e-9):.0e}")
     takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg"
-    print(f"{'use it':<10}python {made.script} {takes}")
+    print(f"{'run':<10}python {made.script} {takes}")

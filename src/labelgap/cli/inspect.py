@@ -1,4 +1,4 @@
-"""``labelgap inspect``: what was understood of DATA."""
+"""``labelgap inspect``: how DATA is read, and what its labels allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import AsJson, Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def inspect(
     data_options: DataOptions,
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    per_class: Annotated[bool, typer.Option("--per-class", help="A line for every class as well.")] = False,
+    as_json: AsJson = False,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Print a line for every class as well.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write a page of images with their labels.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File of --report. [default: NAME-inspect.html here]")] = None,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Leave photos out of the page.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File of --report.", show_default="NAME-inspect.html")] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out of the page.")] = False,
 ) -> None:
-    """Say what was understood of DATA, what looks wrong, and what can be done with these labels."""
+    """Print how DATA is read, what looks wrong, and what its labels allow."""
     from labelgap.data.summary import summarize
 
     started = time.perf_counter()
@@ -62,13 +62,13 @@ def inspect(
     if page is not None:
         lines.append(f"{'report':<{LABEL_WIDTH}}{page}")
     lines += ["", *class_table(summary)] if per_class else []
-    _show(lines, console)
+    _print_lines(lines, console)
 
 
 def training_time(data: Dataset) -> str | None:
-    """Return how long a training takes on this machine, in words; None where it is no matter of photos, or no guess.
+    """Return how long a training takes on this machine; None for data without image files, or when it cannot be told.
 
-    What cannot be read now is told by the training.
+    An image that cannot be read is reported by the training.
     """
     from labelgap.data.images import FileImages
     from labelgap.training.config.cost import format_duration
@@ -85,7 +85,7 @@ def training_time(data: Dataset) -> str | None:
 
 
 def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
-    """Return DATA and its options as they were typed, quoted for a shell, to go into another command.
+    """Return DATA and its options as arguments of another command, quoted for a shell.
 
     Example:
         >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
@@ -104,13 +104,13 @@ def format_arguments(data: str, options: DataOptions, observe: str | None = None
 
 
 def _page_name(name: str) -> Path:
-    """Return the file of the page, here, from the name of the data."""
+    """Return the file name of the page."""
     stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"
     return Path(f"{stem}-inspect.html")
 
 
-def _show(lines: Sequence[str], console: Console) -> None:
-    """Print lines; a colour only where something wants attention."""
+def _print_lines(lines: Sequence[str], console: Console) -> None:
+    """Print lines; color marks only what needs attention."""
     from rich.text import Text
 
     from labelgap.cli.inspect_screen import LABEL_WIDTH

@@ -1,4 +1,4 @@
-"""The one screen of ``labelgap inspect``: the numbers that matter, what they allow, what to do next."""
+"""The output of ``labelgap inspect``: counts, warnings, what the labels allow, the next command."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ if TYPE_CHECKING:
 __all__ = ["LABEL_WIDTH", "class_table", "inspect_lines"]
 
 LABEL_WIDTH: Final = 13
-"""Columns of the words at the left."""
+"""Width of the column of headings."""
 
-_SHOWN: Final = 8
-_TIED: Final = "\u00a0"
-"""A blank at which no line is broken."""
+_MAX_NAMES: Final = 8
+_NO_BREAK_SPACE: Final = "\u00a0"
 
 
 def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None = None, width: int = 80) -> list[str]:
-    """Return the lines of the screen.
+    """Return the lines to print.
 
     Args:
         summary: of the data.
         seconds: how long reading took.
-        estimate: how long the next command will take, in words.
-        width: columns of the terminal; only commands may be longer, so that they can be copied.
+        estimate: how long the next command takes.
+        width: of the terminal; only commands may be longer, so that they can be copied.
     """
-    from labelgap.data.label_warnings import FewPresent
+    from labelgap.data.summary import FewPresent
 
-    what = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
-    first, took = f"{summary.name}: {what}", f"read in {seconds:.1f} s"
+    counts = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
+    first, took = f"{summary.name}: {counts}", f"read in {seconds:.1f} s"
     read, split = _findings(summary)
     if len(read) == 1 and len(first) + len(read[0]) + len(took) + 6 <= width:
         first += f" ({read.pop()})"
@@ -49,7 +48,7 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
 
 
 def class_table(summary: DatasetSummary) -> list[str]:
-    """Return a line for every class: present, absent, unknown, and the splits on which it can be measured."""
+    """Return a line per class: present, absent, unknown, and the splits on which it can be measured."""
     longest = max((len(row.name) for row in summary.classes), default=0)
     left = min(max(longest, len(summary.class_word)), 40) + 2
     head = f"{summary.class_word:<{left}}{'present':>10}{'absent':>10}{'unknown':>10}   measurable on"
@@ -63,7 +62,7 @@ def _class_row(row: ClassSummary, left: int) -> str:
 
 
 def _states(summary: DatasetSummary, width: int) -> list[str]:
-    """Return the table of states: all together, then each split."""
+    """Return the table of label counts: all images, then each split."""
     rows = {"all": summary.whole, **{f"  {name}": split for name, split in summary.splits.items()}}
     cells = {
         name: [f"{value:,}" for value in (row.images, row.present, row.absent, row.unknown)]
@@ -84,7 +83,7 @@ def _states(summary: DatasetSummary, width: int) -> list[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Return a share without decimals; only nothing is 0 % and only everything is 100 %."""
+    """Return a share in percent; only nothing is 0 % and only everything is 100 %."""
     if part in (0, whole):
         return "0 %" if part == 0 else "100 %"
     value = round(100 * part / whole)
@@ -92,25 +91,25 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _rarest(summary: DatasetSummary, width: int) -> list[str]:
-    from labelgap.data.label_warnings import RARE_BELOW
+    from labelgap.data.summary import RARE_BELOW
 
     few = sum(0 < row.present < RARE_BELOW for row in summary.classes)
-    rows = summary.rarest(min(few, _SHOWN) or 3)
+    rows = summary.rarest(min(few, _MAX_NAMES) or 3)
     if not rows:
         return []
-    text = " · ".join(f"{_one_line(row.name)} {row.present:,}".replace(" ", _TIED) for row in rows)
+    text = " · ".join(f"{_one_line(row.name)} {row.present:,}".replace(" ", _NO_BREAK_SPACE) for row in rows)
     if not few:
         return _block("rarest", [text], width)
     left = few - len(rows)
     text += f" and {left:,} more" if left > 0 else ""
     note = f"fewer than {RARE_BELOW} {summary.image_word}s: expect little from these"
     if LABEL_WIDTH + len(text) + 3 + len(note) <= width:
-        return [f"{'rarest':<{LABEL_WIDTH}}{text.replace(_TIED, ' ')}   {note}"]
+        return [f"{'rarest':<{LABEL_WIDTH}}{text.replace(_NO_BREAK_SPACE, ' ')}   {note}"]
     return _block("rarest", [text, note], width)
 
 
 def _findings(summary: DatasetSummary) -> tuple[list[str], list[str]]:
-    """Return how labels were read, and how they were split; without the counts, which the screen shows anyway."""
+    """Return how labels were read, and how they were split; without the counts, which the table shows."""
     shown = [finding for finding in summary.findings if finding.topic != "counts"]
     read = [str(finding) for finding in shown if finding.topic != "split"]
     return read, [str(finding) for finding in shown if finding.topic == "split"]
@@ -119,22 +118,22 @@ def _findings(summary: DatasetSummary) -> tuple[list[str], list[str]]:
 def _named(text: str, names: Sequence[str]) -> str:
     if not names:
         return text
-    shown = ", ".join(map(_one_line, names[:_SHOWN]))
-    return f"{text}: {shown}" + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+    shown = ", ".join(map(_one_line, names[:_MAX_NAMES]))
+    return f"{text}: {shown}" + (f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else "")
 
 
 def _block(label: str, texts: Sequence[str], width: int) -> list[str]:
-    """Return texts beside a word at the left, each from a new line on, folded at the terminal's width."""
+    """Return texts beside a heading, each on a new line, wrapped to a width."""
     lines: list[str] = []
     for text in texts:
         room = max(width - LABEL_WIDTH, 20)
         lines += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    lines = [line.replace(_TIED, " ") for line in lines]
+    lines = [line.replace(_NO_BREAK_SPACE, " ") for line in lines]
     return [f"{label if number == 0 else '':<{LABEL_WIDTH}}{line}" for number, line in enumerate(lines)]
 
 
 def _beside(text: str, note: str, width: int, indent: str, gap: int = 8) -> list[str]:
-    """Return a note to the right of a text where there is room, else below it."""
+    """Return a note to the right of a text if it fits, else below it."""
     room = width - len(text) - len(note)
     if room >= 3:
         return [text + " " * min(gap, room) + note]

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they do with them."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,69 +7,88 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
 
-__all__ = ["Data", "DataOptions", "Device", "LabelSeed", "Observe", "open_dataset", "with_data_options", "with_options"]
+__all__ = [
+    "AsJson",
+    "DATA_PANEL",
+    "Data",
+    "DataOptions",
+    "Device",
+    "Force",
+    "LabelSeed",
+    "Observe",
+    "RunFolder",
+    "Workers",
+    "open_dataset",
+    "with_data_options",
+    "with_options",
+]
 
+DATA_PANEL: Final = "Data"
+_data_option = functools.partial(typer.Option, rich_help_panel=DATA_PANEL)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Data = Annotated[
     str,
     typer.Argument(metavar="DATA", help="A CSV, a folder, a VOC devkit …, name=path, or digits: `labelgap datasets`."),
 ]
-Observe = Annotated[
-    str | None, typer.Option(help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all).")
-]
-LabelSeed = Annotated[int, typer.Option(help="Seed of --observe; the papers' is 1200.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+LabelSeed = Annotated[int, _data_option(help="Seed of --observe; the papers use 1200.")]
+Observe = Annotated[
+    str | None, _data_option(help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all).")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that decode images.", show_default="depends on the device")
+]
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """How DATA is to be read, as it was typed; None where nothing was said. A new option of an importer is a line here.
+    """How to read DATA; None for an option that is not given. A new option of a reader is one line here.
 
-    ``with_data_options`` gives all of them to a command, ``given`` turns them into the importers' own words.
+    ``with_data_options`` adds all of them to a command; ``given`` converts them to arguments of the readers.
     """
 
     images: Annotated[
-        Path | None, typer.Option(help="Folder that the image names start from. [default: the table's own]")
+        Path | None, _data_option(help="Folder that image names are relative to.", show_default="that of the table")
     ] = None
     zeros: Annotated[
-        str | None, typer.Option(help="What a 0 in a wide table says: absent or unknown. [default: absent]")
+        str | None, _data_option(help="Meaning of a 0 in a wide table: absent or unknown.", show_default="absent")
     ] = None
     unlisted: Annotated[
-        str | None, typer.Option(help="What a tag not in the lists is: unknown or absent. [default: unknown]")
+        str | None, _data_option(help="State of a class not in the lists: unknown or absent.", show_default="unknown")
     ] = None
-    delimiter: Annotated[str | None, typer.Option(help="Between the cells of a CSV. [default: guessed]")] = None
-    separator: Annotated[str | None, typer.Option(help="Between the tags of a list. [default: guessed]")] = None
-    encoding: Annotated[str | None, typer.Option(help="Of a CSV. [default: guessed]")] = None
-    classes: Annotated[list[str] | None, typer.Option(help="The tags to use, e.g. cat,dog; may be repeated.")] = None
+    delimiter: Annotated[str | None, _data_option(help="Cell separator of a CSV.", show_default="detected")] = None
+    separator: Annotated[str | None, _data_option(help="Separator within a list.", show_default="detected")] = None
+    encoding: Annotated[str | None, _data_option(help="Encoding of a CSV.", show_default="detected")] = None
+    classes: Annotated[list[str] | None, _data_option(help="Classes to use, e.g. cat,dog; repeatable.")] = None
     ignore_columns: Annotated[
-        list[str] | None, typer.Option(help="Columns that are no tags, e.g. width,height; may be repeated.")
+        list[str] | None, _data_option(help="Columns that are not classes, e.g. width,height; repeatable.")
     ] = None
     rename: Annotated[
-        list[str] | None, typer.Option(help="A tag or column, e.g. dog=Dog or file=image; may be repeated.")
+        list[str] | None, _data_option(help="Rename a class or column: dog=Dog, file=image; repeatable.")
     ] = None
-    aliases: Annotated[Path | None, typer.Option(help="CSV of two columns: synonym, tag.")] = None
-    parents: Annotated[Path | None, typer.Option(help="CSV of two columns: child, parent; one implies the other.")] = (
-        None
-    )
+    aliases: Annotated[Path | None, _data_option(help="CSV with two columns: synonym, class.")] = None
+    parents: Annotated[Path | None, _data_option(help="CSV with two columns: child, parent it implies.")] = None
     on_bad_image: Annotated[
         str | None,
-        typer.Option(help="Images that cannot be read: error (all are named) or skip. [default: error; predict: skip]"),
+        _data_option(help="Unreadable images: error (lists all) or skip.", show_default="error; predict: skip"),
     ] = None
     duplicates: Annotated[
-        str | None, typer.Option(help="Images that are there twice: near, exact or off. [default: near]")
+        str | None, _data_option(help="Duplicate images to detect: near, exact or off.", show_default="near")
     ] = None
-    allow_leaks: Annotated[
-        bool, typer.Option("--allow-leaks", help="Let images of one split be in another as well.")
-    ] = False
+    allow_leaks: Annotated[bool, _data_option("--allow-leaks", help="Allow an image in several splits.")] = False
 
     def given(self) -> dict[str, Any]:
-        """Return what was said, as ``labelgap.data.open_data`` takes it."""
+        """Return the given options as arguments of ``labelgap.data.open_data``."""
         from labelgap.cli.parsing import parse_names, parse_pairs
 
         parsed = {
@@ -82,36 +101,42 @@ class DataOptions:
         return {name: value for name, value in parsed.items() if value is not None}
 
 
-def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of ``DataOptions``; it gets them in one object, as ``data_options``."""
-    return with_options(DataOptions, "data_options", command)
+Command = Callable[..., None]
 
 
-def with_options(kind: type[Any], argument: str, command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every field of a dataclass; it gets them in one object, as ``argument``."""
-    signature = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(kind, include_extras=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != argument]
+def with_options(options: type[Any], argument: str) -> Callable[[Command], Command]:
+    """Add an option to a command for every field of a dataclass; the command gets an instance as ``argument``."""
+    hints = get_type_hints(options, include_extras=True)
     added = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for field in fields(kind)
+        for field in fields(options)
     ]
 
-    @functools.wraps(command)
-    def called(*arguments: Any, **named: Any) -> None:
-        chosen = {field.name: named.pop(field.name) for field in fields(kind) if field.name in named}
-        command(*arguments, **{argument: kind(**chosen)}, **named)
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != argument]
 
-    parameters = sorted([*own, *added], key=lambda parameter: parameter.kind)
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called
+        @functools.wraps(command)
+        def wrapper(*arguments: Any, **named: Any) -> None:
+            values = {field.name: named.pop(field.name) for field in fields(options) if field.name in named}
+            command(*arguments, **{argument: options(**values)}, **named)
+
+        parameters = sorted([*own, *added], key=lambda parameter: parameter.kind)
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+with_data_options: Final = with_options(DataOptions, "data_options")
+"""Add every option of ``DataOptions``; the command gets them as ``data_options``."""
 
 
 def open_dataset(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> Dataset:
-    """Open DATA, and hide labels when told to."""
+    """Open DATA, and hide labels when ``--observe`` is given."""
     from labelgap.cli.parsing import parse_observe
     from labelgap.data import open_data
 

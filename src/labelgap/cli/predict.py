@@ -1,4 +1,4 @@
-"""``labelgap predict``: scores and labels of images, in a file."""
+"""``labelgap predict``: write scores and labels of images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.evaluate import RunFolder
-from labelgap.cli.options import DataOptions, Device, open_dataset, with_data_options
+from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers, open_dataset, with_data_options
 
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
@@ -24,30 +23,28 @@ def predict(
         list[str],
         typer.Argument(
             metavar="IMAGES|DATA",
-            help="Images, folders of them, a pattern, a text file with a path per line; or DATA: a CSV, features …",
+            help="Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …",
         ),
     ],
     data_options: DataOptions,
-    out: Annotated[Path, typer.Option(help="File to write, ending in .csv or .parquet.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="File to write: .csv or .parquet.")] = Path("predictions.csv"),
     layout: Annotated[str, typer.Option(help="wide: a row per image; long: a row per image and class.")] = "wide",
-    split: Annotated[str, typer.Option(help="Of DATA: train, val, test or all.")] = "all",
+    split: Annotated[str, typer.Option(help="Split of DATA: train, val, test or all.")] = "all",
     device: Device = "auto",
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that decode images. [default: what the device can use]")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 64,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Do not go on with an unfinished prediction.")] = False,
+    workers: Workers = None,
+    batch_size: Annotated[int, typer.Option(help="Images per batch.")] = 64,
+    force: Force = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Do not resume an unfinished prediction.")] = False,
 ) -> None:
-    """Write scores, probabilities where calibrated, and labels of images. Called again after a kill, it goes on."""
-    from labelgap.cli.printing import print_predicted
+    """Write scores, calibrated probabilities and labels of images. Called again after a kill, it resumes."""
+    from labelgap.cli.printing import print_predictions
     from labelgap.inference.predict.prediction_file import predict_to_file
     from labelgap.training import open_run
 
     opened = open_run(run)
-    _ = opened.thresholds  # says so where the run is not finished
+    _ = opened.thresholds  # an error when the run is not finished
     sources = _sources(images_or_data, data_options, split)
-    made = predict_to_file(
+    result = predict_to_file(
         opened,
         sources,
         out,
@@ -60,11 +57,11 @@ def predict(
         restart=restart,
         quiet=False,
     )
-    print_predicted(opened, made)
+    print_predictions(opened, result)
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
-    """Return the images that were typed, or those of DATA, and say which it was."""
+    """Return the given images, or those of DATA, and print which."""
     from labelgap.core.errors import InputError
     from labelgap.inference.predict.image_arguments import find_images, is_dataset_argument
 
@@ -74,9 +71,11 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
         print(f"{'data':<10}{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}")
         return [each.images for each in chosen]
     if tables := [text for text in texts if is_dataset_argument(text)]:
-        raise InputError(f"{tables[0]} is data, and stands alone: call the command once for it, once for the others.")
-    if strange := options.given().keys() - {"images", "on_bad_image"}:
-        raise InputError(f"--{sorted(strange)[0].replace('_', '-')} says how DATA is read, and these are images.")
+        raise InputError(
+            f"{tables[0]} is DATA, which cannot be combined with images: predict it in a command of its own."
+        )
+    if unused := options.given().keys() - {"images", "on_bad_image"}:
+        raise InputError(f"--{sorted(unused)[0].replace('_', '-')} applies to DATA, and these are images.")
     found = find_images(texts, options.images)
     print(f"{'images':<10}{len(found):,}, from {found.names[0]}" + (f" to {found.names[-1]}" if len(found) > 1 else ""))
     return [found]

@@ -6,13 +6,14 @@ import getpass
 import json
 import re
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from labelgap.cli.options import DataOptions, with_data_options
+from labelgap.cli.options import DataOptions, with_data_options, with_options
 from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,14 +21,29 @@ if TYPE_CHECKING:
 
 __all__ = ["review", "user_name"]
 
-EXCHANGE: Final = "Other annotation tools"
+_exchange_option = partial(typer.Option, rich_help_panel="Other annotation tools")
 _MAX_BUDGET: Final = 7 * 86400
 
 
+@dataclass(frozen=True)
+class ExchangeOptions:
+    """Exchange with other annotation tools."""
+
+    export_to: Annotated[
+        str | None, _exchange_option(help="Write undecided candidates for labelstudio or fiftyone.")
+    ] = None
+    import_from: Annotated[str | None, _exchange_option(help="Import decisions from labelstudio or fiftyone.")] = None
+    file: Annotated[Path | None, _exchange_option("--in", help="File of --import-from.")] = None
+    prefix: Annotated[str | None, _exchange_option(help="Put before every image name by --export-to.")] = None
+    force: Annotated[bool, _exchange_option("--force", help="Let --export-to replace a file.")] = False
+
+
 @with_data_options
+@with_options(ExchangeOptions, "exchange")
 def review(
     source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run; or DATA, with --random.")],
     data_options: DataOptions,
+    exchange: ExchangeOptions,
     split: Annotated[str | None, typer.Option(help="Only this split.", show_default="all; val with --random")] = None,
     random: Annotated[
         int | None, typer.Option(help="Without a run: review every class of this many random images.")
@@ -47,20 +63,6 @@ def review(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     summary: Annotated[bool, typer.Option("--summary", help="Print the progress; start no server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
-    export_to: Annotated[
-        str | None,
-        typer.Option(help="Write undecided candidates for labelstudio or fiftyone.", rich_help_panel=EXCHANGE),
-    ] = None,
-    import_from: Annotated[
-        str | None, typer.Option(help="Import decisions from labelstudio or fiftyone.", rich_help_panel=EXCHANGE)
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--in", help="File of --import-from.", rich_help_panel=EXCHANGE)] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Put before every image name by --export-to.", rich_help_panel=EXCHANGE)
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Let --export-to replace a file.", rich_help_panel=EXCHANGE)
-    ] = False,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
     from labelgap.cli.parsing import parse_duration
@@ -74,10 +76,10 @@ def review(
     folder = _open_folder(source, data_options, split, random, seed, out)
     opened = Review(folder, split if folder.run is not None else None)
     try:
-        if export_to is not None:
-            _export(opened, export_to, out, prefix, force)
-        elif import_from is not None:
-            _import(opened, import_from, file, author)
+        if exchange.export_to is not None:
+            _export(opened, exchange.export_to, out, exchange.prefix, exchange.force)
+        elif exchange.import_from is not None:
+            _import(opened, exchange.import_from, exchange.file, author)
         elif summary or as_json:
             _print_summary(opened, as_json)
         else:

@@ -1,7 +1,8 @@
-"""Memory and disk space of this machine, and amounts of bytes as text."""
+"""Processors, memory and disk space of this machine, and amounts of bytes as text."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 
 from labelgap.core.errors import InputError
 
-__all__ = ["available_memory", "format_bytes", "free_disk_space", "parse_bytes", "used_memory"]
+__all__ = ["available_memory", "cpu_count", "format_bytes", "free_disk_space", "parse_bytes", "used_memory"]
 
 _UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -24,6 +25,16 @@ def available_memory() -> int:
         True
     """
     return int(psutil.virtual_memory().available)
+
+
+def cpu_count() -> int:
+    """Return how many processors this process may use.
+
+    Example:
+        >>> cpu_count() > 0
+        True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_disk_space(path: Path) -> int | None:

@@ -3,6 +3,7 @@
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.data.readers.builtin import DatasetReader
 from labelgap.data.readers.coco import load_coco2014, load_coco2017
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
@@ -11,7 +12,6 @@ from labelgap.data.readers.folder import load_folder
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.voc import load_voc2007, load_voc2012
 from labelgap.data.registry import (
-    DatasetDescription,
     dataset_names,
     describe_datasets,
     load,
@@ -19,7 +19,7 @@ from labelgap.data.registry import (
     open_data,
     register_dataset,
 )
-from labelgap.data.stratification import stratified_split
+from labelgap.data.split import stratified_split
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 
@@ -28,7 +28,7 @@ __all__ = [
     "Boxes",
     "CenterCrop",
     "Dataset",
-    "DatasetDescription",
+    "DatasetReader",
     "DatasetSummary",
     "FEATURES",
     "FeatureVectors",

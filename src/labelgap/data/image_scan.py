@@ -7,7 +7,6 @@ names, sizes and times, so that the same files are not scanned twice.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 import warnings
 import zipfile
@@ -24,6 +23,7 @@ from scipy.fft import dctn
 from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
+from labelgap.core.system import cpu_count
 from labelgap.data.decoding import decode
 from labelgap.data.images import FileImages, to_channels
 
@@ -79,7 +79,7 @@ def scan_images(images: FileImages) -> ImageScan:
     if key and path.exists() and (cached := _read_cache(path, len(images))) is not None:
         return cached
     started = time.perf_counter()
-    with warnings.catch_warnings(), ThreadPoolExecutor(_processors()) as threads:
+    with warnings.catch_warnings(), ThreadPoolExecutor(cpu_count()) as threads:
         warnings.simplefilter("ignore")  # once for all threads: broken metadata, sizes that are large but accepted
         results = list(threads.map(_scan_file, map(images.path, range(len(images)))))
     found = _collect(results)
@@ -166,7 +166,3 @@ def _write_cache(path: Path, found: ImageScan) -> None:
             )
     except OSError:
         return
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,8 @@
 """The data sets that labelgap can read, by name, and how a path is recognized.
 
 To add one to labelgap: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset``, and add
-it here. To add one from outside: ``register_dataset``, or an entry point of the group "labelgap.datasets".
+it to ``data/readers/builtin.py``. From outside: ``register_dataset``, or an entry point of the group
+"labelgap.datasets".
 """
 
 from __future__ import annotations
@@ -11,26 +12,18 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.findings import FormatRecognized
-from labelgap.data.readers.coco import find_coco, load_coco2014, load_coco2017
-from labelgap.data.readers.csv import load_csv
-from labelgap.data.readers.digits.dataset import load_digits
-from labelgap.data.readers.features import is_feature_file, load_features
-from labelgap.data.readers.folder import is_tag_folder, load_folder
+from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.parquet import load_parquet
-from labelgap.data.readers.voc import find_voc, load_voc2007, load_voc2012
 
 __all__ = [
-    "DatasetDescription",
     "dataset_names",
     "describe_datasets",
     "load",
@@ -46,112 +39,9 @@ _GENERIC: Final = ("parquet", "folder")
 """Formats that more special ones are often recognized as, too."""
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """How one kind of data is read.
-
-    Attributes:
-        load: from a path (unless ``path_to`` is empty) and options to a data set.
-        path_to: what the path leads to, in words; empty when there is no path.
-        recognizes: whether an existing path leads to this kind of data.
-        builtin: whether it comes with labelgap.
-    """
-
-    load: Callable[..., Dataset]
-    path_to: str = ""
-    recognizes: Callable[[Path], bool] = lambda path: False
-    builtin: bool = True
-
-    @property
-    def options(self) -> tuple[str, ...] | None:
-        """The names of the options, sorted; None where ``load`` takes any (``**options``)."""
-        parameters = inspect.signature(self.load).parameters
-        if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-            return None
-        return tuple(sorted(set(parameters) - {"path"}))
-
-
-@dataclass(frozen=True)
-class DatasetDescription:
-    """What ``labelgap datasets`` says of one data set.
-
-    Attributes:
-        name: its name.
-        path_to: what its path leads to; empty when it needs none.
-        options: names of its options.
-        summary: a line about it.
-    """
-
-    name: str
-    path_to: str
-    options: tuple[str, ...]
-    summary: str
-
-
-_REGISTRY: Registry[_Reader] = Registry("data set", "`labelgap datasets` lists all.")
-
-
-def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
-    return lambda path: path.is_file() and path.suffix.lower() in suffixes
-
-
-def _is_voc(year: str) -> Callable[[Path], bool]:
-    return lambda path: find_voc(path, year) is not None
-
-
-def _is_coco(year: str) -> Callable[[Path], bool]:
-    return lambda path: find_coco(path, year) is not None
-
-
-_VOC, _COCO = "Everingham et al., IJCV 2010", "Lin et al., ECCV 2014"
-_BUILTIN: Final = (
-    ("digits", _Reader(load_digits), "scenes of handwritten digits, embedded in labelgap, one label shown of each", ""),
-    (
-        "csv",
-        _Reader(load_csv, "a .csv file", _has_suffix(".csv", ".tsv")),
-        "your own photos: a table of tags and a folder of images",
-        "",
-    ),
-    (
-        FEATURES,
-        _Reader(load_features, "an .npz or .parquet file with features", is_feature_file),
-        "vectors that a network computed elsewhere, and their labels; no pixels",
-        "",
-    ),
-    (
-        "parquet",
-        _Reader(load_parquet, "a .parquet file", _has_suffix(".parquet")),
-        "your own photos: as csv, in Parquet",
-        "",
-    ),
-    (
-        "voc2012",
-        _Reader(load_voc2012, "a VOC devkit", _is_voc("2012")),
-        "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes",
-        _VOC,
-    ),
-    ("voc2007", _Reader(load_voc2007, "a VOC devkit", _is_voc("2007")), "PASCAL VOC2007: 20 classes, boxes", _VOC),
-    (
-        "coco2014",
-        _Reader(load_coco2014, "a folder with COCO's annotations", _is_coco("2014")),
-        "COCO 2014 as the single-positive papers use it: 80 classes, boxes",
-        _COCO,
-    ),
-    (
-        "coco2017",
-        _Reader(load_coco2017, "a folder with COCO's annotations", _is_coco("2017")),
-        "COCO 2017: 80 classes, boxes",
-        _COCO,
-    ),
-    (
-        "folder",
-        _Reader(load_folder, "a folder with a folder of photos per tag", is_tag_folder),
-        "your own photos: sorted into a folder per tag, below train, val and test or not",
-        "",
-    ),
-)
-for _name, _reader, _summary, _reference in _BUILTIN:
-    _REGISTRY.add(_name, _reader, summary=_summary, reference=_reference)
+_REGISTRY: Registry[DatasetReader] = Registry("data set", "`labelgap datasets` lists all.")
+for _reader in BUILTIN_READERS:
+    _REGISTRY.add(_reader.name, _reader, summary=_reader.summary, reference=_reader.reference)
 
 
 def register_dataset(
@@ -188,8 +78,14 @@ def register_dataset(
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"{name!r} is not a name of a data set: letters, digits, '_' and '-', a letter first.")
-    reader = _reader_of(load, path_to, recognizes)
-    _REGISTRY.add(name, reader, summary=summary or _first_line(load), reference=reference)
+    if "path" in inspect.signature(load).parameters:
+        path_to = path_to or "its data"
+    elif path_to or recognizes:
+        raise InputError(f"{_qualified_name(load)} has no parameter 'path', so nothing can lead to it.")
+    summary = summary or (inspect.getdoc(load) or "").partition("\n")[0].rstrip(".")
+    recognizes = recognizes or (lambda path: False)
+    reader = DatasetReader(name, load, summary, path_to, recognizes, reference, builtin=False)
+    _REGISTRY.add(name, reader, summary=summary, reference=reference)
     return load
 
 
@@ -201,7 +97,7 @@ def _load_plugins() -> None:
             register_dataset(name, load)
 
 
-def _readers() -> Registry[_Reader]:
+def _readers() -> Registry[DatasetReader]:
     """Return all readers, with those of installed packages."""
     _load_plugins()
     return _REGISTRY
@@ -217,12 +113,9 @@ def dataset_names() -> list[str]:
     return _readers().names()
 
 
-def describe_datasets() -> list[DatasetDescription]:
-    """Return a row about every data set."""
-    return [
-        DatasetDescription(entry.name, entry.value.path_to, entry.value.options or (), entry.summary)
-        for entry in _readers()
-    ]
+def describe_datasets() -> list[DatasetReader]:
+    """Return the reader of every data set: its name, options, summary, and what its path leads to."""
+    return [entry.value for entry in _readers()]
 
 
 def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
@@ -239,10 +132,9 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
         ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
     """
     reader = _readers().get(name).value
-    known = reader.options
     for option in options:
-        if known is not None and option not in known:
-            raise UnknownNameError(f"{name} option", option, known)
+        if option not in reader.options and not reader.takes_any_option:
+            raise UnknownNameError(f"{name} option", option, reader.options)
     if not reader.path_to:
         if path is not None:
             raise InputError(f"{name} takes no path; {os.fspath(path)!r} was given.")
@@ -319,27 +211,12 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
     raise InputError(f"{path} {what}, which labelgap does not recognize. It recognizes: {known}.{hint}")
 
 
-def _reader_of(
-    load: Callable[..., Dataset], path_to: str = "", recognizes: Callable[[Path], bool] | None = None
-) -> _Reader:
-    """Return the reader of a function from outside."""
-    if "path" in inspect.signature(load).parameters:
-        path_to = path_to or "its data"
-    elif path_to or recognizes:
-        raise InputError(f"{_qualified_name(load)} has no parameter 'path', so nothing can lead to it.")
-    return _Reader(load, path_to, recognizes or (lambda path: False), builtin=False)
-
-
 def _qualified_name(load: Callable[..., Dataset]) -> str:
     return f"{load.__module__}:{getattr(load, '__qualname__', type(load).__name__)}"
 
 
-def _first_line(load: Callable[..., Dataset]) -> str:
-    return (inspect.getdoc(load) or "").partition("\n")[0].rstrip(".")
-
-
 def _with_recipe(
-    data: Dataset, name: str, reader: _Reader, path: str | os.PathLike[str] | None, options: Mapping[str, Any]
+    data: Dataset, name: str, reader: DatasetReader, path: str | os.PathLike[str] | None, options: Mapping[str, Any]
 ) -> Dataset:
     """Store how data was loaded, with absolute paths: a run is opened from other folders than it was trained in."""
     plain = {key: _to_json(_absolute(value) if key in _PATH_OPTIONS else value) for key, value in options.items()}

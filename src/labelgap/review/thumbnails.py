@@ -26,7 +26,8 @@ from labelgap.core.files import atomic_path
 from labelgap.data.decoding import check_file, decode
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import FileImages
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
+from labelgap.data.transforms import Resize
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 
@@ -124,7 +125,8 @@ class HeatMaps:
             raise InputError("there is no heat map of this image.")
         split, row = location
         model, spec = run.model, run.model.backbone.input_spec
-        ((_, pixels, *_),) = make_loader(split.images, [row], size=spec.size, channels=spec.channels, batch_size=1)
+        loader = ImageLoader(split.images, [row], transform=Resize(spec.size), channels=spec.channels)
+        _, pixels = next(iter(loader))
         with torch.inference_mode():
             maps = class_activation_maps(model, model.normalize(pixels.to(next(model.parameters()).device)))
         return maps[0].float().cpu().numpy()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from labelgap.core.errors import RunError
+from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run, fit, open_run
@@ -117,5 +118,4 @@ def _train(
 def _default_processes(device: str) -> int:
     if device not in ("auto", "cpu") or (device == "auto" and torch.cuda.is_available()):
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 1 + len(METHODS))
+    return min(cpu_count(), 1 + len(METHODS))

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import nn
 
-from labelgap.core.errors import RunError
+from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
+from labelgap.data.registry import load_from_recipe
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
@@ -160,6 +161,20 @@ class Run:
         logits = np.concatenate([self.logits(each.images, device=device, workers=workers) for each in chosen])
         measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
         return {**measured, "classes_missing": list(missing), "classes_extra": list(extra)}
+
+    def uses_data(self, data: Dataset) -> bool:
+        """Whether the run was trained on data from the same path."""
+        return data.recipe.get("path") == self.config.data.get("path")
+
+    def count_training_images(self, data: Dataset, split: str = "test") -> int:
+        """Return how many images of a split, by name, the run was trained on; 0 when its own data cannot be loaded."""
+        try:
+            source = data if self.uses_data(data) else load_from_recipe(self.config.data)
+        except (LabelGapError, OSError):
+            return 0
+        trained = set(source.train.labels.images)
+        chosen = data.splits if split == "all" else (data.split(split),)
+        return sum(name in trained for each in chosen for name in each.labels.images)
 
     def _summary(self) -> dict[str, Any]:
         if not self.metrics:

@@ -16,8 +16,9 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
 from labelgap.data.registry import load, open_data
+from labelgap.data.transforms import Resize
 from labelgap.labels import UNKNOWN, LabelTable
 
 Arrays = dict[str, Any]
@@ -99,7 +100,7 @@ def test_asking_for_pixels_says_that_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="feature vectors, there are no pixels"):
         images[0]
     with pytest.raises(InputError, match="there are no pixels"):
-        list(make_loader(images, size=4))
+        list(ImageLoader(images, transform=Resize(4)))
 
 
 def test_vectors_can_be_chosen_pickled_and_told_apart() -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from tests.sample_photos import write_color_photos
 
 import labelgap as lg
 import labelgap.data.readers.digits.dataset as digits_of
@@ -81,15 +80,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve photos in a folder with a space in its name, and a CSV with gaps."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    Path("my photos").mkdir()
-    rows = ["image,split,red,green,width"]
-    for number in range(12):
-        pixels = np.full((40, 50, 3), 20, dtype=np.uint8)
-        pixels[..., number % 2] = 200 + number
-        Image.fromarray(pixels).save(f"my photos/{number}.jpg")
-        split = ("train", "train", "val", "val", "test", "test")[number % 6]
-        rows.append(f"{number}.jpg,{split},{1 - number % 2},{number % 2 if split != 'train' else ''},50")
-    Path("my tags.csv").write_text("\n".join(rows) + "\n")
+    write_color_photos("my photos", "my tags.csv", extra="width")
     return tmp_path
 
 

@@ -15,7 +15,7 @@ from labelgap.data.readers.image_table import ImageOptions, read_image_table, re
 from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["load_csv", "table_options"]
+__all__ = ["load_csv"]
 
 
 def load_csv(
@@ -62,35 +62,11 @@ def load_csv(
         seed: of the split, where the file gives none.
     """
     refuse_url(path, "tables")
-    options = table_options(zeros, unlisted, separator, classes, ignore_columns, rename, aliases, parents)
-    album = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
+    options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
     path = Path(path)
     return read_image_table(
         path,
         resolve_image_folder(images, path),
         lambda finder: read_csv(path, options, encoding=encoding, delimiter=delimiter, check_image=finder),
-        album,
-    )
-
-
-def table_options(
-    zeros: str,
-    unlisted: str,
-    separator: str | None,
-    classes: Sequence[str] | None,
-    ignore_columns: Sequence[str],
-    rename: Mapping[str, str] | None,
-    aliases: str | os.PathLike[str] | None,
-    parents: str | os.PathLike[str] | None,
-) -> TableOptions:
-    """Return the options of a table as one object; see ``load_csv``."""
-    return TableOptions(
-        zeros,
-        unlisted,
-        separator,
-        classes if classes is None or isinstance(classes, str) else tuple(classes),  # type: ignore[arg-type]
-        ignore_columns if isinstance(ignore_columns, str) else tuple(ignore_columns),  # type: ignore[arg-type]
-        dict(rename or {}),
-        None if aliases is None else Path(aliases),
-        None if parents is None else Path(parents),
+        ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
     )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.csv import table_options
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.image_table import ImageOptions, read_image_table, resolve_image_folder
 from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io.table_file import TableOptions
 
 __all__ = ["load_parquet"]
 
@@ -39,9 +39,11 @@ def load_parquet(
     ``load_csv``; rows are counted from 1.
     """
     refuse_url(path, "tables")
-    options = table_options(zeros, unlisted, separator, classes, ignore_columns, rename, aliases, parents)
-    album = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
+    options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
     path = Path(path)
     return read_image_table(
-        path, resolve_image_folder(images, path), lambda finder: read_parquet(path, options, check_image=finder), album
+        path,
+        resolve_image_folder(images, path),
+        lambda finder: read_parquet(path, options, check_image=finder),
+        ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
     )

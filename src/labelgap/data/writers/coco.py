@@ -17,13 +17,12 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.data.writers.exchange import merge_splits, write_compact_json
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["MAX_LISTED", "read_coco", "write_coco"]
+__all__ = ["MAX_LISTED", "write_coco"]
 
 MAX_LISTED: Final = 20_000_000
 """More unknown labels than this are not listed: a class in no list is unknown anyway."""
@@ -55,32 +54,6 @@ def write_coco(data: Dataset, path: Path) -> None:
     said = "a category in neg_category_ids is absent, one in no annotation and not there is unknown"
     info = {"description": f"{data.name}: labels in three states; {said}"}
     write_compact_json(path, {"info": info, "images": images, "annotations": annotations, "categories": categories})
-
-
-def read_coco(path: Path) -> ExchangeTable:
-    """Read what ``write_coco`` wrote. In plain COCO files, without the lists, whatever is not annotated is unknown."""
-    file = read_json(path, "a COCO file", ("images", "annotations", "categories"))
-    try:
-        column = {category["id"]: number for number, category in enumerate(file["categories"])}
-        row = {image["id"]: number for number, image in enumerate(file["images"])}
-        pairs = {(row[entry["image_id"]], column[entry["category_id"]]) for entry in file["annotations"]}
-        absent = {
-            (number, column[category])
-            for number, image in enumerate(file["images"])
-            for category in image.get("neg_category_ids", ())
-        }
-        names = [image.get("name", image["file_name"]) for image in file["images"]]
-        classes = [category["name"] for category in file["categories"]]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a COCO file: an image, annotation or category lacks {error}.") from None
-    entries = [(*pair, state) for state, found in ((PRESENT, pairs), (ABSENT, absent)) for pair in sorted(found)]
-    rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
-    try:
-        table = LabelTable.from_entries(rows, columns, values, classes, names)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    splits = [image.get("split") for image in file["images"]]
-    return ExchangeTable(table, None if None in splits else tuple(splits))
 
 
 def _boxes(split: Split) -> dict[tuple[int, int], list[Place | None]]:

@@ -19,7 +19,7 @@ from labelgap.data.writers.exchange import merge_splits
 from labelgap.data.writers.fiftyone import write_fiftyone
 from labelgap.data.writers.label_studio import LOCAL_FILES, interface_path, write_label_studio
 
-__all__ = ["ConversionResult", "convert", "format_names"]
+__all__ = ["ConversionResult", "convert"]
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,6 @@ class ConversionResult:
     hint: str = ""
 
 
-def format_names() -> list[str]:
-    """Return the formats.
-
-    Example:
-        >>> format_names()
-        ['coco', 'csv', 'fiftyone', 'labelstudio', 'parquet']
-    """
-    return sorted(_FORMATS)
-
-
 def convert(
     data: Dataset, to: str, out: str | os.PathLike[str], *, prefix: str | None = None, force: bool = False
 ) -> ConversionResult:
@@ -52,7 +42,7 @@ def convert(
 
     Args:
         data: the data set; images are not copied, and a hidden truth is not written.
-        to: one of ``format_names()``.
+        to: csv, parquet, coco, fiftyone or labelstudio.
         out: the file to write.
         prefix: put before every image's name; for FiftyOne and Label Studio.
         force: whether an existing file may be replaced.

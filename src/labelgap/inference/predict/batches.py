@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from labelgap.core.errors import LabelGapError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Transform
 
 __all__ = ["ReadBatch", "read_batches"]
@@ -94,7 +94,7 @@ class _Batches(Dataset[ReadBatch]):
         return ReadBatch(rows, values, errors)
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        loader = make_loader(
+        loader = ImageLoader(
             self.images, rows, transform=self.transform, channels=self.channels, batch_size=max(len(rows), 1)
         )
         return next(iter(loader))[1]

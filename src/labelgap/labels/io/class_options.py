@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from labelgap.core.errors import UnknownNameError, nearest
 from labelgap.core.findings import Finding
@@ -36,7 +37,7 @@ class ResolvedTable:
 
 def resolve_class_names(options: TableOptions) -> dict[str, str]:
     """Return the final name of every class that ``rename`` or ``aliases`` renames."""
-    synonyms = read_name_pairs(options.aliases, "synonym", "tag") if options.aliases is not None else []
+    synonyms = read_name_pairs(Path(options.aliases), "synonym", "tag") if options.aliases is not None else []
     pairs = [pair for pair in synonyms if pair[0] not in options.rename]
     return resolve_aliases([*pairs, *options.rename.items()], "--rename and --aliases" if pairs else "--rename")
 
@@ -71,7 +72,7 @@ def apply_class_options(
         findings += selected
     revisions = Revisions()
     if options.parents is not None:
-        pairs = read_name_pairs(options.parents, "child", "parent")
+        pairs = read_name_pairs(Path(options.parents), "child", "parent")
         revisions, contradicted, unknown_names = implied_labels(
             table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs]
         )

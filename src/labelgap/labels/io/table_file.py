@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -38,11 +39,11 @@ class TableOptions:
     zeros: str = "absent"
     unlisted: str = "unknown"
     separator: str | None = None
-    classes: tuple[str, ...] | None = None
-    ignore_columns: tuple[str, ...] = ()
+    classes: Sequence[str] | None = None
+    ignore_columns: Sequence[str] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
-    aliases: Path | None = None
-    parents: Path | None = None
+    aliases: str | os.PathLike[str] | None = None
+    parents: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _one_of("zeros", self.zeros, ("absent", "unknown"))

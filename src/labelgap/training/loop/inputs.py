@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labelgap.core.system import available_memory
 from labelgap.data.images import ArrayImages, ImageSource
-from labelgap.data.loader import make_loader
+from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
@@ -97,7 +97,7 @@ class ImageInputs:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalized images."""
         cuda = self.device.type == "cuda"
-        pixels = make_loader(
+        pixels = ImageLoader(
             self.images,
             rows,
             transform=self.transform_of(epoch),
@@ -125,7 +125,7 @@ class ImageInputs:
         if self.transform != "resize" or free is None or needed * processes > MEMORY_SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        resized = make_loader(
+        resized = ImageLoader(
             self.images, transform=self.transform_of(None), channels=spec.channels, batch_size=32, workers=self.workers
         )
         for index, values in resized:

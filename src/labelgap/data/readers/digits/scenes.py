@@ -68,11 +68,6 @@ class Scenes:
     def __len__(self) -> int:
         return len(self.images)
 
-    def boxes_of(self, scene: int) -> NDArray[np.int64]:
-        """Return the boxes ``(m, 5)`` of one scene: class, x0, y0, x1, y1."""
-        first, last = np.searchsorted(self.boxes[:, 0], [scene, scene + 1])
-        return self.boxes[first:last, 1:]
-
 
 class DigitScenes(NamedTuple):
     """The three splits, made from different handwriting."""

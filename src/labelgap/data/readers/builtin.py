@@ -1,0 +1,116 @@
+"""The formats that labelgap reads, each with the function that loads it and how its paths are recognized."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.coco import find_coco, load_coco2014, load_coco2017
+from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.digits.dataset import load_digits
+from labelgap.data.readers.features import is_feature_file, load_features
+from labelgap.data.readers.folder import is_tag_folder, load_folder
+from labelgap.data.readers.parquet import load_parquet
+from labelgap.data.readers.voc import find_voc, load_voc2007, load_voc2012
+
+__all__ = ["BUILTIN_READERS", "DatasetReader"]
+
+
+@dataclass(frozen=True)
+class DatasetReader:
+    """How one kind of data is loaded.
+
+    Attributes:
+        name: of the data set or format.
+        load: from a path (unless ``path_to`` is empty) and options to a data set.
+        summary: a line about it.
+        path_to: what the path leads to, in words; empty when there is no path.
+        recognizes: whether an existing path leads to this kind of data.
+        reference: the paper.
+        builtin: whether it comes with labelgap.
+    """
+
+    name: str
+    load: Callable[..., Dataset]
+    summary: str
+    path_to: str = ""
+    recognizes: Callable[[Path], bool] = lambda path: False
+    reference: str = ""
+    builtin: bool = True
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options, sorted."""
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(self.load).parameters.values()
+        return tuple(sorted(each.name for each in parameters if each.kind in named and each.name != "path"))
+
+    @property
+    def takes_any_option(self) -> bool:
+        """Whether ``load`` takes options by ``**``."""
+        kinds = {each.kind for each in inspect.signature(self.load).parameters.values()}
+        return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() in suffixes
+
+
+def _voc(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    return DatasetReader(
+        f"voc{year}",
+        load,
+        summary,
+        "a VOC devkit",
+        lambda path: find_voc(path, year) is not None,
+        "Everingham et al., IJCV 2010",
+    )
+
+
+def _coco(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    return DatasetReader(
+        f"coco{year}",
+        load,
+        summary,
+        "a folder with COCO's annotations",
+        lambda path: find_coco(path, year) is not None,
+        "Lin et al., ECCV 2014",
+    )
+
+
+BUILTIN_READERS: Final = (
+    DatasetReader("digits", load_digits, "scenes of handwritten digits, embedded in labelgap, one label shown of each"),
+    DatasetReader(
+        "csv",
+        load_csv,
+        "your own photos: a table of tags and a folder of images",
+        "a .csv file",
+        _has_suffix(".csv", ".tsv"),
+    ),
+    DatasetReader(
+        FEATURES,
+        load_features,
+        "vectors that a network computed elsewhere, and their labels; no pixels",
+        "an .npz or .parquet file with features",
+        is_feature_file,
+    ),
+    DatasetReader(
+        "parquet", load_parquet, "your own photos: as csv, in Parquet", "a .parquet file", _has_suffix(".parquet")
+    ),
+    _voc("2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
+    _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
+    _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
+    _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    DatasetReader(
+        "folder",
+        load_folder,
+        "your own photos: sorted into a folder per tag, below train, val and test or not",
+        "a folder with a folder of photos per tag",
+        is_tag_folder,
+    ),
+)
