@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.labels.sparse import entries_at, starts_from_lengths
+from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 CODES = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
 
@@ -43,7 +43,7 @@ def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
     table = LabelTable.from_dense([[-1, -1], [1, -1]])
     assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
     starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
-    assert entries_at(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
+    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 
 def test_places_outside_the_table_are_refused() -> None:

@@ -72,12 +72,14 @@ class ResolvedRevisions(NamedTuple):
     """The value of every revised label; each array is ``(P,)``.
 
     Attributes:
-        places: ``row · K + class number``, ascending.
+        rows: row numbers, ascending.
+        columns: class numbers, ascending within a row.
         values: PRESENT, ABSENT or UNKNOWN.
         by_person: whether a person decided it, rather than a model.
     """
 
-    places: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
     values: NDArray[np.int8]
     by_person: NDArray[np.bool_]
 
@@ -215,7 +217,8 @@ class Revisions(Sequence[Revision]):
         row, column = self._of(hard).indices(table)
         order = np.argsort(by_person, kind="stable")[::-1]
         places, chosen = np.unique((row * len(table.classes) + column)[order], return_index=True)
-        return ResolvedRevisions(places, hard["value"].to_numpy()[order][chosen], by_person[order][chosen])
+        rows, columns = np.divmod(places, max(len(table.classes), 1))
+        return ResolvedRevisions(rows, columns, hard["value"].to_numpy()[order][chosen], by_person[order][chosen])
 
     def until(self, epoch: int) -> Revisions:
         """Return the revisions that models made up to and including ``epoch``."""

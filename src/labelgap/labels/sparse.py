@@ -23,9 +23,8 @@ __all__ = [
     "UniqueNames",
     "as_indices",
     "as_row_indices",
-    "entries_at",
     "entries_of_rows",
-    "overlay_entries",
+    "locate_entries",
     "sort_entries",
     "starts_from_lengths",
     "unique_names",
@@ -94,80 +93,29 @@ def entries_of_rows(
     return np.arange(int(lengths.sum())) + np.repeat(starts[index] - first, lengths), lengths, first
 
 
-def entries_at(
+def locate_entries(
     starts: NDArray[np.int64],
     columns: NDArray[np.int32],
     rows: NDArray[np.int64],
     classes: NDArray[np.int64],
     width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find single labels: the entry of every (row, class number), and whether there is one.
+    """Return where the entries of labels (row, class number) are, or would be inserted, and whether they exist.
 
     Only the rows in ``rows`` are searched, so a few labels of a table of millions cost little.
 
-    Args:
-        starts: ``(N + 1,)``, where rows start.
-        columns: class number of every entry.
-        rows: ``(P,)``
-        classes: ``(P,)`` class numbers.
-        width: number of classes.
-
-    Returns:
-        ``(P,)`` entries, undefined where there is none, and ``(P,)`` whether there is one.
-
     Example:
         >>> starts, columns = starts_from_lengths([2, 0, 1]), np.array([0, 3, 1], np.int32)
-        >>> entries_at(starts, columns, np.array([2, 0, 0, 1]), np.array([1, 3, 2, 0]), 4)
+        >>> locate_entries(starts, columns, np.array([2, 0, 0, 1]), np.array([1, 3, 2, 0]), 4)
         (array([2, 1, 1, 2]), array([ True,  True, False, False]))
     """
     touched, which = np.unique(rows, return_inverse=True)
-    entries, lengths, _ = entries_of_rows(starts, touched)
-    if not len(entries):
-        return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    entries, lengths, first = entries_of_rows(starts, touched)
     known = np.repeat(np.arange(len(touched)), lengths) * width + columns[entries]
     places = which * width + classes
-    at = np.searchsorted(known, places).clip(max=len(known) - 1)
-    return entries[at], known[at] == places
-
-
-def overlay_entries(
-    starts: NDArray[np.int64],
-    columns: NDArray[np.int32],
-    values: NDArray[np.int8],
-    places: NDArray[np.int64],
-    new_values: NDArray[np.int8],
-    replace: NDArray[np.bool_],
-    width: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
-    """Add entries to compressed rows; where an entry exists, ``replace`` decides whether it gets the new value.
-
-    Args:
-        starts: ``(N + 1,)``, where rows start.
-        columns: class number of every entry.
-        values: value of every entry.
-        places: ``(P,)`` unique ``row · width + class number``, ascending.
-        new_values: ``(P,)``
-        replace: ``(P,)`` whether an existing entry gets the new value.
-        width: number of classes.
-
-    Returns:
-        starts, columns and values.
-    """
-    row, column = np.divmod(places, max(width, 1))
-    touched, which = np.unique(row, return_inverse=True)
-    entries, lengths, first = entries_of_rows(starts, touched)
-    known = np.repeat(touched, lengths) * width + columns[entries]
-    at = np.searchsorted(known, places)
-    exists = np.isin(places, known, assume_unique=True)
-    result = values.copy()
-    result[entries[at[exists & replace]]] = new_values[exists & replace]
-    before = (starts[row] + at - first[which])[~exists]
-    added = starts_from_lengths(np.bincount(row[~exists], minlength=len(starts) - 1))
-    return (
-        starts + added,
-        np.insert(columns, before, column[~exists]),
-        np.insert(result, before, new_values[~exists]),
-    )
+    found = np.searchsorted(known, places)
+    exists = np.append(known, -1)[found] == places
+    return starts[rows] + found - first[which], exists
 
 
 def sort_entries(

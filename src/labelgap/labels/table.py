@@ -24,9 +24,8 @@ from labelgap.labels.sparse import (
     LabelCounts,
     as_indices,
     as_row_indices,
-    entries_at,
     entries_of_rows,
-    overlay_entries,
+    locate_entries,
     sort_entries,
     starts_from_lengths,
     unique_names,
@@ -215,7 +214,7 @@ class LabelTable:
         row, column = as_indices(rows, "row", len(self)), as_indices(columns, "class number", len(self.classes))
         if len(row) != len(column):
             raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a label.")
-        entries, known = entries_at(self.starts, self.columns, row, column, len(self.classes))
+        entries, known = locate_entries(self.starts, self.columns, row, column, len(self.classes))
         codes = np.full(len(row), UNKNOWN, dtype=np.int8)
         codes[known] = self.values[entries[known]]
         return codes
@@ -283,11 +282,15 @@ class LabelTable:
             revisions: in the order they were made.
             sources: whose revisions to apply; everybody's when None.
         """
-        places, values, by_person = revisions.resolve(self, sources)
-        arrays = overlay_entries(self.starts, self.columns, self.values, places, values, by_person, len(self.classes))
-        table = LabelTable(*arrays, self.classes, self.images)
-        known = table.values != UNKNOWN
-        return table if known.all() else table.keep(known)
+        rows, columns, values, by_person = revisions.resolve(self, sources)
+        entries, known = locate_entries(self.starts, self.columns, rows, columns, len(self.classes))
+        labels, new = self.values.copy(), ~known
+        labels[entries[known & by_person]] = values[known & by_person]
+        labels = np.insert(labels, entries[new], values[new])
+        starts = self.starts + starts_from_lengths(np.bincount(rows[new], minlength=len(self)))
+        all_columns = np.insert(self.columns, entries[new], columns[new])
+        table = LabelTable(starts, all_columns, labels, self.classes, self.images)
+        return table.keep(labels != UNKNOWN) if (labels == UNKNOWN).any() else table
 
     @property
     def rows(self) -> NDArray[np.int64]:

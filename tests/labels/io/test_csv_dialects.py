@@ -131,7 +131,7 @@ def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:
 
 def test_columns_with_a_meaning_are_found_under_another_name(csv: Path) -> None:
     file = read(csv, "File Name;Tags\na.jpg;cat|dog\n", rename={"File Name": "image", "Tags": "present"})
-    assert file.form == "lists" and file.table.classes == ("cat", "dog") and file.table.images == ("a.jpg",)
+    assert file.table.classes == ("cat", "dog") and file.table.images == ("a.jpg",)
 
 
 def test_tags_of_one_name_become_one(csv: Path) -> None:

@@ -36,7 +36,6 @@ def refusal(path: Path, text: str, zeros: str = "absent", unlisted: str = "unkno
 
 def test_a_wide_table_has_a_column_per_class_and_blanks_are_unknown(csv: Path) -> None:
     file = read(csv, "image,cat,dog\na.jpg,1,0\nb.jpg,,1\nc.jpg,,\n")
-    assert file.form == "wide"
     assert file.table.classes == ("cat", "dog")
     assert file.table.images == ("a.jpg", "b.jpg", "c.jpg")
     assert file.table.to_dense().tolist() == [[PRESENT, ABSENT], [UNKNOWN, PRESENT], [UNKNOWN, UNKNOWN]]
@@ -48,7 +47,6 @@ def test_a_wide_table_has_a_column_per_class_and_blanks_are_unknown(csv: Path) -
 
 def test_a_table_of_lists_names_what_is_there_and_what_is_not(csv: Path) -> None:
     file = read(csv, "image,present,absent\na.jpg,cat; owl,dog\nb.jpg,,\nc.jpg,dog;dog,;\n")
-    assert file.form == "lists"
     assert file.table.classes == ("cat", "dog", "owl")
     assert file.table.to_dense().tolist() == [[1, 0, 1], [-1, -1, -1], [-1, 1, -1]]
     assert sentences(file) == ("lists of tags; a tag that is not listed is unknown",)

@@ -84,7 +84,7 @@ def load_folder(
     table = LabelTable.from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
     splits = None if found[0].split is None else tuple(str(image.split) for image in found)
     findings = (*_findings(found, splits is not None, unlisted, others), *similar_class_names(table))
-    file = TableFile(root, table, splits, None, np.arange(len(images)), "lists", findings, unit="")
+    file = TableFile(root, table, splits, None, np.arange(len(images)), findings, unit="")
     return build_dataset(file, root, {}, {}, options, [])
 
 

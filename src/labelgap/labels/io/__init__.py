@@ -1,7 +1,7 @@
 """Files of labels: CSV and Parquet, wide or lists, with every problem reported at once.
 
 ``read_csv`` and ``read_parquet`` turn a file into rows of cells; ``rows`` parses these with ``header`` and ``cells``;
-``class_options`` applies the renames, the chosen classes and the hierarchy. The result is a ``TableFile``. This package
+``class_names`` applies the renames, the chosen classes and the hierarchy. The result is a ``TableFile``. This package
 also registers the formats that ``LabelTable.from_csv`` and its relatives use.
 """
 

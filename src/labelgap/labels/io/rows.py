@@ -11,17 +11,16 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, nearest
 from labelgap.core.findings import Finding
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, TagListParser
-from labelgap.labels.io.class_options import ResolvedTable, apply_class_options, resolve_class_names
+from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import AllCellsKnown, ColumnPerClass, ColumnsIgnored, GroupColumn, ListsOfClasses
 from labelgap.labels.io.header import HeaderColumns, parse_header
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
@@ -36,29 +35,6 @@ CheckImage = Callable[[str], str | None]
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
-
-
-@dataclass
-class _Parser:
-    """The columns, and the images, splits, groups and problems so far."""
-
-    path: Path
-    unit: str
-    check_image: CheckImage
-    columns: HeaderColumns
-    problems: list[Problem]
-    images: dict[str, int] = field(default_factory=dict)
-    splits: list[str] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
-
-    def add_problem(self, line: int, message: str) -> None:
-        self.problems.append(Problem(line, message))
-
-    def refuse_problems(self) -> None:
-        if self.problems:
-            raise ProblemsError(self.path, self.problems, unit=self.unit)
-        if not self.images:
-            raise InputError(f"{self.path} has a header and no rows: there is no image to learn from.")
 
 
 def parse_rows(
@@ -90,139 +66,144 @@ def parse_rows(
         raise ProblemsError(path, problems, unit=unit)
     names = resolve_class_names(options)
     columns = parse_header(path, line, [str(cell) for cell in header], options, names, problems)
-    parser = _Parser(path, unit, check_image, columns, problems)
-    form: Literal["wide", "lists"] = "lists" if columns.lists else "wide"
-    parse = _parse_lists if columns.lists else _parse_wide
-    table, cell_findings = parse(parser, _checked(parser, rows), options, classes)
+    parser = _RowParser(path, unit, options, check_image, columns, problems)
+    checked = parser.checked(rows)
+    table, cell_findings = parser.parse_lists(checked, classes) if columns.lists else parser.parse_wide(checked)
     lines = np.fromiter(parser.images.values(), dtype=np.int64, count=len(table))
-    resolved = apply_class_options(
-        table, options, names, form, lambda conflicts: _refuse_conflicts(parser, lines, conflicts)
-    )
-    if not len(resolved.table.values):
+
+    def refuse_conflicts(conflicts: Sequence[tuple[int, str]]) -> None:
+        for row, name in conflicts:
+            text = f"'{truncate_text(name)}' is present under one of its names and absent under another"
+            parser.add_problem(int(lines[row]), text)
+        parser.refuse_problems()
+
+    table, revisions, class_findings = apply_class_options(table, options, names, columns.lists, refuse_conflicts)
+    if not len(table.values):
         raise InputError(f"{path}: no label is known, all of its {len(table)} rows are blank. Tag a few images.")
-    splits = tuple(parser.splits) if columns.split is not None else None
-    groups = tuple(parser.groups) if columns.group is not None else None
-    findings = (*_findings(resolved, form, options, columns, cell_findings), *findings)
-    return TableFile(path, resolved.table, splits, groups, lines, form, findings, unit, resolved.revisions)
-
-
-def _checked(parser: _Parser, rows: Iterator[Row]) -> Iterator[Row]:
-    """Check the length, image and split of every row, and yield the rows of the right length."""
-    columns = parser.columns
-    for line, cells in rows:
-        if len(cells) != len(columns.header):
-            parser.add_problem(line, f"{len(cells)} cells where the header has {len(columns.header)}")
-            continue
-        image = str(cells[columns.image])
-        if not image:
-            parser.add_problem(line, "no image is named")
-        elif (first := parser.images.setdefault(image, line)) != line:
-            parser.add_problem(line, f"{truncate_text(image)} is listed again (first in {parser.unit} {first})")
-        elif (problem := parser.check_image(image)) is not None:
-            parser.add_problem(line, problem)
-        if columns.split is not None:
-            split = str(cells[columns.split])
-            if split not in SPLITS:
-                close = nearest(split, SPLITS)
-                hint = f". Did you mean '{close}'?" if close else ""
-                parser.add_problem(line, f"'{truncate_text(split)}' under split: it is train, val or test{hint}")
-            parser.splits.append(split)
-        if columns.group is not None:
-            parser.groups.append(str(cells[columns.group]))
-        yield line, cells
-
-
-def _parse_wide(
-    parser: _Parser, rows: Iterator[Row], options: TableOptions, classes: Sequence[str] | None
-) -> tuple[LabelTable, list[Finding]]:
-    if options.unlisted != "unknown":
-        raise InputError(
-            f"{parser.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
-        )
-    columns = parser.columns
-    cell_parser = CellParser(ABSENT if options.zeros == "absent" else UNKNOWN)
-    lengths, numbers, values = array("q"), array("i"), array("b")
-    filled = [0] * len(columns.class_columns)
-    invalid: list[list[tuple[int, Cell]]] = [[] for _ in columns.class_columns]
-    for line, cells in rows:
-        for column, number in enumerate(columns.class_columns):
-            if cell := cells[number]:
-                filled[column] += 1
-                value = cell_parser.code(cell) if isinstance(cell, str) else None
-                if value is None:
-                    invalid[column].append((line, cell))
-                elif value != UNKNOWN:
-                    numbers.append(column)
-                    values.append(value)
-        lengths.append(len(values))
-    for column, bad in enumerate(invalid):
-        _report_invalid_cells(parser, columns.header[columns.class_columns[column]], bad, filled[column])
-    parser.refuse_problems()
-    starts = np.concatenate([[0], np.asarray(lengths)])
-    names = [columns.header[number] for number in columns.class_columns]
-    table = LabelTable(starts, np.asarray(numbers), np.asarray(values), names, list(parser.images))
-    return table, [ColumnPerClass(options.zeros, *cell_parser.spellings())]
-
-
-def _report_invalid_cells(parser: _Parser, name: str, bad: list[tuple[int, Cell]], filled: int) -> None:
-    """Report cells that are no state: each of them, or the column where most of its cells are."""
-    if len(bad) < _MIN_BAD_CELLS or 2 * len(bad) <= filled:
-        for line, cell in bad:
-            parser.add_problem(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
-        return
-    (line, cell), more = bad[0], len(bad) - 1
-    renamed = format_option("rename", f"{name}=present")
-    hint = f"{format_option('ignore-columns', name)} leaves it out; if it lists tags, {renamed}"
-    example = f"'{truncate_text(str(cell))}' in {parser.unit} {line} and {more:,} more"
-    parser.add_problem(
-        parser.columns.line, f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
+    if not columns.lists and table.complete and options.zeros == "absent":
+        cell_findings.append(AllCellsKnown())
+    if columns.group is not None:
+        cell_findings.append(GroupColumn())
+    if columns.ignored:
+        cell_findings.append(ColumnsIgnored(columns.ignored))
+    return TableFile(
+        path=path,
+        table=table,
+        splits=tuple(parser.splits) if columns.split is not None else None,
+        groups=tuple(parser.groups) if columns.group is not None else None,
+        lines=lines,
+        findings=(*cell_findings, *class_findings, *findings),
+        unit=unit,
+        revisions=revisions,
     )
 
 
-def _parse_lists(
-    parser: _Parser, rows: Iterator[Row], options: TableOptions, classes: Sequence[str] | None
-) -> tuple[LabelTable, list[Finding]]:
-    if options.zeros != "absent":
-        raise InputError(
-            f"{parser.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
+@dataclass
+class _RowParser:
+    """The columns, and the images, splits, groups and problems so far."""
+
+    path: Path
+    unit: str
+    options: TableOptions
+    check_image: CheckImage
+    columns: HeaderColumns
+    problems: list[Problem]
+    images: dict[str, int] = field(default_factory=dict)
+    splits: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+    def add_problem(self, line: int, message: str) -> None:
+        self.problems.append(Problem(line, message))
+
+    def refuse_problems(self) -> None:
+        if self.problems:
+            raise ProblemsError(self.path, self.problems, unit=self.unit)
+        if not self.images:
+            raise InputError(f"{self.path} has a header and no rows: there is no image to learn from.")
+
+    def checked(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Check the length, image and split of every row, and yield the rows of the right length."""
+        columns = self.columns
+        for line, cells in rows:
+            if len(cells) != len(columns.header):
+                self.add_problem(line, f"{len(cells)} cells where the header has {len(columns.header)}")
+                continue
+            image = str(cells[columns.image])
+            if not image:
+                self.add_problem(line, "no image is named")
+            elif (first := self.images.setdefault(image, line)) != line:
+                self.add_problem(line, f"{truncate_text(image)} is listed again (first in {self.unit} {first})")
+            elif (problem := self.check_image(image)) is not None:
+                self.add_problem(line, problem)
+            if columns.split is not None:
+                self.splits.append(split := str(cells[columns.split]))
+                if split not in SPLITS:
+                    close = nearest(split, SPLITS)
+                    hint = f". Did you mean '{close}'?" if close else ""
+                    self.add_problem(line, f"'{truncate_text(split)}' under split: it is train, val or test{hint}")
+            if columns.group is not None:
+                self.groups.append(str(cells[columns.group]))
+            yield line, cells
+
+    def parse_wide(self, rows: Iterator[Row]) -> tuple[LabelTable, list[Finding]]:
+        if self.options.unlisted != "unknown":
+            raise InputError(
+                f"{self.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
+            )
+        class_columns = self.columns.class_columns
+        cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN)
+        ends, numbers, values = array("q", [0]), array("i"), array("b")
+        filled = [0] * len(class_columns)
+        invalid: list[list[tuple[int, Cell]]] = [[] for _ in class_columns]
+        for line, cells in rows:
+            for column, number in enumerate(class_columns):
+                if cell := cells[number]:
+                    filled[column] += 1
+                    value = cell_parser.code(cell) if isinstance(cell, str) else None
+                    if value is None:
+                        invalid[column].append((line, cell))
+                    elif value != UNKNOWN:
+                        numbers.append(column)
+                        values.append(value)
+            ends.append(len(values))
+        names = [self.columns.header[number] for number in class_columns]
+        for name, bad, count in zip(names, invalid, filled, strict=True):
+            self.report_invalid_cells(name, bad, count)
+        self.refuse_problems()
+        table = LabelTable(np.asarray(ends), np.asarray(numbers), np.asarray(values), names, list(self.images))
+        return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
+
+    def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], filled: int) -> None:
+        """Report cells that are no state: each of them, or the column where most of its cells are."""
+        if len(bad) < _MIN_BAD_CELLS or 2 * len(bad) <= filled:
+            for line, cell in bad:
+                self.add_problem(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
+            return
+        (line, cell), more = bad[0], len(bad) - 1
+        renamed = format_option("rename", f"{name}=present")
+        hint = f"{format_option('ignore-columns', name)} leaves it out; if it lists tags, {renamed}"
+        example = f"'{truncate_text(str(cell))}' in {self.unit} {line} and {more:,} more"
+        text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
+        self.add_problem(self.columns.line, text)
+
+    def parse_lists(self, rows: Iterator[Row], classes: Sequence[str] | None) -> tuple[LabelTable, list[Finding]]:
+        if self.options.zeros != "absent":
+            raise InputError(
+                f"{self.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
+            )
+        numbers = (self.columns.present, self.columns.absent)
+        cells = [(line, ["" if number is None else row[number] for number in numbers]) for line, row in rows]
+        texts = (cell for _, both in cells for cell in both if isinstance(cell, str))
+        parser = TagListParser(self.options.separator, texts)
+        present, absent = list[list[str]](), list[list[str]]()
+        for line, both in cells:
+            listed, excluded = (parser.names(cell) if isinstance(cell, str) else cell for cell in both)
+            present.append(listed)
+            absent.append(excluded)
+            for name in sorted({*listed} & {*excluded}):
+                self.add_problem(line, f"'{truncate_text(name)}' is both under present and under absent")
+        self.refuse_problems()
+        table = LabelTable.from_lists(
+            present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
         )
-    columns = parser.columns
-    cells: list[tuple[int, Cell, Cell]] = []
-    for line, row in rows:
-        assert columns.present is not None
-        cells.append((line, row[columns.present], row[columns.absent] if columns.absent is not None else ""))
-    texts = (cell for _, *both in cells for cell in both if isinstance(cell, str))
-    lists = TagListParser(options.separator, texts)
-    present, absent = list[list[str]](), list[list[str]]()
-    for line, *both in cells:
-        listed, excluded = (lists.names(cell) if isinstance(cell, str) else cell for cell in both)
-        present.append(listed)
-        absent.append(excluded)
-        for name in sorted({*listed} & {*excluded}):
-            parser.add_problem(line, f"'{truncate_text(name)}' is both under present and under absent")
-    parser.refuse_problems()
-    images = list(parser.images)
-    table = LabelTable.from_lists(present, absent, classes=classes, images=images, unlisted=options.unlisted)
-    return table, [ListsOfClasses(options.unlisted), *lists.findings()]
-
-
-def _refuse_conflicts(parser: _Parser, lines: NDArray[np.int64], conflicts: Sequence[tuple[int, str]]) -> None:
-    """Report rows in which a class is present under one of its names and absent under another."""
-    for row, name in conflicts:
-        parser.add_problem(
-            int(lines[row]), f"'{truncate_text(name)}' is present under one of its names and absent under another"
-        )
-    parser.refuse_problems()
-
-
-def _findings(
-    resolved: ResolvedTable, form: str, options: TableOptions, columns: HeaderColumns, cells: Sequence[Finding]
-) -> tuple[Finding, ...]:
-    findings = list(cells)
-    if form == "wide" and resolved.table.complete and options.zeros == "absent":
-        findings.append(AllCellsKnown())
-    if columns.group is not None:
-        findings.append(GroupColumn())
-    if columns.ignored:
-        findings.append(ColumnsIgnored(tuple(columns.ignored)))
-    return (*findings, *resolved.findings)
+        return table, [ListsOfClasses(self.options.unlisted), *parser.findings()]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,6 @@ class TableFile:
         splits: the split of every row, or None when the file names none.
         groups: the group of every row, or None when the file has no such column.
         lines: the line of every row in the file.
-        form: "wide" or "lists".
         findings: how cells and gaps were read.
         unit: what ``lines`` counts: "line", or "row" in files without lines.
         revisions: what ``parents`` added to the observed labels.
@@ -76,7 +75,6 @@ class TableFile:
     splits: tuple[str, ...] | None
     groups: tuple[str, ...] | None
     lines: NDArray[np.int64]
-    form: Literal["wide", "lists"]
     findings: tuple[Finding, ...]
     unit: str = "line"
     revisions: Revisions = field(default_factory=Revisions)
