@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays, train, write
+from torch import Tensor, nn
 
 import labelgap as lg
 from labelgap.audit import Audit, find_missing
 from labelgap.audit.fold_networks import FOLDER
 from labelgap.core.errors import InputError, RunError
+from labelgap.models import InputSpec
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +188,30 @@ def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path
         find_missing([], quiet=True)
     with pytest.raises(RunError, match="is not a run"):
         find_missing(tmp_path / "nowhere", quiet=True)
+
+
+class Pooled(nn.Module):
+    """A network that its class alone does not make."""
+
+    input_spec = InputSpec(size=16, mean=(0.5,), std=(0.25,), channels=1)
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, width, 4, 4), nn.ReLU())
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.layers(images)
+        return maps
+
+
+def test_a_network_of_ones_own_is_audited_with_its_initial_weights_wherever_the_run_is(tmp_path: Path) -> None:
+    data = lg.load("digits", train=40, val=12, test=4)
+    run = train(tmp_path, data, "an", backbone=Pooled(6), protocol="linear")
+    audit = find_missing(run, data=data, folds=2, out=tmp_path / "first.parquet", quiet=True)
+    moved = run.path.rename(tmp_path / "moved")
+    opened = lg.open_run(moved, backbone=Pooled(6))
+    again = find_missing(opened, data=data, folds=2, out=tmp_path / "again.parquet", quiet=True)
+    assert len(audit) > 0 and again.table.equals(audit.table)
 
 
 def test_a_backbone_without_weights_is_trained_anew_for_each_fold_and_goes_on_after_a_kill(

@@ -26,9 +26,7 @@ from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
 from labelgap.training.config.cost import format_duration
-from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import choose_selection
@@ -150,7 +148,7 @@ def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
         else:
             groups.setdefault((config.backbone, config.weights, config.size, config.select), []).append(number)
     for group in groups.values():
-        scorers |= dict(zip(group, _train_heads([runs[number].config for number in group], context), strict=True))
+        scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
     yield [scorers[number] for number in range(len(runs))]
     for network in networks:
         network.clear()
@@ -162,21 +160,21 @@ def _retraining_message(run: Run, folds: int) -> str:
     return f"{run.config.backbone} has no pretrained weights: it is trained again for each of {folds} folds{duration}"
 
 
-def _train_heads(configs: Sequence[RunConfig], context: _Context) -> Sequence[Scorer]:
+def _train_heads(runs: Sequence[Run], context: _Context) -> Sequence[Scorer]:
     """Train the heads of runs that share their features."""
     data, device = context.data, choose_device(context.device)
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
-    selection = choose_selection(observed, truth, configs[0].select)
+    selection = choose_selection(observed, truth, runs[0].config.select)
     features = split_features(
         data,
         sorted({*context.splits, "train", *(() if selection.labels is None else ("val",))}),
-        lambda: build_classifier(configs[0], None).backbone,
+        runs[0].initial_backbone,
         device,
         choose_workers(context.workers, device),
         context.reporter,
     )
     fold = context.assign_folds(features["train"])
-    heads = [HeadConfig.from_run(config) for config in configs]
+    heads = [HeadConfig.from_run(run.config) for run in runs]
     with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
         return train_folds(
             features,

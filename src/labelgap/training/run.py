@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from scipy.special import expit
 from torch import nn
 
@@ -26,10 +27,10 @@ from labelgap.data.registry import load_from_recipe
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
-from labelgap.models import Classifier, as_backbone
+from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_weights
 from labelgap.training.checkpoints.history import read_history
-from labelgap.training.config.schema import RunConfig, read_config
+from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
@@ -82,13 +83,26 @@ class Run:
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no complete epoch yet: resume it with --resume.")
         width = stored_feature_width(self.path / BEST) if self.config.backbone == FEATURES else None
+        stored = has_backbone(self.path)
+        network = build_classifier(self.config, width, pretrained=not stored, backbone=self._copy_backbone())
+        load_weights(self.path, network)
+        return network.eval()
+
+    def initial_backbone(self) -> Backbone:
+        """Return the backbone with the weights that training started from."""
+        stored, backbone = self.path / INITIAL_WEIGHTS, self._copy_backbone()
+        if backbone is not None:
+            backbone.load_state_dict(load_file(stored))
+            return backbone
+        weights = str(stored) if stored.exists() else self.config.weights
+        return build_classifier(self.config.model_copy(update={"weights": weights}), None).backbone
+
+    def _copy_backbone(self) -> Backbone | None:
+        """Return a copy of the network that was given to ``open_run`` or ``fit``, if any."""
         backbone = None if self._backbone is None else as_backbone(deepcopy(self._backbone))
         if backbone is not None and backbone.name != self.config.backbone:
             raise RunError(f"{self.path} was trained with {self.config.backbone}, not with {backbone.name}.")
-        stored = has_backbone(self.path)
-        network = build_classifier(self.config, width, pretrained=not stored, backbone=backbone)
-        load_weights(self.path, network)
-        return network.eval()
+        return backbone
 
     @cached_property
     def revisions(self) -> Revisions:

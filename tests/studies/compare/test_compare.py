@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.studies.compare.small_features import CLASSES, features
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import LabelTable
+from labelgap.losses import ElementwiseLoss
 from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.training import fit
@@ -159,6 +162,20 @@ def test_role_without_a_number_of_positives_is_listed_with_the_way_out(tmp_path:
     assert "expected_positives" in made.skipped[0].reason
     told = run(replace(data, val=few), ["an", "role"], tmp_path / "c", options={"role": {"expected_positives": 1.5}})
     assert {row.method: dict(row.options) for row in told.methods}["role"] == {"expected_positives": 1.5}
+
+
+class Own(ElementwiseLoss):
+    """Unknown labels count as absent."""
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (labels == 1) * softplus(-logits) + (labels != 1) * softplus(logits)
+
+
+def test_a_loss_of_ones_own_is_compared_by_its_class(tmp_path: Path) -> None:
+    made = run(features(), ["an", f"{__name__}:Own"], tmp_path / "c", seeds=1)
+    values = {row.method: row.values for row in made.methods}
+    assert values["an"] == pytest.approx(values[f"{__name__}:Own"], abs=1e-6)
+    assert not [path for path in (tmp_path / "c" / "heads").iterdir() if ":" in path.name]
 
 
 def test_losses_that_contrast_take_unknown_labels_as_negatives_where_no_absent_is_known(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "val": digests[id(setup.selection.labels)],
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
-    return folder / FOLDER / f"{plan.method}-{key}.safetensors"
+    return folder / FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
 
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
