@@ -61,7 +61,7 @@ def test_the_input_is_what_the_module_states() -> None:
     [
         (Returns(torch.zeros(1, 4, 7)), r"output has shape \(1, 4, 7\)"),
         (Returns([1]), "output has type list"),
-        (nn.Linear(7, 2), "Linear cannot be a backbone for images of 3 × 8 × 8: RuntimeError"),
+        (nn.Linear(7, 2), "Linear cannot be a backbone for images of 3 × 8 × 8: mat1 and mat2"),
     ],
 )
 def test_a_module_that_gives_neither_vectors_nor_maps_is_refused(network: nn.Module, message: str) -> None:

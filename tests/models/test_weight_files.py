@@ -153,7 +153,7 @@ def test_the_weights_of_another_network_are_refused_with_the_first_names(origina
         create_backbone("timm:resnet18", weights=deeper)
     told = str(refused.value)
     assert told.startswith(f"{deeper} does not fit timm:resnet18: of 120 tensors ")
-    assert "belong nowhere (layer1.2.conv1.weight, layer1.2.bn1.weight, layer1.2.bn1.bias, …)" in told
+    assert "are unexpected (layer1.2.conv1.weight, layer1.2.bn1.weight, layer1.2.bn1.bias, …)" in told
     assert "are missing" not in told and told.endswith("Are they the weights of another network?")
     with pytest.raises(InputError, match=r"48 are missing .*conv1\.weight|are missing"):
         create_backbone("efficientnet-lite0", weights=deeper)

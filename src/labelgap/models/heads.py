@@ -1,9 +1,9 @@
-"""Heads: what turns a backbone's features into one logit per class.
+"""Heads: from features to one logit per class.
 
-Two of them. ``linear`` weighs the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
-Explanations in Partially Annotated Multi-label Classification", CVPR 2023) weighs the features of every place, which
-gives a class activation map, and amplifies what is positive in it before it is averaged: a network that was taught with
-missing positives points to the right places, only too faintly.
+``linear`` is a linear layer on the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
+Explanations in Partially Annotated Multi-label Classification", CVPR 2023) applies it at every position, which gives a
+class activation map, and amplifies the positive values before averaging: a network trained with missing positives
+highlights the right positions, only too weakly.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ HeadName = Literal["linear", "boostlu"]
 
 
 class Head(nn.Module, ABC):
-    """A row of weights and a bias per class, whatever is done with them. Abstract.
+    """A row of weights and a bias per class. Abstract.
 
-    They start as those of ``nn.Linear`` do, uniform on :math:`\\pm 1/\\sqrt D`, drawn from torch's generator.
+    They are initialized like ``nn.Linear``, uniform on :math:`\\pm 1/\\sqrt D`, drawn from torch's generator.
 
     Args:
         width: features in, ``D``.
         classes: logits out, ``K``.
 
     Attributes:
-        takes_maps: whether ``forward`` takes the features of every place, ``(B, D, h, w)``, or the pooled ones.
+        needs_feature_maps: whether ``forward`` takes feature maps ``(B, D, h, w)`` or pooled features.
         weight: ``(K, D)``
         bias: ``(K,)``
     """
@@ -44,19 +44,15 @@ class Head(nn.Module, ABC):
         super().__init__()
         if classes < 1:
             raise InputError(f"a classifier needs at least one class, not {classes}.")
-        start = nn.Linear(width, classes)
-        self.weight, self.bias = start.weight, start.bias
+        layer = nn.Linear(width, classes)
+        self.weight, self.bias = layer.weight, layer.bias
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``(B, K)``."""
 
     def activations(self, feature_maps: Tensor) -> Tensor:
-        """Return what every place says for every class, ``(B, K, h, w)``, without the bias.
-
-        Args:
-            maps: ``(B, D, h, w)``
-        """
+        """Return the class activation maps ``(B, K, h, w)`` of feature maps ``(B, D, h, w)``, without the bias."""
         return functional.conv2d(feature_maps, self.weight[:, :, None, None])
 
     def extra_repr(self) -> str:
@@ -88,8 +84,8 @@ class BoostLU(Head):
 
     .. math:: x_k = \frac1{hw} \sum_{ij} \max(m_{kij},\, 5\,m_{kij}) + b_k, \qquad m_{kij} = \sum_d W_{kd} f_{dij}
 
-    The map is the backbone's own, and its average replaces the backbone's way of pooling. The bias is added to the
-    average: it says how common a class is, not where it is, and is not amplified.
+    The average replaces the pooling of the backbone. The bias is not amplified: it depends on how common a class is,
+    not on where it is.
 
     Example:
         >>> import torch
@@ -106,7 +102,7 @@ class BoostLU(Head):
         return self.activations(features).mean(dim=(-2, -1)) + self.bias
 
     def activations(self, feature_maps: Tensor) -> Tensor:
-        """Return the amplified map, ``(B, K, h, w)``: its average and the bias make the logit."""
+        """Return the amplified maps; their average plus the bias is the logit."""
         plain = super().activations(feature_maps)
         return plain + (BOOST_FACTOR - 1) * functional.relu(plain)
 
@@ -115,12 +111,7 @@ _HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU
 
 
 def create_head(name: str, width: int, classes: int) -> Head:
-    """Make a head.
-
-    Args:
-        name: "linear" or "boostlu".
-        width: features in.
-        classes: logits out.
+    """Make the head "linear" or "boostlu".
 
     Example:
         >>> create_head("boostlu", width=8, classes=3)

@@ -7,7 +7,8 @@ model whose ``fc`` is ``nn.Identity()``. Class activation maps and the head "boo
 
 from __future__ import annotations
 
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,16 @@ from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import UNSTATED_WEIGHTS, Backbone, InputSpec, WeightsInfo
 
-__all__ = ["IMAGENET_INPUT", "ModuleBackbone"]
+__all__ = ["FORWARD_ERRORS", "IMAGENET_INPUT", "ModuleBackbone", "dry_forward"]
 
 IMAGENET_INPUT: Final = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """The input of a module that does not state its own."""
+FORWARD_ERRORS: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
+"""What a network may raise for images of a size or shape that it does not take."""
+
+Output = TypeVar("Output")
 
 
 @final
@@ -50,13 +57,18 @@ class ModuleBackbone(Backbone):
         weights: WeightsInfo = UNSTATED_WEIGHTS,
         name: str | None = None,
     ) -> None:
-        spec = input_spec or _stated_input(network)
-        shape = _output_shape(network, spec)
-        super().__init__(
-            num_features=shape[1], input_spec=spec, weights=weights, name=name or class_path(type(network))
-        )
+        spec, name = input_spec or _stated_input(network), name or class_path(type(network))
+        remedy = " If it takes other images, give it an attribute `input_spec` (labelgap.models.InputSpec)."
+        output: Any = dry_forward(network, network, spec, name, remedy)
+        if not isinstance(output, Tensor) or output.ndim not in (2, 4):
+            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+            raise InputError(
+                f"{name} cannot be a backbone: for one image its output has {found}, and a backbone returns "
+                "(batch, features) or (batch, features, height, width)."
+            )
+        super().__init__(num_features=output.shape[1], input_spec=spec, weights=weights, name=name)
         self.network = network
-        self.gives_maps = len(shape) == 4
+        self.gives_maps = output.ndim == 4
 
     def feature_maps(self, images: Tensor) -> Tensor:
         """Return the module's output, ``(B, D, h, w)``."""
@@ -86,27 +98,20 @@ def _stated_input(network: nn.Module) -> InputSpec:
     return IMAGENET_INPUT
 
 
-def _output_shape(network: nn.Module, spec: InputSpec) -> tuple[int, ...]:
-    """Return the shape of what a network makes of one blank image."""
-    training = network.training
-    reference = next(network.parameters(), torch.zeros(0))
-    blank = torch.zeros((1, spec.channels, spec.size, spec.size), dtype=reference.dtype, device=reference.device)
-    name = type(network).__name__
+def dry_forward(
+    forward: Callable[[Tensor], Output], network: nn.Module, spec: InputSpec, name: str, remedy: str = ""
+) -> Output:
+    """Return what a network makes of one blank image, in eval mode; its mode and its buffers are not changed."""
+    training, reference = network.training, next(network.parameters(), torch.zeros(0))
+    shape = (1, spec.channels, spec.size, spec.size)
+    blank = torch.zeros(shape, dtype=reference.dtype, device=reference.device)
+    network.eval()
     try:
         with torch.no_grad():
-            output = network.eval()(blank)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            return forward(blank)
+    except FORWARD_ERRORS as error:
         raise InputError(
-            f"{name} cannot be a backbone for images of {spec.channels} × {spec.size} × {spec.size}: "
-            f"{type(error).__name__}: {error}. If it takes other images, give it an attribute `input_spec` "
-            "(labelgap.models.InputSpec)."
+            f"{name} cannot be a backbone for images of {' × '.join(map(str, shape[1:]))}: {error}.{remedy}"
         ) from error
     finally:
         network.train(training)
-    if not isinstance(output, Tensor) or output.ndim not in (2, 4):
-        found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
-        raise InputError(
-            f"{name} cannot be a backbone: for one image its output has {found}, and a backbone returns "
-            "(batch, features) or (batch, features, height, width)."
-        )
-    return tuple(output.shape)

@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -64,33 +64,22 @@ class BackboneInfo:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """What is known of a backbone without building it."""
-
-    parameters: int
-    num_features: int
-    input_spec: InputSpec
-
-
-@dataclass(frozen=True)
 class _Factory:
     """How a backbone is made.
 
     Attributes:
         build: takes ``pretrained`` and returns the network; None for a model of timm.
         weights: of the pretrained network.
+        facts: number of parameters, number of features and input, if they are known without building it.
         timm_model: its name in timm.
-        facts: None for one that others registered: it is built to find them.
         translate: renames the tensors of a weight file.
     """
 
     build: Callable[[bool], nn.Module] | None
     weights: WeightsInfo
+    facts: tuple[int, int, InputSpec] | None = None
     timm_model: str | None = None
-    facts: _Facts | None = None
-    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] = field(
-        default=lambda tensors, path: dict(tensors)
-    )
+    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None
 
 
 _BACKBONES: Final[Registry[_Factory]] = Registry(
@@ -248,28 +237,16 @@ def backbone_info(name: str) -> BackboneInfo:
         2048
     """
     if name.startswith(TIMM_PREFIX):
-        model = name.removeprefix(TIMM_PREFIX)
-        config = pretrained_config(model)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            backbone: Backbone = TimmBackbone(model, pretrained=False, name=name)
-        summary, weights = config.description or f"timm's {config.architecture}", weights_info(config)
-        facts = _facts(backbone)
+        config = pretrained_config(name.removeprefix(TIMM_PREFIX))
+        summary, weights, facts = config.description or f"timm's {config.architecture}", weights_info(config), None
     else:
         entry = _entry(name)
-        summary, weights = entry.summary, entry.value.weights
-        facts = entry.value.facts or _build_facts(name)
-    return BackboneInfo(
-        name, summary, facts.parameters, facts.num_features, facts.input_spec, weights.source, weights.license
-    )
-
-
-def _facts(backbone: Backbone) -> _Facts:
-    return _Facts(count_parameters(backbone), backbone.num_features, backbone.input_spec)
-
-
-def _build_facts(name: str) -> _Facts:
-    with torch.random.fork_rng(devices=[]):
-        return _facts(_build(name, pretrained=False))
+        summary, weights, facts = entry.summary, entry.value.weights, entry.value.facts
+    if facts is None:
+        with torch.random.fork_rng(devices=[]), torch.device("meta" if name.startswith(TIMM_PREFIX) else "cpu"):
+            backbone = create_backbone(name, pretrained=False)
+        facts = count_parameters(backbone), backbone.num_features, backbone.input_spec
+    return BackboneInfo(name, summary, *facts, weights.source, weights.license)
 
 
 def _entry(name: str) -> RegistryEntry[_Factory]:
@@ -319,7 +296,8 @@ def _build(name: str, pretrained: bool) -> Backbone:
 def _build_from_file(name: str, file: WeightFile) -> Backbone:
     with torch.random.fork_rng(devices=[]):  # weights that the file replaces draw no random numbers
         backbone = _build(name, pretrained=False)
-    tensors = file.tensors if is_class_path(name) else _entry(name).value.translate(file.tensors, file.path)
+    translate = None if is_class_path(name) else _entry(name).value.translate
+    tensors = file.tensors if translate is None else translate(file.tensors, file.path)
     network = backbone.network if isinstance(backbone, ModuleBackbone) else backbone
     load_tensors(network, match_tensors(tensors, network), file, name)
     backbone.source, backbone.license = file.weights.source, file.weights.license
@@ -328,23 +306,17 @@ def _build_from_file(name: str, file: WeightFile) -> Backbone:
 
 
 def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
-    facts = _Facts(parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec)
-    factory = _Factory(
-        lambda pretrained: EfficientNetLite(variant, pretrained=pretrained),
-        variant.weights,
-        facts=facts,
-        translate=translate_state_dict,
-    )
-    reference = "Tan & Le, EfficientNet, ICML 2019; the Lite variant of the TensorFlow release, 2020"
-    _BACKBONES.add(variant.name, factory, summary=summary, reference=reference)
+    def build(pretrained: bool) -> Backbone:
+        return EfficientNetLite(variant, pretrained=pretrained)
+
+    facts = parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec
+    _BACKBONES.add(variant.name, _Factory(build, variant.weights, facts, None, translate_state_dict), summary=summary)
 
 
 def _add_resnet(name: str, parameters: int, summary: str) -> None:
     model = f"{name}.tv_in1k"
     weights = WeightsInfo(f"timm/{model} on the Hugging Face hub", "BSD-3-Clause")
-    reference = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016; torchvision's first weights"
-    factory = _Factory(None, weights, timm_model=model, facts=_Facts(parameters, 2048, IMAGENET_INPUT))
-    _BACKBONES.add(name, factory, summary=summary, reference=reference)
+    _BACKBONES.add(name, _Factory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
 
 
 _add_lite(LITE0, 3_371_008, "photos; ImageNet weights that need no download")
@@ -354,6 +326,6 @@ _add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}
 _add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
 _BACKBONES.add(
     "small-cnn",
-    _Factory(lambda pretrained: SmallCNN(), RANDOM_WEIGHTS, facts=_Facts(118_048, 128, SMALL_CNN_INPUT)),
+    _Factory(lambda pretrained: SmallCNN(), RANDOM_WEIGHTS, (118_048, 128, SMALL_CNN_INPUT)),
     summary="small gray images; trained from scratch in seconds",
 )

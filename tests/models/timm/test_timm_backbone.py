@@ -198,7 +198,7 @@ def test_a_network_without_places_has_features_and_says_that_it_has_no_maps(name
     pictures = torch.zeros(1, 3, backbone.input_spec.size, backbone.input_spec.size)
     with torch.inference_mode():
         assert backbone.features(pictures).shape == (1, backbone.num_features)
-        with pytest.raises(InputError, match=r"has no activation maps.*--head linear"):
+        with pytest.raises(InputError, match=r"has no class activation maps.*--head linear"):
             backbone.feature_maps(pictures)
 
 
@@ -227,7 +227,7 @@ def test_the_input_is_the_models_own() -> None:
 
 
 def test_a_size_that_a_network_cannot_have_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match="swinv2_tiny_window16_256 cannot be built for pictures of 320 px"):
+    with pytest.raises(InputError, match="swinv2_tiny_window16_256 cannot be built for images of 320 px"):
         create_backbone("timm:swinv2_tiny_window16_256", pretrained=False, size=320)
     with pytest.raises(InputError, match="densenet121 cannot be a backbone for pictures of 8 px"):
         create_backbone("timm:densenet121", pretrained=False, size=8)
@@ -245,7 +245,7 @@ def test_a_network_that_gives_no_vector_is_no_backbone(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(timm, "create_model", lambda *arguments, **options: Encoder(3, 2, 1))
     with pytest.raises(
-        InputError, match=r"timm:resnet18 cannot be a backbone for pictures of 224 px: an encoder has no"
+        InputError, match=r"timm:resnet18 cannot be a backbone for images of 3 × 224 × 224: an encoder has no"
     ):
         create_backbone("timm:resnet18", pretrained=False)
     monkeypatch.setattr(Encoder, "forward_head", lambda self, seen, pre_logits: seen)

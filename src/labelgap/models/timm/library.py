@@ -1,4 +1,4 @@
-"""The door to timm: imported only when a timm backbone is asked for, with plain words where that fails."""
+"""timm's models and their configurations. timm is imported only when one of its models is requested."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
 
 
 def import_timm() -> Any:
-    """Import timm, or say what is missing."""
+    """Import timm; the error says what is missing."""
     if importlib.util.find_spec("timm") is None:
         raise InputError("this backbone is made by timm, which is not installed: pip install 'labelgap[timm]'.")
     try:
         return importlib.import_module("timm")
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
-        told = f"{type(error).__name__}: {error}"
-        if "torchvision" not in told:
-            raise InputError(f"timm cannot be imported ({told}): pip install --upgrade 'labelgap[timm]'.") from error
+        reason = f"{type(error).__name__}: {error}"
+        if "torchvision" not in reason:
+            raise InputError(f"timm cannot be imported ({reason}): pip install --upgrade 'labelgap[timm]'.") from error
         raise InputError(
-            f"timm cannot be imported: the torchvision that is installed does not fit this torch ({told}). Install "
-            "both anew from one place, so that their versions belong together and both are built for the CPU or both "
-            "for the same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
+            f"timm cannot be imported: the torchvision that is installed does not fit this torch ({reason}). "
+            "Install both again from one index, so that their versions match and both are built for the CPU or for the "
+            "same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
         ) from error
 
 
 def count_timm_models() -> int | None:
-    """Return how many models timm has, None where it is not installed; counted in its files, so timm stays asleep."""
+    """Return how many models timm has, None if it is not installed; counted in its files, without importing it."""
     spec = importlib.util.find_spec("timm")
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = [file for folder in folders for file in (Path(folder) / "models").glob("*.py")]
@@ -51,10 +51,10 @@ def count_timm_models() -> int | None:
 
 
 def pretrained_config(model: str) -> Any:
-    """Return what timm knows of a model and its weights: sizes, license, where they are.
+    """Return timm's configuration of a model and its weights: sizes, license, address.
 
     Args:
-        model: as timm names it, with a tag (``resnet50.tv_in1k``) or without: the default one.
+        model: its name in timm, with a tag (``resnet50.tv_in1k``) or without, for the default one.
     """
     timm = import_timm()
     architecture, _, tag = model.partition(".")
@@ -71,7 +71,7 @@ def pretrained_config(model: str) -> Any:
 
 
 def weights_info(configuration: Any) -> WeightsInfo:
-    """Return where the weights of a configuration come from, and their license."""
+    """Return the source of the weights of a configuration, and their license."""
     place = configuration.hf_hub_id or configuration.url
     if not place:
         return RANDOM_WEIGHTS

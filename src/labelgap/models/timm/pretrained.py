@@ -1,8 +1,7 @@
-"""Where the weights of a timm model are on this machine; fetched if they are not, asking once.
+"""The weight files of timm's models: from the local cache, or downloaded.
 
-Left alone, the hub's library asks five times with growing pauses before it admits that there is no network. Here the
-local cache is looked at first, which costs no request and needs no network; then the server is asked a single time,
-with little patience; and only if it answers is anything downloaded.
+The hub's library retries five times with growing pauses before it reports that there is no network. Here the local
+cache comes first, without any request; then one request with a short timeout decides whether to download.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from labelgap.core.errors import InputError
 __all__ = ["TIMEOUT_SECONDS", "pretrained_file"]
 
 TIMEOUT_SECONDS: Final = 5.0
-"""Seconds until a server that says nothing counts as out of reach."""
+"""Timeout of the request that finds out whether the server can be reached."""
 
 _PLAIN: Final = "pytorch_model.bin"
 _SAFE: Final = "model.safetensors"
 
 
 def pretrained_file(configuration: Any, name: str) -> Path:
-    """Return the file of a model's pretrained weights, from the cache or, after asking once, from where they are.
+    """Return the file of a model's pretrained weights, from the cache or downloaded.
 
     Args:
         configuration: timm's, of a model that has weights.
-        name: what the user calls the model.
+        name: of the model, for error messages.
     """
     if configuration.hf_hub_id:
         return _from_hub(configuration, name)
@@ -43,26 +42,26 @@ def pretrained_file(configuration: Any, name: str) -> Path:
 def _from_hub(configuration: Any, name: str) -> Path:
     hub: Any = importlib.import_module("huggingface_hub")
     constants: Any = importlib.import_module("huggingface_hub.constants")
-    not_there: Any = importlib.import_module("huggingface_hub.utils").EntryNotFoundError
+    missing_entry: Any = importlib.import_module("huggingface_hub.utils").EntryNotFoundError
     repository, _, revision = str(configuration.hf_hub_id).partition("@")
-    asked = configuration.hf_hub_filename
-    files = [asked] if asked else [_SAFE, _PLAIN]
+    stated = configuration.hf_hub_filename
+    files = [stated] if stated else [_SAFE, _PLAIN]
     for file in files:
-        kept = hub.try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(kept, str):
-            return Path(kept)
+        cached = hub.try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached)
     cache = constants.HF_HUB_CACHE
-    way = f"`hf download {repository}` does so where there is a network, and its folder in {cache} can be copied"
+    remedy = f"`hf download {repository}` does so where there is a network, and its folder in {cache} can be copied"
     try:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
-        _ask_once(hub.hf_hub_url(repository, files[0], revision=revision or None))
+        _check_reachable(hub.hf_hub_url(repository, files[0], revision=revision or None))
         try:
             return Path(hub.hf_hub_download(repository, files[0], revision=revision or None))
-        except not_there:
+        except missing_entry:
             return Path(hub.hf_hub_download(repository, files[-1], revision=revision or None))
-    except Exception as error:  # whatever the library of requests underneath calls it
-        raise _out_of_reach(name, repository, way, error) from error
+    except Exception as error:  # of whatever HTTP library is underneath
+        raise _unreachable(name, repository, remedy, error) from error
 
 
 def _from_address(address: str, name: str) -> Path:
@@ -71,29 +70,29 @@ def _from_address(address: str, name: str) -> Path:
     if file.is_file():
         return file
     try:
-        _ask_once(address)
+        _check_reachable(address)
         folder.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(address, str(file))
     except OSError as error:
-        raise _out_of_reach(name, address, f"as a file in {folder}", error) from error
+        raise _unreachable(name, address, f"as a file in {folder}", error) from error
     return file
 
 
-def _ask_once(address: str) -> None:
-    """Raise ``OSError`` where a server cannot be reached; whatever it answers, it can."""
+def _check_reachable(address: str) -> None:
+    """Raise ``OSError`` if a server cannot be reached; any answer counts."""
     try:
         urlopen(Request(address, method="HEAD"), timeout=TIMEOUT_SECONDS).close()
     except HTTPError as answer:
         answer.close()
     except URLError as error:
-        if not isinstance(error.reason, SSLError):  # certificates that Python lacks, the libraries may have
+        if not isinstance(error.reason, SSLError):  # the download libraries may have certificates that Python lacks
             raise
 
 
-def _out_of_reach(name: str, place: str, way: str, error: Exception) -> InputError:
+def _unreachable(name: str, address: str, remedy: str, error: Exception) -> InputError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
     return InputError(
-        f"the pretrained weights of {name} ({place}) are not on this machine, and cannot be fetched ({reason}). "
-        f"Give a file of weights: --weights FILE (in Python, weights=); or put them into this machine's cache ({way}); "
+        f"the pretrained weights of {name} ({address}) are not on this machine and cannot be downloaded ({reason}). "
+        f"Give a file of weights: --weights FILE (in Python, weights=); or put them into the cache ({remedy}); "
         "or start from random weights: --weights none."
     )
