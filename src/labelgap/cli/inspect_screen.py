@@ -27,8 +27,6 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
         estimate: how long the next command takes.
         width: of the terminal; only commands may be longer, so that they can be copied.
     """
-    from labelgap.data.summary import FewPresent
-
     counts = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
     first, took = f"{summary.name}: {counts}", f"read in {seconds:.1f} s"
     read, split = _findings(summary)
@@ -37,7 +35,7 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
     lines = _beside(first, took, width, "")
     lines += _states(summary, width)
     lines += _rarest(summary, width)
-    warnings = [_named(str(each), each.names) for each in summary.warnings if not isinstance(each, FewPresent)]
+    warnings = [_named(str(each), each.names) for each in summary.warnings if each.kind != "few_present"]
     lines += _block("looks wrong", warnings, width)
     lines += _block("read as", read, width) + _block("split", split, width)
     lines += _block("you can", summary.can, width) + _block("you cannot", summary.cannot, width)

@@ -51,6 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Note(Finding, text="{sentence}"):
-    """A fact that no code acts on: for data sets that are made by hand or by a plug-in."""
+    """A fact without names and numbers that code could act on, e.g. how the labels of a format are read."""
 
     sentence: str
+    topic: Topic = "labels"  # type: ignore[misc]

@@ -10,36 +10,24 @@ from labelgap.core.findings import Finding
 
 __all__ = [
     "AutoSplit",
-    "CocoLabels",
-    "DigitScenesGenerated",
     "DuplicatesFound",
-    "FeaturesRead",
     "FileSplit",
-    "FolderPerClass",
     "FormatRecognized",
     "GroupsKeptTogether",
     "ImageNamesCompleted",
     "ImagesSkipped",
-    "ImagesWithSeveralClasses",
-    "ImagesWithoutAnnotations",
-    "ImagesWithoutClass",
     "LabelsCounted",
     "LabelsObserved",
     "LabelsRevealed",
     "LabelsShown",
     "LeaksAllowed",
-    "NoTestSplit",
-    "OfficialSplits",
-    "OtherFilesSkipped",
     "PaperSplit",
-    "PaperSplitRecognized",
     "ValidationHeldOut",
-    "VocLabels",
+    "format_sizes",
 ]
 
 Amount = int | Literal["all"]
 _NAMES_SHOWN: Final = 5
-_SUFFIXES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ class AutoSplit(Finding, topic="split"):
 
     def __str__(self) -> str:
         rule = f"80/10/10, stratified by known positives, seed {self.seed}"
-        return f"no split given: {rule}: {_format_sizes(self.sizes)}"
+        return f"no split given: {rule}: {format_sizes(self.sizes)}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ class FileSplit(Finding, topic="split"):
     sizes: Mapping[str, int]
 
     def __str__(self) -> str:
-        return f"split as the file says: {_format_sizes(self.sizes)}"
+        return f"split as the file says: {format_sizes(self.sizes)}"
 
 
 @dataclass(frozen=True)
@@ -138,11 +126,6 @@ class ValidationHeldOut(
     val: int
     train: int
     seed: int
-
-
-@dataclass(frozen=True)
-class NoTestSplit(Finding, topic="split", text="no test rows: nothing is measured on images that took no part"):
-    """No row is test."""
 
 
 @dataclass(frozen=True)
@@ -207,82 +190,6 @@ class LabelsRevealed(LabelsShown, text="{split} shows every label that is known"
 
 
 @dataclass(frozen=True)
-class FolderPerClass(Finding):
-    """Images are sorted into a folder per tag; a tag in whose folder an image is not has the state ``unlisted``."""
-
-    below_splits: bool
-    unlisted: str
-
-    def __str__(self) -> str:
-        below = " below each split" if self.below_splits else ""
-        return f"a folder per tag{below}; a tag in whose folder a photo is not is {self.unlisted}"
-
-
-@dataclass(frozen=True)
-class ImagesWithSeveralClasses(
-    Finding, text="{count:,} photos lie in several folders under one name, the same file: they have several tags"
-):
-    """Images that lie in the folders of several tags."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class ImagesWithoutClass(Finding, text="{count:,} photos lie in no tag's folder: nothing is known of them"):
-    """Images that lie in no tag's folder."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class OtherFilesSkipped(Finding, topic="images"):
-    """Files that are not images, counted by suffix, the most frequent first."""
-
-    counts: Mapping[str, int]
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{count:,} {suffix}" for suffix, count in list(self.counts.items())[:_SUFFIXES_SHOWN])
-        return f"files that are not images are left out: {shown}{' …' if len(self.counts) > _SUFFIXES_SHOWN else ''}"
-
-
-@dataclass(frozen=True)
-class VocLabels(
-    Finding,
-    text="labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
-    "({difficult:,} labels); every label is known",
-):
-    """How VOC's codes are read; ``difficult`` labels are those of difficult objects only."""
-
-    difficult: int
-
-
-@dataclass(frozen=True)
-class CocoLabels(
-    Finding, text="a class with an annotation (a crowd's too) is present, all others are absent; every label is known"
-):
-    """How COCO's annotations are read."""
-
-
-@dataclass(frozen=True)
-class ImagesWithoutAnnotations(
-    Finding,
-    topic="images",
-    text="{count:,} images without any annotation are left out; rows sorted by number as a text",
-):
-    """COCO images without an annotation, which the papers leave out."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class OfficialSplits(Finding, topic="split", text="train is the official {train}, test the official {test}"):
-    """Which official splits the train and test splits come from."""
-
-    train: str
-    test: str
-
-
-@dataclass(frozen=True)
 class PaperSplit(Finding, topic="split"):
     """Train and val are the papers' 80/20 split of an official training set; ``sizes`` are of all three splits."""
 
@@ -293,39 +200,9 @@ class PaperSplit(Finding, topic="split"):
         official = (
             f"the papers' 80/20 split of the {self.sizes['train'] + self.sizes['val']:,} official training images"
         )
-        return f"train and val are {official} (seed {self.seed}): {_format_sizes(self.sizes)}"
+        return f"train and val are {official} (seed {self.seed}): {format_sizes(self.sizes)}"
 
 
-@dataclass(frozen=True)
-class PaperSplitRecognized(
-    Finding,
-    topic="split",
-    text="train and val are the papers' split of one set (recognized): labels are drawn over all of it",
-):
-    """The ids of train and val show that they are the papers' split of one set."""
-
-
-@dataclass(frozen=True)
-class FeaturesRead(
-    Finding,
-    text="features of {width:,} numbers and their labels: 1 = present, 0 = absent, -1 = unknown; no pixels",
-):
-    """Feature vectors of ``width`` numbers take the place of images."""
-
-    width: int
-
-
-@dataclass(frozen=True)
-class DigitScenesGenerated(Finding, topic="source"):
-    """The scenes of the embedded data set, all of whose labels are known."""
-
-    sizes: Mapping[str, int]
-    seed: int
-
-    def __str__(self) -> str:
-        scenes = f"scenes of handwritten digits generated with seed {self.seed}: {_format_sizes(self.sizes)}"
-        return f"{scenes}; every label is known, and shown in val and test"
-
-
-def _format_sizes(sizes: Mapping[str, int]) -> str:
+def format_sizes(sizes: Mapping[str, int]) -> str:
+    """Return the sizes of splits as text."""
     return ", ".join(f"{count:,} {split}" for split, count in sizes.items())

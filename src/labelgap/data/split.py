@@ -12,13 +12,12 @@ to all of its classes, not only the rarest, so that frequent ones are well distr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Finding, Note
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.duplicates import DuplicatePairs, cluster_ids
@@ -28,42 +27,14 @@ from labelgap.data.findings import (
     FileSplit,
     GroupsKeptTogether,
     LeaksAllowed,
-    NoTestSplit,
     ValidationHeldOut,
 )
 from labelgap.labels import PRESENT, LabelTable
-from labelgap.labels.io.table_file import SPLITS
+from labelgap.labels.io.table_file import SPLITS, TableFile
 
-__all__ = ["SplitInputs", "assign_splits", "is_auto_split", "split_sizes", "stratified_split"]
+__all__ = ["assign_splits", "is_auto_split", "split_sizes", "stratified_split"]
 
 Rows = dict[str, NDArray[np.int64]]
-
-
-@dataclass(frozen=True, eq=False)
-class SplitInputs:
-    """What is known of the rows that are to be split.
-
-    Attributes:
-        path: the file or folder, for messages.
-        table: labels.
-        splits: the split of every row, or None when the file has none.
-        groups: the group of every row ("" for none), or None when the file has none.
-        pairs: rows that are copies of one another.
-        lines: the line of every row in the file.
-        unit: what ``lines`` counts; "" when there is nothing to count.
-        seed: of a split of our own.
-        allow_leaks: whether an image may be in two splits.
-    """
-
-    path: object
-    table: LabelTable
-    splits: Sequence[str] | None
-    groups: Sequence[str] | None
-    pairs: DuplicatePairs
-    lines: NDArray[np.int64]
-    unit: str = "line"
-    seed: int = 0
-    allow_leaks: bool = False
 
 
 def is_auto_split(data: Dataset) -> bool:
@@ -71,84 +42,92 @@ def is_auto_split(data: Dataset) -> bool:
     return any(isinstance(finding, AutoSplit) for finding in data.findings)
 
 
-def assign_splits(inputs: SplitInputs) -> tuple[Rows, list[Finding]]:
-    """Return the rows of every split, and where the split comes from."""
-    clusters = cluster_ids(inputs.pairs + _group_pairs(inputs), len(inputs.table))
-    if inputs.splits is None:
-        groups = None if inputs.allow_leaks else clusters
-        parts = stratified_split(inputs.table, split_sizes(len(inputs.table), 1, 1), inputs.seed, groups)
+def assign_splits(
+    file: TableFile, pairs: DuplicatePairs, seed: int = 0, allow_leaks: bool = False
+) -> tuple[Rows, list[Finding]]:
+    """Return the rows of every split, and where the split comes from.
+
+    Args:
+        file: labels, with the splits and groups of their rows if the file has any.
+        pairs: rows that are copies of one another.
+        seed: of a split of our own.
+        allow_leaks: whether an image may be in two splits.
+    """
+    table = file.table
+    clusters = cluster_ids(pairs + _group_pairs(file), len(table))
+    if file.splits is None:
+        groups = None if allow_leaks else clusters
+        parts = stratified_split(table, split_sizes(len(table), 1, 1), seed, groups)
         rows = dict(zip(SPLITS, parts, strict=True))
-        return rows, [AutoSplit(_sizes(rows), inputs.seed), *_kept_together(inputs, rows)]
-    given = np.array(inputs.splits)
+        return rows, [AutoSplit(_sizes(rows), seed), *_kept_together(file, pairs, rows, allow_leaks)]
+    given = np.array(file.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
     findings: list[Finding] = [FileSplit(_sizes(rows))]
     if not len(rows["train"]):
         counts = ", ".join(f"{count:,} {name}" for name, count in _sizes(rows).items())
-        raise InputError(
-            f"{inputs.path}: no row has 'train' under split ({counts}), so there is nothing to learn from."
-        )
-    findings += _leaks(inputs, given)
+        raise InputError(f"{file.path}: no row has 'train' under split ({counts}), so there is nothing to learn from.")
+    findings += _leaks(file, pairs, given, allow_leaks)
     if not len(rows["val"]) and len(rows["train"]) > 1:
         train = rows["train"]
-        groups = None if inputs.allow_leaks else clusters[train]
-        parts = stratified_split(inputs.table.select(train), split_sizes(len(train), 1), inputs.seed, groups)
+        groups = None if allow_leaks else clusters[train]
+        parts = stratified_split(table.select(train), split_sizes(len(train), 1), seed, groups)
         rows = {**rows, "train": train[parts[0]], "val": train[parts[1]]}
-        findings.append(ValidationHeldOut(len(parts[1]), len(train), inputs.seed))
+        findings.append(ValidationHeldOut(len(parts[1]), len(train), seed))
     if not len(rows["test"]):
-        findings.append(NoTestSplit())
+        findings.append(Note("no test rows: nothing is measured on images that took no part", "split"))
     return rows, findings
 
 
-def _group_pairs(inputs: SplitInputs) -> DuplicatePairs:
+def _group_pairs(file: TableFile) -> DuplicatePairs:
     """Pair every row with the first of its group."""
     first: dict[str, int] = {}
     found = [
-        (first.setdefault(group, row), row) for row, group in enumerate(inputs.groups or ()) if group and group.strip()
+        (first.setdefault(group, row), row) for row, group in enumerate(file.groups or ()) if group and group.strip()
     ]
     ends = np.array(found, dtype=np.int64).reshape(-1, 2)
     ends = ends[ends[:, 0] != ends[:, 1]]
     return DuplicatePairs(ends[:, 0], ends[:, 1], np.zeros(len(ends), dtype=bool))
 
 
-def _kept_together(inputs: SplitInputs, rows: Rows) -> list[Finding]:
+def _kept_together(file: TableFile, pairs: DuplicatePairs, rows: Rows, allow_leaks: bool) -> list[Finding]:
     """Return what our own split keeps in one split, or does not."""
     findings: list[Finding] = []
-    if inputs.groups is not None and not inputs.allow_leaks:
-        findings.append(GroupsKeptTogether(len({group for group in inputs.groups if group.strip()})))
-    if not len(inputs.pairs):
+    if file.groups is not None and not allow_leaks:
+        findings.append(GroupsKeptTogether(len({group for group in file.groups if group.strip()})))
+    if not len(pairs):
         return findings
-    count = len(inputs.table)
-    exact = count - len(np.unique(cluster_ids(inputs.pairs.exact_only(), count)))
-    near = count - len(np.unique(cluster_ids(inputs.pairs, count))) - exact
+    count = len(file.table)
+    exact = count - len(np.unique(cluster_ids(pairs.exact_only(), count)))
+    near = count - len(np.unique(cluster_ids(pairs, count))) - exact
     apart = None
-    if inputs.allow_leaks:
+    if allow_leaks:
         split_of = np.empty(count, dtype=object)
         for name, members in rows.items():
             split_of[members] = name
-        apart = int((split_of[inputs.pairs.first] != split_of[inputs.pairs.second]).sum())
+        apart = int((split_of[pairs.first] != split_of[pairs.second]).sum())
     return [*findings, DuplicatesFound(exact, near, apart)]
 
 
-def _leaks(inputs: SplitInputs, given: NDArray[np.str_]) -> list[Finding]:
+def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allow_leaks: bool) -> list[Finding]:
     """Find the images of one split that are in another as well: an error, or a finding where leaks are allowed."""
-    count, pairs = len(inputs.table), inputs.pairs
+    count = len(file.table)
     relations = {
         "is the same file as": pairs.exact_only(),
         "looks like": pairs,
-        "is of one group with": _group_pairs(inputs),
+        "is of one group with": _group_pairs(file),
     }
     messages: dict[int, str] = {}
     for relation, connected in relations.items():
         for row, other in _leaked_rows(cluster_ids(connected, count), given):
-            message = f"{_describe_row(inputs, row)} {relation} {_describe_row(inputs, other, line=True)}"
+            message = f"{_describe_row(file, row)} {relation} {_describe_row(file, other, line=True)}"
             messages.setdefault(row, message)
     if not messages:
         return []
-    if inputs.allow_leaks:
+    if allow_leaks:
         return [LeaksAllowed(len(messages))]
-    problems = [Problem(int(inputs.lines[row]), message) for row, message in messages.items()]
+    problems = [Problem(int(file.lines[row]), message) for row, message in messages.items()]
     outcome = "nothing was trained: images of one split are in another (--allow-leaks uses them all the same)"
-    raise ProblemsError(inputs.path, problems, outcome, unit=inputs.unit)
+    raise ProblemsError(file.path, problems, outcome, unit=file.unit)
 
 
 def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:
@@ -161,11 +140,11 @@ def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[t
     return [(int(row), int(leaders[row])) for row in np.flatnonzero(order > order[leaders])]
 
 
-def _describe_row(inputs: SplitInputs, row: int, *, line: bool = False) -> str:
+def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
     """Return the name of an image with its split, and its line if asked for."""
-    assert inputs.splits is not None
-    place = f", {inputs.unit} {inputs.lines[row]}" if line and inputs.unit else ""
-    return f"{inputs.table.images[row]} ({inputs.splits[row]}{place})"
+    assert file.splits is not None
+    place = f", {file.unit} {file.lines[row]}" if line and file.unit else ""
+    return f"{file.table.images[row]} ({file.splits[row]}{place})"
 
 
 def _sizes(rows: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:

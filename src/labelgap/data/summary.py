@@ -7,27 +7,23 @@ A class can be measured on a split only where it has a known present and a known
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
 from labelgap.data.capabilities import describe_capabilities, measurable_classes
 from labelgap.data.dataset import Dataset, Split
-from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels import PRESENT, LabelTable
 
 __all__ = [
-    "AllKnown",
     "ClassSummary",
     "DatasetSummary",
-    "FewPresent",
     "LabelWarning",
-    "NeverPresent",
-    "NoLabel",
-    "NotInTrain",
     "RARE_BELOW",
     "SplitSummary",
     "summarize",
@@ -82,48 +78,32 @@ class ClassSummary:
 
 
 @dataclass(frozen=True)
-class LabelWarning(Finding):
+class LabelWarning:
     """Something that looks wrong with labels.
 
     Attributes:
+        kind: what it is.
         noun: what the data's owner calls the thing it is about: an image or a class.
         count: of such things.
         names: the classes, if it is about classes; the sentence leaves them out.
+        hint: what to do about it.
     """
 
+    kind: Literal["never_present", "few_present", "not_in_train", "no_label", "all_known"]
     noun: str
     count: int
     names: tuple[str, ...] = ()
+    hint: str = ""
 
     def __str__(self) -> str:
-        return f"{pluralize(self.count, self.noun)} {self.text}"
-
-
-class NeverPresent(LabelWarning, text="never known to be present"):
-    """Classes without a known positive."""
-
-
-class FewPresent(LabelWarning, text=f"with fewer than {RARE_BELOW} known positives"):
-    """Classes with too few known positives."""
-
-
-class NotInTrain(LabelWarning, text="present in val or test but never in train"):
-    """Classes that are present in val or test only."""
-
-
-class NoLabel(LabelWarning, text="with no label at all"):
-    """Images without a known label."""
-
-
-@dataclass(frozen=True)
-class AllKnown(LabelWarning):
-    """No label is unknown; ``zeros`` tells whether they come from a table whose 0 may mean "not tagged"."""
-
-    zeros: bool = False
-
-    def __str__(self) -> str:
-        hint = "; if 0 only means 'not tagged', add --zeros unknown" if self.zeros else ""
-        return f"every label is known, nothing is missing here{hint}"
+        things = pluralize(self.count, self.noun)
+        return {
+            "never_present": f"{things} never known to be present",
+            "few_present": f"{things} with fewer than {RARE_BELOW} known positives",
+            "not_in_train": f"{things} present in val or test but never in train",
+            "no_label": f"{things} with no label at all",
+            "all_known": "every label is known, nothing is missing here",
+        }[self.kind] + self.hint
 
 
 @dataclass(frozen=True)
@@ -172,8 +152,9 @@ class DatasetSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values, ready for ``json.dumps``."""
-        findings = {key: [each.to_json() for each in getattr(self, key)] for key in ("findings", "warnings")}
-        return {"format": 1, **asdict(self), **findings}
+        findings = [finding.to_json() for finding in self.findings]
+        warnings = [{**asdict(warning), "text": str(warning)} for warning in self.warnings]
+        return {"format": 1, **asdict(self), "findings": findings, "warnings": warnings}
 
 
 def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
@@ -243,43 +224,30 @@ def _classes(data: Dataset) -> tuple[ClassSummary, ...]:
     )
 
 
-def _present_per_row(table: LabelTable) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _present_per_row(table: LabelTable) -> NDArray[np.int64]:
     return np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
 
 
-def _warnings(data: Dataset, image_word: str, class_word: str) -> list[LabelWarning]:
-    """Return what looks wrong.
-
-    Args:
-        data: the data set.
-        image_word: "photo" or "image", whichever its owner would say.
-        class_word: "tag" or "class".
-    """
+def _warnings(data: Dataset, image_word: str, class_word: str) -> Iterator[LabelWarning]:
     counts = [split.labels.counts() for split in data.splits]
     present = np.sum([count.present for count in counts], axis=0)
-    classes = {
-        NeverPresent: present == 0,
-        FewPresent: (present > 0) & (present < RARE_BELOW),
-        NotInTrain: (present > 0) & (counts[0].present == 0),
+    affected: dict[Any, NDArray[np.bool_]] = {
+        "never_present": present == 0,
+        "few_present": (present > 0) & (present < RARE_BELOW),
+        "not_in_train": (present > 0) & (counts[0].present == 0),
     }
-    found: list[LabelWarning] = []
-    for kind, which in classes.items():
-        names = tuple(data.classes[column] for column in np.flatnonzero(which))
-        if names:
-            found.append(kind(class_word, len(names), names))
-    unlabeled = sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits)
-    if unlabeled:
-        found.append(NoLabel(image_word, unlabeled))
+    for kind, flags in affected.items():
+        if flags.any():
+            names = tuple(data.classes[column] for column in np.flatnonzero(flags))
+            yield LabelWarning(kind, class_word, len(names), names)
+    if unlabeled := sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits):
+        yield LabelWarning("no_label", image_word, unlabeled)
     if not any(count.unknown.any() for count in counts):
-        found.append(AllKnown(image_word, sum(map(len, data.splits)), zeros=_has_zeros(data)))
-    return found
-
-
-def _has_zeros(data: Dataset) -> bool:
-    """Return whether the data comes from a table in which a 0 may mean that nobody tagged the image."""
-    options = data.recipe.get("options", {})
-    absent = any((split.labels.values == ABSENT).any() for split in data.splits)
-    return data.recipe.get("name") in ("csv", "parquet") and absent and "unlisted" not in options
+        options = data.recipe.get("options", {})
+        zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in options
+        zeros = zeros and any(count.absent.any() for count in counts)
+        hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros else ""
+        yield LabelWarning("all_known", image_word, sum(map(len, data.splits)), hint=hint)
 
 
 def _command(data: Dataset, typed: str | None) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Note
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import CocoLabels, ImagesWithoutAnnotations, OfficialSplits
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
@@ -71,9 +71,11 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
     if train.labels.classes != test.labels.classes:
         raise InputError(f"{root / 'annotations'}: train{year} and val{year} have other categories.")
     findings = [
-        CocoLabels(),
-        ImagesWithoutAnnotations(train_empty + test_empty),
-        OfficialSplits(f"train{year}", f"val{year}"),
+        Note("a class with an annotation (a crowd's too) is present, all others are absent; every label is known"),
+        Note(
+            f"{train_empty + test_empty:,} images without any annotation are left out; rows sorted by number as a text"
+        ),
+        Note(f"train is the official train{year}, test the official val{year}", "split"),
     ]
     return from_official_splits(name, train, test, findings)
 

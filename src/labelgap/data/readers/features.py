@@ -24,10 +24,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
-from labelgap.data.findings import FeaturesRead, PaperSplitRecognized
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.labels import LabelTable, paper_split
 from labelgap.labels.io.table_file import SPLITS
@@ -60,11 +59,13 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
         raise InputError(
             f"{path}: the splits have features of different widths ({', '.join(map(str, sorted(widths)))})."
         )
-    findings: list[Finding] = [FeaturesRead(widths.pop())]
+    labels = "their labels: 1 = present, 0 = absent, -1 = unknown; no pixels"
+    findings = [Note(f"features of {widths.pop():,} numbers and {labels}")]
     origins = _origins(parts)
     if origins:
         parts = {name: _with_origin(split, origins.get(name)) for name, split in parts.items()}
-        findings.append(PaperSplitRecognized())
+        origin = "train and val are the papers' split of one set (recognized): labels are drawn over all of it"
+        findings.append(Note(origin, "split"))
     return Dataset(
         path.name,
         parts["train"],

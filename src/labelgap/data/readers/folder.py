@@ -17,14 +17,8 @@ from typing import Final
 import numpy as np
 
 from labelgap.core.errors import InputError
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import (
-    FolderPerClass,
-    ImagesWithoutClass,
-    ImagesWithSeveralClasses,
-    OtherFilesSkipped,
-)
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
@@ -38,6 +32,7 @@ _SPLIT_NAMES: Final = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_SUFFIXES_SHOWN: Final = 3
 
 
 @dataclass
@@ -162,12 +157,14 @@ def _first_image(folder: Path) -> Path | None:
     return next(_images(folder, deep=True, others=Counter()), None)
 
 
-def _findings(found: list[_FolderImage], split: bool, unlisted: str, others: Counter[str]) -> list[Finding]:
-    findings: list[Finding] = [FolderPerClass(split, unlisted)]
+def _findings(found: list[_FolderImage], split: bool, unlisted: str, others: Counter[str]) -> Iterator[Note]:
+    below = " below each split" if split else ""
+    yield Note(f"a folder per tag{below}; a tag in whose folder a photo is not is {unlisted}")
     if several := sum(len(image.tags) > 1 for image in found):
-        findings.append(ImagesWithSeveralClasses(several))
+        yield Note(f"{several:,} photos lie in several folders under one name, the same file: they have several tags")
     if untagged := sum(not image.tags for image in found):
-        findings.append(ImagesWithoutClass(untagged))
+        yield Note(f"{untagged:,} photos lie in no tag's folder: nothing is known of them")
     if others:
-        findings.append(OtherFilesSkipped(dict(others.most_common())))
-    return findings
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(_SUFFIXES_SHOWN))
+        more = " …" if len(others) > _SUFFIXES_SHOWN else ""
+        yield Note(f"files that are not images are left out: {kinds}{more}", "images")

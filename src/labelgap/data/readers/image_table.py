@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.duplicates import DuplicatePairs, find_duplicates
+from labelgap.data.duplicates import find_duplicates
 from labelgap.data.findings import ImagesSkipped, LabelsCounted
 from labelgap.data.image_scan import scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
-from labelgap.data.split import SplitInputs, assign_splits
+from labelgap.data.split import assign_splits
 from labelgap.labels.io.table_file import TableFile
 
 __all__ = ["ImageOptions", "build_dataset", "read_image_table", "resolve_image_folder"]
@@ -123,25 +122,13 @@ def build_dataset(
     pairs = find_duplicates(images, scan, options.duplicates)
     if invalid:
         findings = (*findings, ImagesSkipped(tuple(file.table.images[row] for row in sorted(invalid))))
-    return _split_table(file, good, images, pairs, options, findings)
-
-
-def _split_table(
-    file: TableFile,
-    good: NDArray[np.int64],
-    images: FileImages,
-    pairs: DuplicatePairs,
-    options: ImageOptions,
-    findings: Sequence[Finding],
-) -> Dataset:
-    table = file.table if len(good) == len(file.table) else file.table.select(good)
-    splits, groups = (
-        None if values is None else [values[row] for row in good.tolist()] for values in (file.splits, file.groups)
-    )
-    inputs = SplitInputs(
-        file.path, table, splits, groups, pairs, file.lines[good], file.unit, options.seed, options.allow_leaks
-    )
-    rows, split_findings = assign_splits(inputs)
+    if len(good) < len(file.table):
+        splits, groups = (
+            values and tuple(values[row] for row in good.tolist()) for values in (file.splits, file.groups)
+        )
+        file = replace(file, table=file.table.select(good), splits=splits, groups=groups, lines=file.lines[good])
+    rows, split_findings = assign_splits(file, pairs, options.seed, options.allow_leaks)
+    table = file.table
     parts = {
         name: Split(name, images.select(members), table.select(members))
         for name, members in rows.items()

@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.findings import Note
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import OfficialSplits, VocLabels
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
@@ -77,7 +77,13 @@ def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})
         raise InputError(f"{_main(root)}: {odd[0]} is a class of only one of {train_name} and {test_name}.")
-    findings = [VocLabels(train_difficult + test_difficult), OfficialSplits(train_name, test_name)]
+    findings = [
+        Note(
+            "labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
+            f"({train_difficult + test_difficult:,} labels); every label is known"
+        ),
+        Note(f"train is the official {train_name}, test the official {test_name}", "split"),
+    ]
     splits = _split(root, "train", train, boxes), _split(root, "test", test, boxes)
     return from_official_splits(name, *splits, findings)
 
