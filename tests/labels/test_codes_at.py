@@ -16,7 +16,7 @@ from labelgap.labels.sparse import locate_entries, starts_from_lengths
 CODES = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
 
 
-@settings(max_examples=80)
+@settings(max_examples=25)
 @given(data=st.data(), rows=st.integers(1, 6), classes=st.integers(1, 5))
 def test_codes_are_those_of_the_dense_matrix(data: st.DataObject, rows: int, classes: int) -> None:
     dense = np.array(

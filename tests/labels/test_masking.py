@@ -14,7 +14,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 Codes = NDArray[np.int8]
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=25)
 
 
 def reference(dense: Codes, positives: int, negatives: int, seed: int) -> Codes:

@@ -102,7 +102,7 @@ def test_a_revision_of_what_is_not_in_the_table_is_refused() -> None:
         revised(model("z", "cat", PRESENT))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=12, max_size=12),
     st.lists(

@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 Codes = NDArray[np.int8]
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=25)
 
 
 @st.composite

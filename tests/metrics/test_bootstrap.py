@@ -171,7 +171,7 @@ def test_nine_in_ten_intervals_hold_the_true_value() -> None:
 
     truth = average_precision(*drawn(300_000))
     held = []
-    for _ in range(200):
+    for _ in range(100):
         interval = bootstrap_intervals(*drawn(90), resamples=150).average_precision[0]
         if interval is not None:
             held.append(interval[0] <= truth <= interval[1])

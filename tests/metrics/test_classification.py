@@ -163,7 +163,7 @@ entries = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries)
 def test_what_is_predicted_for_unknown_entries_has_no_influence(some: list[tuple[int, int, int]]) -> None:
     some = some[: len(some) // 2 * 2]
@@ -178,7 +178,7 @@ def test_what_is_predicted_for_unknown_entries_has_no_influence(some: list[tuple
             )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries)
 def test_f1_lies_between_precision_and_recall_and_order_changes_nothing(some: list[tuple[int, int, int]]) -> None:
     scores = np.array([[score / 10] for score, _, _ in some])

@@ -55,7 +55,7 @@ def revision(draw: st.DrawFn) -> Revision:
 LABELS = st.lists(st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=3, max_size=3), min_size=4, max_size=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(observed=LABELS, truth=LABELS, made=st.lists(revision(), max_size=12))
 def test_quality_is_what_loops_find(observed: list[list[int]], truth: list[list[int]], made: list[Revision]) -> None:
     arguments = table(observed), table(truth), Revisions(made)

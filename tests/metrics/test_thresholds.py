@@ -81,7 +81,7 @@ def test_every_class_gets_what_a_search_over_every_cut_finds(seed: int, levels: 
 columns = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([UNKNOWN, ABSENT, PRESENT])), min_size=5, max_size=30)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(columns, st.booleans())
 def test_any_column_gets_what_a_search_over_every_cut_finds(some: list[tuple[int, int]], positives_only: bool) -> None:
     labels = [UNKNOWN if positives_only and label == ABSENT else label for _, label in some]

@@ -7,36 +7,26 @@ whose name contains it needs the wide form or Parquet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.sparse import starts_from_lengths, unique_names
+from labelgap.labels.sparse import unique_names
 
-__all__ = ["ListedLabels", "labels_from_lists"]
-
-
-class ListedLabels(NamedTuple):
-    """Known labels in compressed rows, and the names of their classes."""
-
-    starts: NDArray[np.int64]
-    columns: NDArray[np.int32]
-    values: NDArray[np.int8]
-    classes: Sequence[str]
+__all__ = ["entries_from_lists"]
 
 
-def labels_from_lists(
+def entries_from_lists(
     present: Iterable[Iterable[str]],
     absent: Iterable[Iterable[str]] | None = None,
     *,
     classes: Sequence[str] | None = None,
     images: Sequence[str] | None = None,
     unlisted: str = "unknown",
-) -> ListedLabels:
-    """See ``LabelTable.from_lists``; a name twice in one list counts once."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8], Sequence[str], Sequence[str] | int]:
+    """Return the arguments of ``LabelTable.from_entries``; a name twice in one list counts once."""
     if unlisted not in ("unknown", "absent"):
         raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
     lengths, names = _flat(present)
@@ -55,16 +45,10 @@ def labels_from_lists(
         image = images[row] if images is not None else row
         raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
     if unlisted == "absent":
-        values = np.full(count * len(classes), ABSENT, dtype=np.int8)
-        values[present_places] = PRESENT
-        columns = np.tile(np.arange(len(classes), dtype=np.int32), count)
-        return ListedLabels(np.arange(count + 1) * len(classes), columns, values, classes)
-    places = np.concatenate([present_places, absent_places])
-    order = np.argsort(places, kind="stable")
-    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])[order]
-    rows, numbers = np.divmod(places[order], max(len(classes), 1))
-    starts = starts_from_lengths(np.bincount(rows, minlength=count))
-    return ListedLabels(starts, numbers.astype(np.int32), values, classes)
+        absent_places = np.setdiff1d(np.arange(count * len(classes)), present_places, assume_unique=True)
+    rows, columns = np.divmod(np.concatenate([present_places, absent_places]), max(len(classes), 1))
+    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])
+    return rows, columns, values, classes, count if images is None else images
 
 
 def _flat(lists: Iterable[Iterable[str]]) -> tuple[list[int], list[str]]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
-from labelgap.labels.lists import labels_from_lists
+from labelgap.labels.lists import entries_from_lists
 from labelgap.labels.masking import Amount, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
@@ -161,8 +161,8 @@ class LabelTable:
             array([[ 1,  0, -1],
                    [ 1, -1,  1]], dtype=int8)
         """
-        listed = labels_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
-        return cls(*listed, images)
+        entries = entries_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
+        return cls.from_entries(*entries)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:

@@ -13,7 +13,7 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 LETTERS = "ab ,;\"'\n\r\t=#é漢\U0001f600\u2028\x0b\ufeff\\0"
 COLUMNS = {"image", "split", "group", "present"}
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=25)
 
 
 @st.composite

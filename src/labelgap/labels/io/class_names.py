@@ -28,7 +28,6 @@ from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS
 from labelgap.labels.io.hierarchy import implied_labels
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import Revisions
-from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
 __all__ = [
@@ -183,9 +182,8 @@ def rename_classes(
     value = table.values[first]
     conflicts = np.unique(place[which[table.values != value[which]]])
     kept = ~np.isin(place, conflicts)
-    row, column = np.divmod(place, max(len(classes), 1))
-    starts = starts_from_lengths(np.bincount(row[kept], minlength=len(table)))
-    renamed = LabelTable(starts, column[kept].astype(np.int32), value[kept], classes, table.images)
+    row, column = np.divmod(place[kept], max(len(classes), 1))
+    renamed = LabelTable.from_entries(row, column, value[kept], classes, table.images)
     return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
 
 
@@ -195,18 +193,12 @@ def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTabl
     Returns:
         The table, and the number of known labels of the other classes.
     """
-    position = {name: at for at, name in enumerate(table.classes)}
-    new = np.full(len(table.classes) + 1, len(classes), dtype=np.int64)
-    for column, name in enumerate(classes):
-        new[position.get(name, len(table.classes))] = column
-    new[len(table.classes)] = len(classes)
+    number = {name: column for column, name in enumerate(classes)}
+    new = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)
     columns: NDArray[np.int64] = new[table.columns]
-    kept = columns < len(classes)
-    rows = table.rows[kept]
-    order = np.lexsort((columns[kept], rows))
-    starts = starts_from_lengths(np.bincount(rows, minlength=len(table)))
-    chosen = LabelTable(starts, columns[kept][order].astype(np.int32), table.values[kept][order], classes, table.images)
-    return chosen, int(len(kept) - kept.sum())
+    kept = columns >= 0
+    selected = LabelTable.from_entries(table.rows[kept], columns[kept], table.values[kept], classes, table.images)
+    return selected, int((~kept).sum())
 
 
 def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:
