@@ -1,9 +1,9 @@
 """The pure functions behind the methods, for training loops of your own: ``import labelgap.functional as F``.
 
-Most take logits and labels of three states and return the cost of every entry, ``(…, B, K)``, not reduced; ``reduce``
-makes one number of it, over the global batch. ``contrast`` and ``softmax_cross_entropy`` take masks from
-``positives_and_negatives`` and return a cost per image or class; ``relative_large_losses``, ``absolute_large_losses``
-and ``selective_mask`` return masks.
+Unless a function says otherwise, ``logits`` are ``(…, B, K)`` of any float type, computed in float32 or wider;
+``labels`` are ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN; a number may be a tensor of shape ``(…)``, one per head;
+``eps`` is added inside the logarithms; and the result is the cost of every entry, ``(…, B, K)``, not reduced.
+``reduce`` makes one number of it, over the global batch.
 
 >>> import torch
 >>> logits, labels = torch.zeros(2, 3, requires_grad=True), torch.tensor([[1, -1, 0], [-1, 1, -1]])

@@ -81,18 +81,15 @@ def a_batch(shape: tuple[int, int], labels: str, logits: str, epoch: int, seed: 
 
 
 def every_batch(turn: int = 0) -> Iterator[Batch]:
-    """All kinds of labels, logits and epochs of small shapes; of large shapes another third each ``turn``."""
+    """All kinds of labels and logits of small shapes, in two epochs each; one large batch, another each ``turn``."""
     number = turn
-    for shape in SMALL:
+    for shape, epochs in zip(SMALL, (2, 1), strict=True):
         for labels in LABELS:
             for logits in LOGITS:
                 number += 1
-                for epoch in EPOCHS if shape == SMALL[0] else (EPOCHS[number % len(EPOCHS)],):
-                    yield a_batch(shape, labels, logits, epoch, number)
-    for shape in LARGE:
-        for labels in LABELS:
-            number += 1
-            yield a_batch(shape, labels, LOGITS[number % len(LOGITS)], EPOCHS[(number + turn) % len(EPOCHS)], number)
+                for step in range(epochs):
+                    yield a_batch(shape, labels, logits, EPOCHS[(number + 2 * step) % len(EPOCHS)], number)
+    yield a_batch(LARGE[turn % 2], LABELS[turn % 3], LOGITS[turn % 3], EPOCHS[(turn + 1) % len(EPOCHS)], turn)
 
 
 def some_batches(epoch: int = 5, shape: tuple[int, int] = (8, 20)) -> Iterator[Batch]:

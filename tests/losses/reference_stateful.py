@@ -180,7 +180,7 @@ def entropy_and_pseudo_labels(
 def some_labels_given(table: LabelTable, random: np.random.Generator) -> Memory:
     """A third of the unknown labels were given by earlier rounds."""
     chosen = (table.to_dense() == UNKNOWN) & (random.random(table.shape) < 0.35)
-    return {"given": np.where(chosen, random.choice([PRESENT, ABSENT], table.shape), UNKNOWN)}
+    return {"added": np.where(chosen, random.choice([PRESENT, ABSENT], table.shape), UNKNOWN)}
 
 
 @reference(
@@ -201,7 +201,7 @@ def partial_cross_entropy(
     """g(ρ)/K Σ_known BCE for every image, g(ρ) = −4.45ρ + 5.45; the rounds are tested by themselves."""
     classes = batch.labels.shape[1]
     rows = []
-    for row, given in zip(pairs(batch), remembered(batch, "given"), strict=True):
+    for row, given in zip(pairs(batch), remembered(batch, "added"), strict=True):
         labels = [(x, y if y != UNKNOWN else own) for (x, y), own in zip(row, given, strict=True)]
         known = sum(y != UNKNOWN for _, y in labels)
         weight = -4.45 * known / classes + 5.45

@@ -69,7 +69,7 @@ def test_the_labels_it_gave_itself_count_as_known() -> None:
     """One known of four labels, and one that the network gave: ρ = ½."""
     table = LabelTable.from_dense([[PRESENT, UNKNOWN, UNKNOWN, UNKNOWN], [ABSENT] * 4])
     made = curriculum(table)
-    made.given[0, 2] = ABSENT
+    made.added[0, 2] = ABSENT
     logits = torch.tensor([[0.3, 5.0, -0.7, 9.0]], dtype=torch.float64)
     loss = made(logits, table.batch([0]), index=torch.tensor([0]))
     expected = (-4.45 * 0.5 + 5.45) / 4 * (math.log1p(math.exp(-0.3)) + math.log1p(math.exp(-0.7)))
@@ -117,7 +117,7 @@ def test_every_round_adds_what_the_strategy_says(options: dict[str, Any]) -> Non
         revisions = made.end_epoch(scores_of(logits) if due else nobody)
         for place, value in added.items():
             own[place] = value
-        np.testing.assert_array_equal(made.given.numpy(), own)
+        np.testing.assert_array_equal(made.added.numpy(), own)
         assert {(int(item.image), int(item.class_name)): item.value for item in revisions} == added
         assert len(revisions) == len(added)
         assert {(item.source, item.epoch, item.target) for item in revisions} <= {("curriculum", epoch, None)}
@@ -134,7 +134,7 @@ def test_a_proportion_is_exact_for_the_decimal_that_was_written() -> None:
         made = curriculum(table, heads, strategy="proportion", theta=theta)
         everyone = [(torch.arange(102), logits.expand(*heads, 102, 1))]
         made.end_epoch(partial(iter, everyone))
-        counts = (made.given != UNKNOWN).sum(dim=(-2, -1)).tolist()
+        counts = (made.added != UNKNOWN).sum(dim=(-2, -1)).tolist()
         assert counts == ([29, 7] if heads else 29)
 
 
@@ -161,13 +161,13 @@ def test_every_head_has_its_own_rounds() -> None:
             for head, made in enumerate(alone):
                 made.set_epoch(epoch)
                 made.end_epoch(scores_of(logits[head]))
-                assert torch.equal(together.given[head], made.given)
+                assert torch.equal(together.added[head], made.added)
 
 
 def test_labels_of_one_state_alone_are_refused() -> None:
-    with pytest.raises(InputError, match="none is known to be absent: it would call everything present"):
+    with pytest.raises(InputError, match="none is known to be absent: it would predict everything as present"):
         curriculum(LabelTable.from_dense([[1, -1], [-1, 1]]))
-    with pytest.raises(InputError, match="none is known to be present: it would call everything absent"):
+    with pytest.raises(InputError, match="none is known to be present: it would predict everything as absent"):
         curriculum(LabelTable.from_dense([[0, -1], [-1, -1]]))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
-from labelgap.losses import interactive as module
+from labelgap.losses.base import per_image_state
 from labelgap.losses.interactive import InteractiveLearning, asymmetric_sigmoid, co_occurrence, soft_labels
 
 IMAGES, CLASSES, FEATURES = 12, 5, 4
@@ -230,9 +230,9 @@ def test_features_learn_to_be_like_those_of_their_atoms() -> None:
 
 def test_without_a_known_absent_or_present_label_it_is_refused() -> None:
     made = loss("imcl")
-    with pytest.raises(InputError, match="none is known to be absent: it would call everything present"):
+    with pytest.raises(InputError, match="none is known to be absent: it would predict everything as present"):
         made.prepare(LabelTable.from_dense([[1, -1], [-1, 1]]))
-    with pytest.raises(InputError, match="none is known to be present: it would call everything absent"):
+    with pytest.raises(InputError, match="none is known to be present: it would predict everything as absent"):
         made.prepare(LabelTable.from_dense([[0, -1], [-1, 0]]))
 
 
@@ -269,6 +269,6 @@ def test_options_that_cannot_be_are_refused(options: dict[str, float], message: 
 def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     table = some_table()
     assert made_with(table).state_bytes == 16 * CLASSES**2 + 4 * IMAGES * CLASSES + 8 * IMAGES
-    monkeypatch.setattr(module, "free_memory", lambda device: 16 * CLASSES**2 - 1)
+    monkeypatch.setattr(per_image_state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
     with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
         made_with(table)

@@ -14,7 +14,7 @@ from labelgap.losses.interactive import View, matching_pursuit
 def pursued(target: Tensor, atoms: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
     view = View(target, atoms, torch.ones(1, 1, dtype=target.dtype))
     allowed = torch.ones(len(target), len(atoms), dtype=torch.bool) if allowed is None else allowed
-    return matching_pursuit((view,), allowed, atoms=count, threshold=1e-3, most=count)[0]
+    return matching_pursuit((view,), allowed, atoms=count, threshold=1e-3, max_atoms=count)[0]
 
 
 def test_a_combination_of_few_atoms_is_found_again() -> None:
@@ -48,7 +48,7 @@ def test_a_copy_of_an_atom_adds_nothing_and_the_first_of_equals_is_taken() -> No
     looks = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     features = View(torch.tensor([[0.0, 1.0]]), looks, torch.full((1, 1), 0.9))
     allowed = torch.ones(1, 4, dtype=torch.bool)
-    a, b, found = matching_pursuit((labels, features), allowed, atoms=3, threshold=1e-3, most=3)
+    a, b, found = matching_pursuit((labels, features), allowed, atoms=3, threshold=1e-3, max_atoms=3)
     torch.testing.assert_close(a, torch.tensor([[0.0, 1.0, 0.0, 0.1]]))
     torch.testing.assert_close(b, torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
     assert found.item()
@@ -58,8 +58,8 @@ def test_the_threshold_ends_the_search() -> None:
     atoms = torch.eye(3)
     view = View(torch.tensor([[1.0, 0.5, 0.0]]), atoms, torch.ones(1, 1))
     allowed = torch.ones(1, 3, dtype=torch.bool)
-    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.6, most=3)
+    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.6, max_atoms=3)
     assert a.tolist() == [[1.0, 0.0, 0.0]] and found.item()
     view = View(torch.tensor([[1.0, 0.5, 0.0]]), atoms, torch.ones(1, 1))
-    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.9, most=3)
+    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.9, max_atoms=3)
     assert not a.any() and not found.item()

@@ -22,7 +22,7 @@ ABSOLUTE = ("ll-r-abs", "ll-ct-abs")
 TABLE = LabelTable.from_dense([[1, -1]])
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(
     delta=st.one_of(st.floats(1e-8, 100), st.decimals(0, 100, places=3).map(float), st.integers(0, 100)),
     entries=st.integers(0, 10**7),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.losses.batches import (
-    EPOCHS,
     batch_of,
     forward,
     prepared,
@@ -64,7 +64,7 @@ def test_images_and_classes_in_another_order_cost_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, known in references().items() if known.known_as_bce])
 def test_known_labels_cost_what_they_cost_in_binary_cross_entropy(name: str) -> None:
     options = matrix_options(name)
-    for epoch in EPOCHS:
+    for epoch in (2, 10):
         for batch in some_batches(epoch):
             costs = forward(prepared(name, batch, options), batch, tensor(batch))
             known = torch.from_numpy(batch.labels) != UNKNOWN
@@ -76,7 +76,7 @@ def test_known_labels_cost_what_they_cost_in_binary_cross_entropy(name: str) -> 
 @pytest.mark.parametrize("name", methods())
 def test_known_labels_are_never_modified(name: str) -> None:
     for options in reference_of(name).options:
-        for epoch in EPOCHS:
+        for epoch in (2, 10):
             for batch in some_batches(epoch):
                 made = prepared(name, batch, options)
                 index = torch.from_numpy(batch.index)
@@ -113,7 +113,7 @@ def odd_batches() -> Iterator[tuple[str, Batch]]:
 def test_odd_batches_give_a_finite_loss_and_gradient(name: str) -> None:
     known = reference_of(name)
     for story, batch in odd_batches():
-        for dtype in (torch.float64, torch.float32, torch.float16):
+        for dtype in (torch.float32, torch.float16):
             logits = tensor(batch).to(dtype).requires_grad_()
             made = prepared(name, batch, known.plain, dtype=torch.promote_types(dtype, torch.float32))
             loss = forward(made, batch, logits)
@@ -142,7 +142,7 @@ def test_many_heads_at_once_give_what_each_gives_alone(name: str) -> None:
     heads = (2, 3)
     plain = {key: value for key, value in known.plain.items() if key not in known.heads}
     numbers = {key: torch.tensor([values] * 2, dtype=torch.float64) for key, values in known.heads.items()}
-    for batch in some_batches():
+    for batch in islice(some_batches(), 0, None, 4):
         logits = torch.from_numpy(np.stack([some_logits("moderate", (8, 20), random) for _ in range(6)]))
         logits = (logits.view(2, 3, 8, 20) + tensor(batch)).requires_grad_()
         together = prepared(name, batch, {**plain, **numbers}, heads=heads)

@@ -70,13 +70,7 @@ def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, e
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         smoothing: ``s``; 0 is plain cross-entropy. A tensor of shape ``(…)`` gives every head its own.
-        eps: added inside the logarithm, as the authors' code does with 1e-5.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
 
     Unknown labels cost nothing, and are still counted in a mean.
 
@@ -108,13 +102,7 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, weight: Number | Non
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\; w\,(-\ln(1-p)), \qquad w = 1 / \max(K-1,\, 1)
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         weight: ``w``; a tensor of shape ``(…)`` gives every head its own.
-        eps: added inside the logarithm, as the authors' code does with 1e-5.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
 
     Unknown labels are taken as absent with weight ``w``; known absents keep their full weight.
 
@@ -164,8 +152,6 @@ class SmoothedLoss(MixtureLoss, ABC):
 
     Args:
         smoothing: ``s``; targets are 1 − s and s, as in the authors' code (the paper writes s/2).
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     smoothing: Number
@@ -209,8 +195,6 @@ class WeakAssumeNegative(MixtureLoss):
 
     Args:
         weight: of an assumed negative; 1 / max(K − 1, 1) when not given.
-        eps: added inside the logarithm; 1e-5 in the authors' code.
-        reduction: "mean", "sum" or "none".
     """
 
     weight: Number | None
@@ -230,8 +214,6 @@ class DownWeighting(MixtureLoss):
 
     Args:
         weight: of an assumed negative.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     weight: Number
@@ -250,8 +232,6 @@ class WeightPenalty(MixtureLoss, ABC):
 
     Args:
         weight: of the penalty; a tensor of shape ``(…)`` gives every head its own.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     needs = frozenset({"penalty"})

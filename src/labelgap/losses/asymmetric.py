@@ -1,7 +1,7 @@
-"""Asymmetric loss (Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021).
+"""Focal loss (Lin et al., ICCV 2017) and asymmetric loss (Ridnik et al., ICCV 2021); unknown labels count as absent.
 
-An image has few positives and many easy negatives. So negatives are focused harder than positives, and those whose
-probability is below a margin are dropped altogether.
+An image has few positives and many easy negatives. Focal loss gives easy entries little weight. Asymmetric loss focuses
+negatives harder than positives, and drops negatives whose probability is below a margin.
 """
 
 from __future__ import annotations
@@ -9,43 +9,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labelgap.losses.base.loss import ElementwiseLoss
-from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_flag, check_number
 from labelgap.losses.base.papers import LIN_2017, RIDNIK_2021
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.terms import Number, cost_absent, focused_cost, per_head, states, widen
 
 __all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "focal", "power"]
 
 
 def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number = 2.0, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when what is easy counts little, and an unknown label counts as absent.
+    r"""Cost of every entry when easy entries count little.
 
     .. math:: \ell = [y=1]\,\alpha\,(1-p)^\gamma (-\ln p) + [y \ne 1]\,(1-\alpha)\,p^\gamma (-\ln(1-p))
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        alpha: weight of the positives; like ``gamma``, a tensor of shape ``(…)`` gives every head its own.
-        gamma: how little the easy ones count; 0 is weighted cross-entropy.
-        eps: added inside the logarithm.
+        alpha: weight of the positives.
+        gamma: focus; 0 is weighted cross-entropy.
 
-    Returns:
-        ``(…, B, K)``, not reduced.
-
-    Unknown labels are taken as absent. The gradient flows through the focusing weights.
+    The gradient flows through the focus.
 
     Example:
         >>> focal(torch.zeros(1, 2), torch.tensor([[1, -1]]))
         tensor([[0.1300, 0.0433]])
     """
-    logits = widen(logits)
-    present = states(labels).present
-    alpha, gamma = per_head(alpha, logits), per_head(gamma, logits)
-    on_present = alpha * torch.exp(-gamma * cost_absent(logits)) * cost_present(logits, eps)
-    on_rest = (1.0 - alpha) * torch.exp(-gamma * cost_present(logits)) * cost_absent(logits, eps)
-    return torch.where(present, on_present, on_rest)
+    logits, present = widen(logits), states(labels).present
+    alpha = per_head(alpha, logits)
+    cost = focused_cost(torch.where(present, logits, -logits), per_head(gamma, logits), eps)
+    return torch.where(present, alpha, 1.0 - alpha) * cost
 
 
 def power(base: Tensor, exponent: Tensor) -> Tensor:
@@ -70,63 +61,44 @@ def asymmetric(
     detach_focus: bool = False,
     eps: Number = 0.0,
 ) -> Tensor:
-    r"""Cost of every entry when easy negatives count little, and an unknown label counts as absent.
+    r"""Cost of every entry when easy negatives count little, and very easy ones nothing.
 
     .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y \ne 1]\,(1-p_m)^{\gamma_-}(-\ln p_m),
         \qquad p_m = \min(1 - p + m,\; 1)
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        gamma_pos: γ₊; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        gamma_pos: γ₊.
         gamma_neg: γ₋.
         margin: m.
-        detach_focus: whether the focusing weights are constants to the gradient, as in the authors' training.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
-
-    Unknown labels are taken as absent.
+        detach_focus: whether the focus is a constant to the gradient, as in the authors' training.
 
     Example:
         >>> asymmetric(torch.zeros(1, 2), torch.tensor([[1, -1]]), gamma_neg=1.0, margin=0.0)
         tensor([[0.6931, 0.3466]])
     """
     logits = widen(logits)
-    present = states(labels).present
-    level = per_head(margin, logits)
-    focus_present = torch.exp(-per_head(gamma_pos, logits) * cost_absent(logits))
-    focus_absent = power((torch.sigmoid(logits) - level).clamp(min=0.0), per_head(gamma_neg, logits))
-    if detach_focus:
-        focus_present, focus_absent = focus_present.detach(), focus_absent.detach()
-    least = -per_head(eps, logits).log1p()
-    shifted = cost_absent(logits, margin + eps).clamp(min=least)
-    return torch.where(present, focus_present * cost_present(logits, eps), focus_absent * shifted)
+    focus = power((torch.sigmoid(logits) - per_head(margin, logits)).clamp(min=0.0), per_head(gamma_neg, logits))
+    shifted = cost_absent(logits, margin + eps).clamp(min=-per_head(eps, logits).log1p())
+    negative = (focus.detach() if detach_focus else focus) * shifted
+    positive = focused_cost(logits, per_head(gamma_pos, logits), eps, detach=detach_focus)
+    return torch.where(states(labels).present, positive, negative)
 
 
-@method("focal", paper=LIN_2017, summary="focal loss: what is easy counts little; unknown counts as absent")
-class FocalLoss(MultiHead, ElementwiseLoss):
+@method("focal", paper=LIN_2017, summary="focal loss: easy entries count little; unknown counts as absent")
+class FocalLoss(LogLoss):
     """Mean of ``focal``; final.
 
     Args:
-        gamma: how little the easy ones count.
+        gamma: focus.
         alpha: weight of the positives.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     gamma: Number
     alpha: Number
-    eps: Number
 
     def __init__(self, gamma: Number = 2.0, alpha: Number = 0.75, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.register_options(
-            gamma=check_number("gamma", gamma, 0),
-            alpha=check_number("alpha", alpha, 0, 1),
-            eps=check_number("eps", eps, 0, 1),
-        )
+        super().__init__(eps, reduction)
+        self.register_options(gamma=check_number("gamma", gamma, 0), alpha=check_number("alpha", alpha, 0, 1))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``focal``."""
@@ -134,22 +106,19 @@ class FocalLoss(MultiHead, ElementwiseLoss):
 
 
 @method("asl", paper=RIDNIK_2021, summary="asymmetric loss: easy negatives count little; unknown counts as absent")
-class AsymmetricLoss(MultiHead, ElementwiseLoss):
+class AsymmetricLoss(LogLoss):
     """Mean of ``asymmetric``; final. The published learning rates of this family assume ``reduction="sum"``.
 
     Args:
         gamma_pos: γ₊, focus of the positives.
         gamma_neg: γ₋, focus of the negatives.
         margin: m, the probability below which a negative is dropped.
-        detach_focus: whether the focusing weights are constants to the gradient.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
+        detach_focus: whether the focus is a constant to the gradient.
     """
 
     gamma_pos: Number
     gamma_neg: Number
     margin: Number
-    eps: Number
 
     def __init__(
         self,
@@ -160,21 +129,15 @@ class AsymmetricLoss(MultiHead, ElementwiseLoss):
         eps: Number = 0.0,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(eps, reduction)
         self.register_options(
-            gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0)
+            gamma_pos=check_number("gamma_pos", gamma_pos, 0),
+            gamma_neg=check_number("gamma_neg", gamma_neg, 0),
+            margin=check_number("margin", margin, 0, 1),
         )
-        self.register_options(margin=check_number("margin", margin, 0, 1), eps=check_number("eps", eps, 0, 1))
         self.detach_focus = check_flag("detach_focus", detach_focus)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``asymmetric``."""
-        return asymmetric(
-            logits,
-            labels,
-            gamma_pos=self.gamma_pos,
-            gamma_neg=self.gamma_neg,
-            margin=self.margin,
-            detach_focus=self.detach_focus,
-            eps=self.eps,
-        )
+        gammas = {"gamma_pos": self.gamma_pos, "gamma_neg": self.gamma_neg}
+        return asymmetric(logits, labels, **gammas, margin=self.margin, detach_focus=self.detach_focus, eps=self.eps)

@@ -31,14 +31,8 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\; w\,H(p)
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         weight: ``w``; −α raises the entropy (`em`, the cost may be negative), a positive weight lowers it (`entmin`).
             A tensor of shape ``(…)`` gives every head its own.
-        eps: added inside the logarithm, as the authors' code does with 1e-5.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
 
     Unknown labels are pushed towards p = ½ by a negative weight, away from it by a positive one.
 
@@ -56,8 +50,6 @@ class EntropyMaximization(MixtureLoss):
 
     Args:
         alpha: α, the weight of the entropy.
-        eps: added inside the logarithm; 1e-5 in the authors' code.
-        reduction: "mean", "sum" or "none".
     """
 
     alpha: Number
@@ -77,8 +69,6 @@ class EntropyMinimization(MixtureLoss):
 
     Args:
         weight: w.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     weight: Number

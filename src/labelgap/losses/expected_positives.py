@@ -46,8 +46,6 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
 
     Args:
         expected_positives: κ, positives per image; may be set later, but before ``prepare`` or the first batch.
-        eps: added inside the logarithm; 1e-5 in the authors' code.
-        reduction: "mean", "sum" or "none".
     """
 
     batch_dependent = True

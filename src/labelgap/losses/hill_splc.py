@@ -1,8 +1,8 @@
 """Simple and robust losses (Zhang et al., "Simple and Robust Loss Design for Multi-Label Learning with Missing Labels",
-2021).
+arXiv 2021).
 
-A negative that the network is sure is positive is probably a missing label, so its gradient should fall again instead
-of growing (`hill`), or it should count as the positive it seems to be (`splc`).
+A negative that the network is sure is positive is probably a missing label, so its gradient should decrease again
+(`hill`), or it should count as the positive it seems to be (`splc`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labelgap.losses.base.loss import ElementwiseLoss
-from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.terms import Number, cost_present, focused_cost, per_head, states, widen
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
 
@@ -23,30 +22,20 @@ SHIFT = 1.0
 
 
 def hill(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when a negative that looks positive pulls less again; unknown counts as absent.
+    r"""Cost of every entry when the gradient of a negative that looks positive decreases; unknown counts as absent.
 
     .. math:: \ell = [y=1]\,(1-s)^2(-\ln s) + [y \ne 1]\,(1.5-p)\,p^2, \qquad s = \sigma(x-1)
 
     The slope of a negative in its logit is :math:`3 p^2 (1-p)^2`, a hill with its top at p = ½.
-
-    Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
-
-    Unknown labels are taken as absent.
 
     Example:
         >>> hill(torch.tensor([[1.0, 0.0]]), torch.tensor([[1, -1]]))
         tensor([[0.1733, 0.2500]])
     """
     logits = widen(logits)
-    chance = torch.sigmoid(logits)
+    probability = torch.sigmoid(logits)
     on_present = torch.sigmoid(SHIFT - logits).square() * cost_present(logits - SHIFT, eps)
-    return torch.where(states(labels).present, on_present, (1.5 - chance) * chance.square())
+    return torch.where(states(labels).present, on_present, (1.5 - probability) * probability.square())
 
 
 def self_paced_correction(
@@ -58,17 +47,8 @@ def self_paced_correction(
         + [\text{else}]\,p^\gamma(-\ln(1-p)), \qquad s = \sigma(x-1)
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         corrected: ``(…, B, K)`` mask, of unknown entries only.
-        gamma: γ; a tensor of shape ``(…)`` gives every head its own.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
-
-    Unknown labels count as present where they are corrected, with their logit as it is; elsewhere they are taken as
-    absent.
+        gamma: γ.
 
     Example:
         >>> logits, labels = torch.tensor([[1.0, 2.0]]), torch.tensor([[1, -1]])
@@ -76,25 +56,13 @@ def self_paced_correction(
         tensor([[0.1733, 0.0018]])
     """
     logits = widen(logits)
-    present = states(labels).present
-    signed = torch.where(present, logits - SHIFT, torch.where(corrected, logits, -logits))
-    return torch.exp(-per_head(gamma, logits) * cost_absent(signed)) * cost_present(signed, eps)
+    signed = torch.where(states(labels).present, logits - SHIFT, torch.where(corrected, logits, -logits))
+    return focused_cost(signed, per_head(gamma, logits), eps)
 
 
-@method("hill", paper=ZHANG_2021, summary="hill loss: a negative that looks positive pulls less again")
-class HillLoss(MultiHead, ElementwiseLoss):
-    """Mean of ``hill``; final.
-
-    Args:
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
-    """
-
-    eps: Number
-
-    def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.register_options(eps=check_number("eps", eps, 0, 1))
+@method("hill", paper=ZHANG_2021, summary="hill loss: the gradient of a negative that looks positive decreases")
+class HillLoss(LogLoss):
+    """Mean of ``hill``; final."""
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``hill``."""
@@ -102,28 +70,25 @@ class HillLoss(MultiHead, ElementwiseLoss):
 
 
 @method("splc", paper=ZHANG_2021, summary="self-paced correction: likely unknown labels count as present")
-class SelfPacedCorrection(MultiHead, ElementwiseLoss):
+class SelfPacedCorrection(LogLoss):
     """Mean of ``self_paced_correction``; final. Known labels are never corrected.
 
     Args:
         tau: τ, the probability above which an unknown label counts as present.
         gamma: γ, focus.
         warmup: epochs without correction.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     tau: Number
     gamma: Number
     warmup: Number
-    eps: Number
 
     def __init__(
         self, tau: Number = 0.6, gamma: Number = 2.0, warmup: Number = 1, eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(eps, reduction)
         self.register_options(tau=check_number("tau", tau, 0, 1), gamma=check_number("gamma", gamma, 0))
-        self.register_options(warmup=check_integer("warmup", warmup), eps=check_number("eps", eps, 0, 1))
+        self.register_options(warmup=check_integer("warmup", warmup))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

@@ -1,10 +1,10 @@
 """Interactive learning with partial labels (Huynh & Elhamifar, "Interactive Multi-Label CNN Learning with Partial
 Labels", CVPR 2020).
 
-Images that look alike have labels that are alike. Each image's features are written as a combination of a few others'
-out of a dictionary, and so are its labels, those that nobody gave as the network thinks them to be; what is left over
-is a cost. A learned graph G between the classes fills gaps in the dictionary's labels first. As the network changes, so
-do the images it is compared with.
+Similar images have similar labels. The features of each image are written as a combination of a few images of a
+dictionary, and so are its labels, the unknown ones as the network predicts them; the residual is a cost. A learned
+graph G between the classes fills gaps in the labels of the dictionary first. As the network changes, so do the images
+it is compared with.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from torch.nn.functional import normalize
 from labelgap.core.distributed import gather_rows
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
-from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import HUYNH_2020
-from labelgap.losses.base.per_image_state import PerImageState, free_memory
+from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, per_head, states, widen
 
@@ -43,7 +42,6 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
         \qquad v = x + \tfrac12 \ln \tfrac1c
 
     Args:
-        logits: ``(…, B, K)``
         asymmetry: c; a tensor of shape ``(…)`` gives every head its own.
 
     Example:
@@ -55,7 +53,7 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
 
 
 def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tensor:
-    """Lay what is known over soft labels ``(…, B, K)``: 1 where present, −1/c where absent.
+    """Replace soft labels ``(…, B, K)`` where the label is known: 1 where present, −1/c where absent.
 
     Example:
         >>> soft_labels(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1, 0, -1]]))
@@ -66,10 +64,10 @@ def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tens
 
 
 def co_occurrence(table: LabelTable) -> Tensor:
-    """Return the graph that learning starts from, ``(K, K)``: how much class i speaks for class j.
+    """Return the initial graph, ``(K, K)``: the share of class j among the images of class i.
 
-    It is the share of j among the images where i is known to be present and j is known; 1 for i = j, 0 where there is
-    no such image. Every column is divided by its sum: what a class is told by all is an average.
+    It counts the images where i is known to be present and j is known; 1 for i = j, 0 where there is no such image.
+    Every column is divided by its sum.
 
     Example:
         >>> co_occurrence(LabelTable.from_dense([[1, 1], [1, 0], [-1, 1]]))
@@ -91,11 +89,11 @@ EQUAL = 1e-5
 
 
 class View:
-    """What a pursuit has found in one space, labels or features; every vector has been made a unit vector.
+    """The state of a pursuit in one space, labels or features; all vectors are normalized.
 
     Args:
-        target: ``(…, B, P)``, what is to be combined.
-        atoms: ``(…, M, P)``, of what.
+        target: ``(…, B, P)``, the vectors to represent.
+        atoms: ``(…, M, P)``, the dictionary.
         weight: how much the correlations of this space count, ``(…, 1, 1)``.
     """
 
@@ -108,56 +106,51 @@ class View:
         self.basis: list[tuple[Tensor, Tensor]] = []
 
     def correlations(self) -> Tensor:
-        """Return how well each atom explains what is left, weighted, ``(…, B, M)``."""
+        """Return the weighted correlation of each atom with the residual, ``(…, B, M)``."""
         return self.weight * (self.residual @ self.atoms.mT).abs()
 
     def take(self, place: Tensor, taken: Tensor) -> None:
-        """Explain what is left by one more atom: one step of least squares by Gram and Schmidt.
-
-        Args:
-            place: ``(…, B, 1)``, which atom.
-            taken: ``(…, B, 1)``, whether.
-        """
+        """Add the atom ``place`` ``(…, B, 1)`` to the rows that are ``taken`` ``(…, B, 1)``, by Gram–Schmidt."""
         vector = torch.take_along_dim(self.atoms, place, dim=-2) * taken
-        recipe = torch.zeros_like(self.coefficients).scatter(-1, place, taken.to(self.coefficients.dtype))
-        for other, its_recipe in (*self.basis, *self.basis):  # twice, against rounding
+        combination = torch.zeros_like(self.coefficients).scatter(-1, place, taken.to(self.coefficients.dtype))
+        for other, other_combination in (*self.basis, *self.basis):  # twice, against rounding
             share = (vector * other).sum(dim=-1, keepdim=True)
-            vector, recipe = vector - share * other, recipe - share * its_recipe
+            vector, combination = vector - share * other, combination - share * other_combination
         length = vector.norm(dim=-1, keepdim=True)
         factor = torch.where(length > DEPENDENT, 1 / length, 0.0)
-        vector, recipe = vector * factor, recipe * factor
+        vector, combination = vector * factor, combination * factor
         share = (self.residual * vector).sum(dim=-1, keepdim=True)
-        self.residual, self.coefficients = self.residual - share * vector, self.coefficients + share * recipe
-        self.basis.append((vector, recipe))
+        self.residual, self.coefficients = self.residual - share * vector, self.coefficients + share * combination
+        self.basis.append((vector, combination))
 
 
 @torch.no_grad()
 def matching_pursuit(
-    views: tuple[View, ...], allowed: Tensor, *, atoms: Number, threshold: Number, most: int
+    views: tuple[View, ...], allowed: Tensor, *, atoms: Number, threshold: Number, max_atoms: int
 ) -> tuple[Tensor, ...]:
     r"""Choose the same few atoms in all views by orthogonal matching pursuit, and combine them in each.
 
-    Again and again the atom with the largest :math:`\sum_v w_v |\langle r_v, d_v \rangle| / (\|t_v\| \|d_v\|)` joins
-    (t a row's target, r what the atoms chosen before leave of it), the first of equal ones, until that sum is not above
-    the threshold. The coefficients of each view are those of least squares, of which a dependent atom has 0.
+    Each step adds the atom with the largest :math:`\sum_v w_v |\langle r_v, d_v \rangle| / (\|t_v\| \|d_v\|)` (t a
+    row's target, r its residual), the first of equal ones, until that sum is not above the threshold. The coefficients
+    of each view are those of least squares, of which a dependent atom has 0.
 
     Args:
-        views: where to compare.
+        views: the spaces.
         allowed: ``(…, B, M)``, which row may use which atom.
         atoms: how many a row may use; like the next, a tensor of shape ``(…)`` gives every head its own.
-        threshold: the weighted correlation above which an atom is worth it.
-        most: the largest of ``atoms``.
+        threshold: the weighted correlation above which an atom is added.
+        max_atoms: the largest of ``atoms``.
 
     Returns:
         the coefficients of every view, ``(…, B, M)``, and which rows found any atom, ``(…, B, 1)``.
 
     Example:
         >>> one = View(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.ones(1, 1))
-        >>> matching_pursuit((one,), torch.tensor([[True, True, False]]), atoms=2, threshold=1e-3, most=2)[0]
+        >>> matching_pursuit((one,), torch.tensor([[True, True, False]]), atoms=2, threshold=1e-3, max_atoms=2)[0]
         tensor([[1.5000, 4.0000, 0.0000]])
     """
     found = torch.zeros_like(allowed[..., :1])
-    for step in range(most):
+    for step in range(max_atoms):
         score = sum((view.correlations() for view in views), start=torch.zeros_like(found, dtype=views[0].weight.dtype))
         score = torch.where(allowed, score, -torch.inf)
         best = score.amax(dim=-1, keepdim=True)
@@ -170,27 +163,27 @@ def matching_pursuit(
     return *(view.coefficients * view.scale for view in views), found
 
 
-@method("imcl", paper=HUYNH_2020, summary="known labels, and images that look alike should be labelled alike")
+@method("imcl", paper=HUYNH_2020, summary="known labels, and similar images should have similar labels")
 class InteractiveLearning(PerImageState):
-    r"""Mean of what known labels cost and of what a few images of a dictionary cannot explain; final.
+    r"""Cost of the known labels, plus the residuals of labels and features given a few similar images; final.
 
     .. math:: L = \frac1{BK} \sum_b \Bigl\{ \sum_{k\,\text{known}} \ell_k
         + \lambda_L \bigl\| y - \textstyle\sum_i a_i Y_i \bigr\|^2
         + \lambda_F \bigl\| f - \textstyle\sum_i b_i F_i \bigr\|^2 \Bigr\}
 
     with ℓ the logistic loss, f the features, y the ``asymmetric_sigmoid`` of the logits, and :math:`Y_i` that of atom i
-    times G; where a label is known both are 1 or −1/c. Which atoms, and a and b, say ``matching_pursuit`` with weights
-    that are as the two λ, never an image itself among its own atoms; they are constants to the gradient. Unknown labels
-    cost nothing but through y. An image that found no atom has the first term only.
+    times G; where a label is known both are 1 or −1/c. ``matching_pursuit`` chooses the atoms, a and b, with weights
+    proportional to the two λ, and never an image for itself; they are constants to the gradient. Unknown labels cost
+    nothing but through y. An image without an atom has the first term only.
 
-    The dictionary is a seeded sample of the training images. An atom is what the network made of the image when it last
-    saw it, in this epoch or the one before, and cannot be chosen before that. G, which starts from ``co_occurrence``,
-    learns at the rate of the head; what has become negative is set to 0 after every step.
+    The dictionary is a seeded sample of the training images. An atom holds the logits and features of the image in the
+    last step that contained it, and cannot be chosen before. G starts from ``co_occurrence`` and has the learning rate
+    of the head; negative values are set to 0 after every step.
 
     The features' term grows with the square of their length, and a network that starts from random weights can shorten
     its features instead of learning anything; give it ``lambda_features=0``. Where features are fixed it is a constant.
 
-    It makes no sense where no absent label is known: everything would be called present.
+    It makes no sense where no absent label is known: everything would be predicted as present.
 
     Args:
         lambda_labels: :math:`\lambda_L`.
@@ -199,7 +192,6 @@ class InteractiveLearning(PerImageState):
         atoms: how many a row may use.
         threshold: the correlation above which an atom is used.
         dictionary: how many images are in the dictionary; 256, or all where there are fewer, when not given.
-        eps: added inside the logarithm.
         reduction: "mean", "sum" or "none"; the features' term lies on all K entries of an image in equal parts.
     """
 
@@ -229,28 +221,27 @@ class InteractiveLearning(PerImageState):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.register_options(lambda_labels=check_number("lambda_labels", lambda_labels, 0))
-        self.register_options(lambda_features=check_number("lambda_features", lambda_features, 0))
         self.register_options(
-            asymmetry=check_number("asymmetry", asymmetry, 0, above=True), atoms=check_integer("atoms", atoms, 1)
+            lambda_labels=check_number("lambda_labels", lambda_labels, 0),
+            lambda_features=check_number("lambda_features", lambda_features, 0),
+            asymmetry=check_number("asymmetry", asymmetry, 0, above=True),
+            atoms=check_integer("atoms", atoms, 1),
+            threshold=check_number("threshold", threshold, 0, 1),
+            eps=check_number("eps", eps, 0, 1),
         )
-        self.register_options(threshold=check_number("threshold", threshold, 0, 1), eps=check_number("eps", eps, 0, 1))
-        self.most = int(torch.as_tensor(atoms).max())
+        self.max_atoms = int(torch.as_tensor(atoms).max())
         self.dictionary = DICTIONARY if dictionary is None else int(check_integer("dictionary", dictionary, 1))
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Draw the dictionary and make the graph; the features' room is made when their number is known."""
+        """Draw the dictionary and create the graph; features are allocated when their number is known."""
         super().prepare(table, epochs, seed)
-        present, absent, _ = table.counts().total
-        if not present or not absent:
-            missing, all_ = ("absent", "present") if present else ("present", "absent")
-            raise InputError(
-                f"'{self.name}' learns from known labels, and none is known to be {missing}: it would call everything "
-                f"{all_}. Take a method for such labels (em, role, ll-ct)."
-            )
+        self.require_known_states()
         device, classes = self.epoch_tensor.device, len(table.classes)
-        self._reserve_graph(classes)
+        size = 4 * 4 * math.prod((*self.heads, classes, classes))  # the graph, its gradient, Adam's two moments
+        remedy = "Take fewer classes, or a method without a graph (iu, curriculum)."
+        self.require_memory(size, f"learns a graph between {classes:,} classes", remedy)
+        self.state_bytes += size
         rows = np.sort(numpy_generator(seed, "imcl").permutation(len(table))[: self.dictionary])
         slot = torch.full((len(table), 1), len(rows))
         slot[torch.from_numpy(rows), 0] = torch.arange(len(rows))
@@ -261,18 +252,6 @@ class InteractiveLearning(PerImageState):
         self.register_buffer("atom_logits", torch.zeros(*self.heads, len(rows), classes, device=device))
         self.register_buffer("atom_features", torch.zeros(*self.heads, len(rows), 0, device=device))
         self.state_bytes += self.atom_logits.nbytes + slot.nbytes
-
-    def _reserve_graph(self, classes: int) -> None:
-        """Count the graph, its gradient and Adam's two, or refuse what cannot fit."""
-        size = 4 * 4 * math.prod((*self.heads, classes, classes))
-        free = free_memory(self.epoch_tensor.device)
-        if free is not None and size > free:
-            self.table = None
-            raise InputError(
-                f"'{self.name}' learns a graph between {classes:,} classes: {format_bytes(size)}, and "
-                f"{format_bytes(free)} are free. Take fewer classes, or a method without a graph (iu, curriculum)."
-            )
-        self.state_bytes += size
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Let the graph learn at the rate of the head."""
@@ -293,7 +272,9 @@ class InteractiveLearning(PerImageState):
             View(features.detach(), their_features, weights[1] / total),
         )
         allowed = self.seen[..., None, :] & (slot != torch.arange(theirs.shape[-2], device=slot.device))
-        a, b, found = matching_pursuit(views, allowed, atoms=self.atoms, threshold=self.threshold, most=self.most)
+        a, b, found = matching_pursuit(
+            views, allowed, atoms=self.atoms, threshold=self.threshold, max_atoms=self.max_atoms
+        )
         unlike = weights[0] * (mine - a @ theirs) ** 2
         strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
         cost = self.reduce(ignore_unknown(logits, labels, eps=self.eps) + found * (unlike + strange))

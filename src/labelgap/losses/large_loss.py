@@ -1,10 +1,9 @@
 """Large loss matters (Kim et al., "Large Loss Matters in Weakly Supervised Multi-Label Classification", CVPR 2022).
 
-A network that takes unknown labels as absent first learns what is common, the true absents, and only later memorises
-the false ones. So, while it has not yet, a large loss on an assumed negative says: this label is probably present.
-Such losses are rejected, so that nothing is learned from them (`ll-r`), or the labels count as present for this step
-(`ll-ct`). Which losses are large is relative, a few percent more of them each epoch, or absolute, those above a
-threshold that sinks with the epochs (`ll-r-abs`, `ll-ct-abs`).
+A network that takes unknown labels as absent first learns the true negatives, and only later memorizes the false ones.
+Until then a large loss on an assumed negative means that the label is probably present. Such losses are rejected
+(`ll-r`), or the labels count as present for this step (`ll-ct`). Large losses are relative, a few percent more of them
+each epoch, or absolute, those above a threshold that falls with the epochs (`ll-r-abs`, `ll-ct-abs`).
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str 
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 
     Args:
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
         steps: ``s``, int64; epochs since the first.
         base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
@@ -106,14 +104,11 @@ def relative_large_losses(
     r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
 
     Args:
-        logits: ``(…, B, K)``
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
         steps: ``s``, int64; epochs since the first.
         base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
 
-    Returns:
-        ``(…, B, K)`` mask. Known labels are never marked, whatever k is; ties with the k-th largest are.
+    Known labels are never marked, whatever k is; ties with the k-th largest are.
 
     Example:
         >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
@@ -130,12 +125,9 @@ def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) 
     r"""Mark the unknown entries whose loss as an assumed negative, :math:`-\ln(1-p)`, is above a threshold.
 
     Args:
-        logits: ``(…, B, K)``
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         threshold: a tensor of shape ``(…)`` gives every head its own; at 0 or below every loss is above it.
 
-    Returns:
-        ``(…, B, K)`` mask. Known labels are never marked.
+    Known labels are never marked.
 
     Example:
         >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
@@ -152,13 +144,7 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, ep
     .. math:: \ell = [\text{not modified}]\;\ell_{AN}
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         modified: ``(…, B, K)`` mask of unknown entries.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
 
     Example:
         >>> labels = torch.tensor([[1, -1, -1]])
@@ -174,13 +160,7 @@ def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, e
     .. math:: \ell = [\text{not modified}]\;\ell_{AN} + [\text{modified}]\,(-\ln p)
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         modified: ``(…, B, K)`` mask of unknown entries.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
 
     Example:
         >>> labels = torch.tensor([[1, -1, -1]])
@@ -196,8 +176,6 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     Args:
         delta_rel: δ, how many more percent of the labels are modified each epoch.
         base: what the percentage is of: the batch's "unknown" entries (the paper) or "all" (the authors' code).
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     batch_dependent = True
@@ -230,7 +208,6 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
         delta_abs: Δ, by how much the threshold falls each epoch.
         warmup: how many epochs at the beginning modify nothing; the paper has none here.
         eps: added inside the logarithm of the cost; the loss that is compared with R(t) is exact.
-        reduction: "mean", "sum" or "none".
     """
 
     r0: Number

@@ -1,13 +1,14 @@
-"""Asymmetric pseudo-labelling (Zhou et al., "Acknowledging the Unknown for Multi-label Learning with Single Positive
+"""Asymmetric pseudo-labeling (Zhou et al., "Acknowledging the Unknown for Multi-label Learning with Single Positive
 Labels", ECCV 2022).
 
 Most unknown labels are absent, so a network trained with `em` finds absent ones far more reliably than present ones.
-After some epochs, a few more unknown labels of each class, those it thinks least likely, become soft negatives.
+After some epochs, a few more unknown labels of each class, those with the lowest probability, become soft negatives.
 """
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any
 
@@ -28,13 +29,13 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cross_entropy, per_head, states
 from labelgap.losses.entropy import entropy_on_unknown
 
-__all__ = ["AsymmetricPseudoLabeling", "lowest_per_class"]
+__all__ = ["AsymmetricPseudoLabeling", "PseudoLabelRounds", "lowest_per_class"]
 
 ENTRIES_PER_SORT = 2**24
-"""How many entries are sorted at once: classes are sorted by themselves, so a few of them at a time will do."""
+"""How many entries are sorted at once: each class is sorted by itself, so a few classes at a time are enough."""
 
 TEMPORARY_BYTES = 20
-"""Bytes that a round takes for each image and class: the logits, their probabilities, and what is left to choose."""
+"""Bytes that a round takes for each image and class: the logits, their probabilities, and what can be chosen."""
 
 
 def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
@@ -59,13 +60,58 @@ def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     return chosen & allowed
 
 
+class PseudoLabelRounds(PerImageState, ABC):
+    """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract.
+
+    Attributes:
+        warmup: epochs before the first round; the last epoch has none.
+    """
+
+    needs = frozenset({"index", "scores"})
+    warmup: Number
+    _assigned: Tensor | None = None
+
+    @abstractmethod
+    def assign(self, logits: Tensor, allowed: Tensor) -> Tensor:
+        """Assign pseudo-labels to some of the allowed entries ``(…, N, K)``, and return the mask of those."""
+
+    @abstractmethod
+    def pseudo_labels(
+        self, head: tuple[int, ...], rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
+        """Return the states that were assigned to entries, and their soft targets where those are soft."""
+
+    @torch.no_grad()
+    def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
+        """Hold a round, if one is due, and return its pseudo-labels; of many heads, see ``revisions_of``."""
+        self._assigned = None
+        early = np.all(exact_fractions(self.warmup) > self.epoch)
+        if self.epoch >= self.epochs or early or self.prepared_table().complete:
+            return Revisions()
+        logits = self.all_logits(scores)
+        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.epoch_tensor
+        self._assigned = self.assign(logits, ~self.known_mask() & due)
+        return Revisions() if self.heads else self.revisions_of(())
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return the pseudo-labels of the last round."""
+        if self._assigned is None:
+            return Revisions()
+        rows, columns = (place.cpu().numpy() for place in torch.nonzero(self._assigned[head], as_tuple=True))
+        values, targets = self.pseudo_labels(head, rows, columns)
+        table = self.prepared_table()
+        return Revisions.from_arrays(
+            table, rows, columns, values=values, targets=targets, source=self.name, epoch=self.epoch
+        )
+
+
 @method("em-apl", paper=ZHOU_2022, summary="`em`, and unlikely labels become soft negatives round by round")
-class AsymmetricPseudoLabeling(PerImageState):
-    r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on what became a pseudo-label; final.
+class AsymmetricPseudoLabeling(PseudoLabelRounds):
+    r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on pseudo-labels; final.
 
     At the end of the epochs :math:`T_w \dots E-1`, per class, the :math:`\lfloor \theta U_c / (E - T_w) \rfloor`
-    still unknown images with the lowest ``p`` get the target ``s = p``, for good; ``U_c`` is how many were unknown at
-    the start. Known labels are never touched.
+    still unknown images with the lowest ``p`` get the target ``s = p``, permanently; ``U_c`` is how many were unknown
+    at the start. Known labels are never changed.
 
     Args:
         alpha: α of `em`.
@@ -79,15 +125,12 @@ class AsymmetricPseudoLabeling(PerImageState):
         reduction: "mean", "sum" or "none".
     """
 
-    needs = frozenset({"index", "scores"})
     alpha: Number
     beta: Number
     theta: Number
-    warmup: Number
     positive_share: Number
     eps: Number
     targets: Tensor
-    _round: tuple[Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -105,13 +148,14 @@ class AsymmetricPseudoLabeling(PerImageState):
             alpha=check_number("alpha", alpha, 0),
             beta=check_number("beta", beta, 0),
             theta=check_number("theta", theta, 0, 1),
+            warmup=check_integer("warmup", warmup, 1),
+            positive_share=check_number("positive_share", positive_share, 0, 1),
+            eps=check_number("eps", eps, 0, 1),
         )
-        self.register_options(warmup=check_integer("warmup", warmup, 1), eps=check_number("eps", eps, 0, 1))
-        self.register_options(positive_share=check_number("positive_share", positive_share, 0, 1))
         self.hard = check_flag("hard", hard)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Make room, four bytes for each image and class, and check that there are rounds to come."""
+        """Allocate four bytes for each image and class, and check that a round is due before the last epoch."""
         super().prepare(table, epochs, seed)
         if np.any(exact_fractions(self.warmup) >= epochs):
             raise InputError(
@@ -125,12 +169,12 @@ class AsymmetricPseudoLabeling(PerImageState):
         self.register_buffer("targets", self.allocate(torch.float32, torch.nan, temporary=TEMPORARY_BYTES))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Take the pseudo-labels of the rows for unknown entries that have one."""
+        """Use the pseudo-labels of the rows for unknown entries that have one."""
         target = self.state_rows("targets", index).to(logits.dtype)
-        given = ~target.isnan() & states(labels).unknown
-        soft = cross_entropy(logits, torch.where(given, target, 0.5), self.eps)
+        labeled = ~target.isnan() & states(labels).unknown
+        soft = cross_entropy(logits, torch.where(labeled, target, 0.5), self.eps)
         undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
-        return self.reduce(torch.where(given, per_head(self.beta, logits) * soft, undecided))
+        return self.reduce(torch.where(labeled, per_head(self.beta, logits) * soft, undecided))
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
@@ -141,38 +185,28 @@ class AsymmetricPseudoLabeling(PerImageState):
         """Return how many labels of each class a round takes, ``(…, K)``, exact for the decimals the user wrote."""
         unknown = self.prepared_table().counts().unknown.tolist()
         shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
-        sizes = [_sizes(unknown, *pair, self.epochs) for pair in zip(shares.flat, warmups.flat, strict=True)]
-        return torch.tensor(sizes, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
 
-    @torch.no_grad()
-    def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
-        """Hold a round, if it is time for one, and return its pseudo-labels; of many heads, see ``revisions_of``."""
-        self._round, warmup = None, exact_fractions(self.warmup)
-        if self.epoch >= self.epochs or np.all(warmup > self.epoch) or self.prepared_table().complete:
-            return Revisions()
-        logits = self.all_logits(scores)
-        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.epoch_tensor
-        free = self.targets.isnan() & ~self.known_mask() & due
-        negative = lowest_per_class(logits, free, self.round_sizes(self.theta))
-        positive = lowest_per_class(-logits, free & ~negative, self.round_sizes(self.positive_share))
+        def sizes(share: Fraction, warmup: Fraction) -> list[int]:
+            rounds = self.epochs - warmup
+            return [int(share * count / rounds) if rounds > 0 else 0 for count in unknown]
+
+        every = [sizes(*pair) for pair in zip(shares.flat, warmups.flat, strict=True)]
+        return torch.tensor(every, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
+
+    def assign(self, logits: Tensor, allowed: Tensor) -> Tensor:
+        """Take the least likely labels as absent and, with ``positive_share``, the likeliest as present."""
+        allowed = allowed & self.targets.isnan()
+        negative = lowest_per_class(logits, allowed, self.round_sizes(self.theta))
+        positive = lowest_per_class(-logits, allowed & ~negative, self.round_sizes(self.positive_share))
+        self._positive = positive
         target = positive.float() if self.hard else torch.sigmoid(logits)
         self.targets.copy_(torch.where(negative | positive, target, self.targets))
-        self._round = negative, positive
-        return Revisions() if self.heads else self.revisions_of(())
+        return negative | positive
 
-    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
-        """Return the pseudo-labels of the last round."""
-        if self._round is None:
-            return Revisions()
-        negative, positive = (mask[head] for mask in self._round)
-        rows, columns = (place.cpu().numpy() for place in torch.nonzero(negative | positive, as_tuple=True))
-        became: NDArray[np.int8] = np.where(positive.cpu().numpy()[rows, columns], PRESENT, ABSENT).astype(np.int8)
-        targets: Any = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
-        table = self.prepared_table()
-        return Revisions.from_arrays(
-            table, rows, columns, values=became, targets=targets, source=self.name, epoch=self.epoch
-        )
-
-
-def _sizes(unknown: list[int], share: Fraction, warmup: Fraction, epochs: int) -> list[int]:
-    return [int(share * count / (epochs - warmup)) if warmup < epochs else 0 for count in unknown]
+    def pseudo_labels(
+        self, head: tuple[int, ...], rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int8], Any]:
+        """Return the states of the last round, and the probabilities unless ``hard``."""
+        positive = self._positive[head].cpu().numpy()[rows, columns]
+        targets = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
+        return np.where(positive, PRESENT, ABSENT).astype(np.int8), targets

@@ -1,7 +1,8 @@
-"""Ranking losses that the two-way paper compares with: WARP and robust multi-label ranking.
+"""Ranking losses: pairwise ranking (Cole et al., CVPR 2021), WARP (Weston et al., IJCAI 2011) and robust multi-label
+ranking (Kobayashi, CVPR 2023).
 
-Every positive of an image should stand above every negative. The pairs are never laid out: negatives are sorted once,
-and what a positive has above it is read off sums over the sorted ones, so memory stays at (…, B, K).
+Every positive of an image should rank above every negative. No tensor of pairs is built: negatives are sorted once, and
+the sums over those above a positive are looked up, so memory stays at (…, B, K).
 """
 
 from __future__ import annotations
@@ -42,12 +43,10 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative
     .. math:: \ell_i = [y_i=1] \sum_{j \in \mathcal{N}} \max(0,\, 1 - p_i + p_j)
         = [y_i=1] \Bigl( |\mathcal{N}|\,(1 - p_i) + \sum_{j \in \mathcal{N}} p_j \Bigr)
 
-    Probabilities lie between 0 and 1, so the hinge is never negative and the sum over pairs is linear: it costs as much
-    as a sum over classes, and no pair is ever laid out.
+    Probabilities lie between 0 and 1, so the hinge is never negative and the sum over pairs is linear: it takes as long
+    as a sum over classes, without a tensor of pairs.
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         unknown: "negative" to rank positives above unknown labels too, "ignore" to leave those out.
 
     Returns:
@@ -82,7 +81,6 @@ def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
     """Sort the negatives of every row once, for all margins.
 
     Args:
-        logits: ``(…, B, K)``
         negative: ``(…, B, K)`` mask of the negatives of each row.
 
     Example:
@@ -101,7 +99,6 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
     Args:
-        logits: ``(…, B, K)``
         negatives: of each row, from ``sort_negatives``.
         margin: ``m``; a tensor of shape ``(…)`` gives every head its own.
 

@@ -1,9 +1,9 @@
-"""Generalised robust loss (Chen et al., "Boosting Single Positive Multi-label Classification with Generalized Robust
+"""Generalized robust loss (Chen et al., "Boosting Single Positive Multi-label Classification with Generalized Robust
 Loss", IJCAI 2024).
 
 An unknown label is a soft mixture of present and absent: the higher its probability the likelier it is present. Both
-sides use a robust cost that lies between cross-entropy and absolute error, and what does not fit the picture of the
-epoch is weighted down.
+sides use a robust cost that lies between cross-entropy and absolute error, and an entry far from the probability
+that is expected in the epoch gets little weight.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from labelgap.labels import LabelTable
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.loss import ElementwiseLoss
-from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
 from labelgap.losses.base.registry import method
@@ -45,18 +44,13 @@ def generalized_robust(
         v = e^{-\frac12 ((p-\mu)/\sigma)^2}, \quad \mu = 0.5 + 0.3\,c, \quad \sigma = 2 - 1.5\,c
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         progress: ``c``, the share of the training that is done with this epoch, t / T.
         start: ``a``, the share that was done before it, (t − 1) / T.
-        q2: of the positive side; like ``q3``, a tensor of shape ``(…)`` gives every head its own.
+        q2: of the positive side.
         q3: of the negative side.
-        eps: added inside the logarithm of known labels.
 
-    Returns:
-        ``(…, B, K)``, not reduced. ``k`` and ``v`` are constants to the gradient.
-
-    Unknown labels are present with weight ``k`` and absent with weight ``1 − k``.
+    Unknown labels are present with weight ``k`` and absent with weight ``1 − k``; ``k`` and ``v`` are constants to the
+    gradient.
 
     Example:
         >>> labels, half = torch.tensor([[1, 0, -1]]), torch.tensor(0.5)
@@ -64,9 +58,9 @@ def generalized_robust(
         tensor([[0.6931, 0.6931, 0.5310]])
     """
     logits = widen(logits)
-    chance = torch.sigmoid(logits).detach()
-    mixture = torch.sigmoid(2.0 * start * chance - 2.0)
-    distance = (chance - (0.5 + 0.3 * progress)) / (2.0 - 1.5 * progress)
+    probability = torch.sigmoid(logits).detach()
+    mixture = torch.sigmoid(2.0 * start * probability - 2.0)
+    distance = (probability - (0.5 + 0.3 * progress)) / (2.0 - 1.5 * progress)
     fit = torch.exp(-0.5 * distance.square())
     as_present = robust_cost(cost_present(logits), per_head(q2, logits))
     as_absent = robust_cost(cost_absent(logits), per_head(q3, logits))
@@ -74,26 +68,22 @@ def generalized_robust(
     return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * soft
 
 
-@method("gr", paper=CHEN_2024, summary="generalised robust: an unknown label is a soft mixture of both states")
-class GeneralizedRobustLoss(MultiHead, ElementwiseLoss):
+@method("gr", paper=CHEN_2024, summary="generalized robust: an unknown label is a soft mixture of both states")
+class GeneralizedRobustLoss(LogLoss):
     """Mean of ``generalized_robust``; final. ``prepare`` tells it the number of epochs T; 10 until then.
 
     Args:
         q2: robustness of the positive side, above 0.
         q3: robustness of the negative side, above 0.
-        eps: added inside the logarithm of known labels.
-        reduction: "mean", "sum" or "none".
     """
 
     q2: Number
     q3: Number
-    eps: Number
     epochs: Tensor
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
+        super().__init__(eps, reduction)
         self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
-        self.register_options(eps=check_number("eps", eps, 0, 1))
         self.register_buffer("epochs", torch.tensor(10), persistent=False)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Partial labels with class-aware selection (Ben-Baruch et al., "Multi-label Classification with Partial Annotations
 using Class-Aware Selective Loss", CVPR 2022).
 
-Most unknown labels are absent, but not those of a class that is nearly everywhere, nor those that the network itself
-thinks are present. Those are left out; all other unknown labels count as absent, focused harder than known ones.
+Most unknown labels are absent, but not those of a very frequent class, nor those that the network itself predicts as
+present. Those are left out; all other unknown labels count as absent, focused harder than known ones.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
-from labelgap.losses.base.loss import ElementwiseLoss
-from labelgap.losses.base.multi_head import MultiHead
+from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
 from labelgap.losses.base.papers import BEN_BARUCH_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, cost_known, cost_present, per_head, states, widen
+from labelgap.losses.base.terms import Number, focused_cost, per_head, states, widen
 from labelgap.losses.large_loss import top_k_mask
 
 __all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
@@ -32,15 +31,12 @@ def selective_mask(
     """Mark the unknown entries that the selective mode leaves out.
 
     Args:
-        logits: ``(…, B, K)``
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         likelihood_topk: per image of the global batch, how many of the likeliest unknown entries are left out; they are
             counted over the batch, so one image may lose many and another none.
         priors: ``(K,)`` how often each class is present, estimated before; None switches that rule off.
         prior_threshold: a class more frequent than this is left out wherever it is unknown.
 
-    Returns:
-        ``(…, B, K)`` mask. Known labels are never marked; ties with the last of the likeliest are.
+    Known labels are never marked; ties with the last of the likeliest are.
 
     Example:
         >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
@@ -65,20 +61,12 @@ def partial_focal(
 
     .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y=0]\,p^{\gamma_-}(-\ln(1-p)) + [y=?]\,p^{\gamma_u}(-\ln(1-p))
 
-    The focusing weights are constants to the gradient, as in the paper's training.
+    The focus is a constant to the gradient, as in the paper's training.
 
     Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        gamma_pos: γ₊; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        gamma_pos: γ₊.
         gamma_neg: γ₋.
         gamma_unknown: γᵤ.
-        eps: added inside the logarithm.
-
-    Returns:
-        ``(…, B, K)``, not reduced.
-
-    Unknown labels are taken as absent, with a focus of their own.
 
     Example:
         >>> zeros, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
@@ -88,14 +76,12 @@ def partial_focal(
     logits = widen(logits)
     present, absent, _ = states(labels)
     gamma = torch.where(absent, per_head(gamma_neg, logits), per_head(gamma_unknown, logits))
-    focus_absent = torch.exp(-gamma * cost_present(logits))
-    focus_present = torch.exp(-per_head(gamma_pos, logits) * cost_absent(logits))
-    focus = torch.where(present, focus_present, focus_absent).detach()
-    return focus * cost_known(logits, present, eps)
+    gamma = torch.where(present, per_head(gamma_pos, logits), gamma)
+    return focused_cost(torch.where(present, logits, -logits), gamma, eps, detach=True)
 
 
 @method("csl", paper=BEN_BARUCH_2022, summary="class-aware selective: unknown counts as absent, the doubtful left out")
-class ClassAwareSelectiveLoss(MultiHead, ElementwiseLoss):
+class ClassAwareSelectiveLoss(LogLoss):
     """Mean of ``partial_focal`` over what is not left out; final.
 
     Args:
@@ -107,8 +93,6 @@ class ClassAwareSelectiveLoss(MultiHead, ElementwiseLoss):
         likelihood_topk: how many of the likeliest unknown labels, per image of the batch, are left out.
         priors: how often each class is present: the mean probability of a first training in mode "ignore".
         prior_threshold: a class more frequent than this is left out wherever it is unknown.
-        eps: added inside the logarithm.
-        reduction: "mean", "sum" or "none".
     """
 
     gamma_pos: Number
@@ -117,7 +101,6 @@ class ClassAwareSelectiveLoss(MultiHead, ElementwiseLoss):
     likelihood_topk: Number
     prior_threshold: Number
     priors: Tensor | None
-    eps: Number
 
     def __init__(
         self,
@@ -131,17 +114,16 @@ class ClassAwareSelectiveLoss(MultiHead, ElementwiseLoss):
         eps: Number = 0.0,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(eps, reduction)
         self.mode = check_choice("mode", mode, ("selective", "negative", "ignore"))
         self.batch_dependent = self.mode == "selective"
         self.register_options(
-            gamma_pos=check_number("gamma_pos", gamma_pos, 0), gamma_neg=check_number("gamma_neg", gamma_neg, 0)
+            gamma_pos=check_number("gamma_pos", gamma_pos, 0),
+            gamma_neg=check_number("gamma_neg", gamma_neg, 0),
+            gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0),
+            likelihood_topk=check_integer("likelihood_topk", likelihood_topk),
+            prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1),
         )
-        self.register_options(
-            gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0), eps=check_number("eps", eps, 0, 1)
-        )
-        self.register_options(likelihood_topk=check_integer("likelihood_topk", likelihood_topk))
-        self.register_options(prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1))
         try:
             given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
         except (TypeError, ValueError, RuntimeError):

@@ -1,13 +1,14 @@
 """Two-way multi-label loss (Kobayashi, "Two-way Multi-Label Loss", CVPR 2023).
 
 A softmax contrasts the one positive of an image with its negatives. With several positives, contrast the hardest of
-both: within each image over the classes (is this image rather a dog than a car?), and within each class over the images
-of the batch (is this image rather a dog than that one is?). Both ways together train what both mAPs measure.
+both: within each image over the classes, and within each class over the images of the batch. Together they train what
+the mAP over samples and the mAP over classes measure.
 """
 
 from __future__ import annotations
 
 from abc import ABC
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,10 +41,9 @@ CLASSES, IMAGES = -1, -2
 
 
 def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tensor]:
-    """Return the masks of what counts as positive and what as negative, unknown labels as told.
+    """Return the masks of positives and negatives.
 
     Args:
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
         unknown: "ignore": unknown entries are in neither mask; "negative": they are negatives.
 
     Example:
@@ -96,7 +96,6 @@ def contrast(
         + \varepsilon \bigr)
 
     Args:
-        logits: ``(…, B, K)``
         positive: ``(…, B, K)`` mask.
         negative: ``(…, B, K)`` mask.
         axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
@@ -114,10 +113,10 @@ def contrast(
         >>> contrast(logits, present, ~present, axis=-1, temperature_pos=1.0)
         (tensor([0.6931]), tensor([True]))
     """
-    heat_pos, heat_neg, level = (_number(value, logits) for value in (temperature_pos, temperature_neg, bias))
-    hard_neg, any_neg = masked_logsumexp(logits / heat_neg[..., None], negative, axis)
-    hard_pos, any_pos = masked_logsumexp(-logits / heat_pos[..., None], positive, axis)
-    gap = heat_neg * hard_neg + heat_pos * hard_pos + level
+    t_pos, t_neg, margin = (_number(value, logits) for value in (temperature_pos, temperature_neg, bias))
+    hard_neg, any_neg = masked_logsumexp(logits / t_neg[..., None], negative, axis)
+    hard_pos, any_pos = masked_logsumexp(-logits / t_pos[..., None], positive, axis)
+    gap = t_neg * hard_neg + t_pos * hard_pos + margin
     return torch.where(any_neg & any_pos, -logsigmoid(-gap), 0.0), any_pos
 
 
@@ -127,7 +126,6 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
     .. math:: \ell = \ln \sum_{c \in P \cup N} e^{x_c} - \frac1{|P|} \sum_{p \in P} x_p
 
     Args:
-        logits: ``(…, B, K)``
         positive: ``(…, B, K)`` mask, ``P``.
         negative: ``(…, B, K)`` mask, ``N``.
 
@@ -166,7 +164,7 @@ def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: boo
 
 
 class ContrastLoss(MultiHead, Loss, ABC):
-    """What contrasts positives with negatives: the options of the two-way family. Abstract.
+    """The two-way family: contrasts positives with negatives along ``axes``. Abstract.
 
     Args:
         temperature_pos: ``T_P``, how many of the hard positives count.
@@ -177,6 +175,7 @@ class ContrastLoss(MultiHead, Loss, ABC):
     """
 
     batch_dependent = True
+    axes: ClassVar[tuple[int, ...]]
     temperature_pos: Number
     temperature_neg: Number
     bias: Number
@@ -190,14 +189,16 @@ class ContrastLoss(MultiHead, Loss, ABC):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        self.register_options(temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True))
-        self.register_options(temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True))
-        self.register_options(bias=check_number("bias", bias))
+        self.register_options(
+            temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True),
+            temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True),
+            bias=check_number("bias", bias),
+        )
         self.unknown = check_choice("unknown", unknown, ("ignore", "negative"))
         self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Refuse labels that leave nothing to contrast with."""
+        """Raise ``InputError`` where there is nothing to contrast with."""
         super().prepare(table, epochs, seed)
         if self.unknown == "ignore" and not table.counts().total[1]:
             raise InputError(
@@ -205,46 +206,36 @@ class ContrastLoss(MultiHead, Loss, ABC):
                 'nothing to learn. Take unknown labels as negatives with unknown="negative".'
             )
 
-    def along(self, logits: Tensor, labels: Tensor, axis: int) -> Tensor:
-        """Return the loss along one axis."""
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Add ``contrast`` along all ``axes``."""
         positive, negative = positives_and_negatives(labels, self.unknown)
-        cost, counted = contrast(
-            logits,
-            positive,
-            negative,
-            axis,
-            temperature_pos=self.temperature_pos,
-            temperature_neg=self.temperature_neg,
-            bias=self.bias,
-        )
-        return mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
+        temperatures = {"temperature_pos": self.temperature_pos, "temperature_neg": self.temperature_neg}
+        total = logits.new_zeros(())
+        for axis in self.axes:
+            cost, counted = contrast(logits, positive, negative, axis, **temperatures, bias=self.bias)
+            total = total + mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
+        return total
 
 
 @method("two-way", paper=KOBAYASHI_2023, summary="two-way loss: contrast within images and within classes")
 class TwoWayLoss(ContrastLoss):
     """``contrast`` over the classes of each image, plus over the images of each class; final. See ``ContrastLoss``."""
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Add both ways."""
-        return self.along(logits, labels, CLASSES) + self.along(logits, labels, IMAGES)
+    axes = (CLASSES, IMAGES)
 
 
 @method("two-way-sample", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within images")
 class TwoWaySampleLoss(ContrastLoss):
     """``contrast`` over the classes of each image; final. See ``ContrastLoss``."""
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Over the classes."""
-        return self.along(logits, labels, CLASSES)
+    axes = (CLASSES,)
 
 
 @method("two-way-class", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within classes")
 class TwoWayClassLoss(ContrastLoss):
-    """``contrast`` over the images of each class; final. See ``ContrastLoss``."""
+    """``contrast`` over the images of each class, of the global batch; final. See ``ContrastLoss``."""
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Over the images of the global batch."""
-        return self.along(logits, labels, IMAGES)
+    axes = (IMAGES,)
 
 
 @method("softmax", paper=KOBAYASHI_2023, summary="softmax cross-entropy, spread evenly over the positives of an image")

@@ -192,7 +192,7 @@ def test_what_it_keeps_of_known_labels_is_never_used(name: str) -> None:
     labels, logits = TABLE.batch(range(5)), torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     arguments: Any = (logits, labels, torch.arange(5))
     loss = made(*arguments)
-    rubbish = {"corrected_in": 1, "targets": 0.9, "given": PRESENT}
+    rubbish = {"corrected_in": 1, "targets": 0.9, "added": PRESENT}
     ((key, value),) = made.state_dict().items()
     value.masked_fill_(labels != UNKNOWN, rubbish[key])
     assert torch.equal(made(*arguments), loss)

@@ -1,4 +1,4 @@
-"""The class of all methods that are a ``Mixture``: the weights are declared once, and everything else follows."""
+"""The classes of the element-wise methods: those that are a ``Mixture``, and the others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from labelgap.losses.base.multi_head import MultiHead
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.terms import Number
 
-__all__ = ["MixtureLoss"]
+__all__ = ["LogLoss", "MixtureLoss"]
 
 
-class MixtureLoss(MultiHead, ElementwiseLoss, ABC):
-    """A loss whose cost per entry is a mixture. Abstract: a method declares ``weights``.
+class LogLoss(MultiHead, ElementwiseLoss, ABC):
+    """An element-wise loss with logarithms, for many heads. Abstract.
 
     Args:
         eps: added inside the logarithms; 1e-5 in the code of several papers.
         reduction: "mean", "sum" or "none".
+    """
+
+    eps: Number
+
+    def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_options(eps=check_number("eps", eps, 0, 1))
+
+
+class MixtureLoss(LogLoss, ABC):
+    """A loss whose cost per entry is a mixture. Abstract: a method declares ``weights``.
 
     Example:
         >>> import torch
@@ -30,12 +41,6 @@ class MixtureLoss(MultiHead, ElementwiseLoss, ABC):
         >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
         tensor(0.5199)
     """
-
-    eps: Number
-
-    def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.register_options(eps=check_number("eps", eps, 0, 1))
 
     @abstractmethod
     def weights(self, classes: int) -> Mixture:

@@ -59,16 +59,32 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         """
         images, classes = self.prepared_table().shape
         entries = math.prod((*self.heads, images, classes))
-        needed, free = entries * (bytes_per_entry + temporary), free_memory(self.epoch_tensor.device)
+        heads = f" × {math.prod(self.heads):,} heads" if self.heads else ""
+        self.require_memory(
+            entries * (bytes_per_entry + temporary),
+            f"keeps state for each of {images:,} images × {classes:,} classes{heads}",
+            "Take fewer images or classes, or a method without state per image (ll-ct, em).",
+        )
+        self.state_bytes += entries * bytes_per_entry
+
+    def require_memory(self, needed: int, purpose: str, remedy: str) -> None:
+        """Raise ``InputError`` where fewer than ``needed`` bytes are free on the device."""
+        free = free_memory(self.epoch_tensor.device)
         if free is not None and needed > free:
             self.table = None
-            heads = f" × {math.prod(self.heads):,} heads" if self.heads else ""
             raise InputError(
-                f"'{self.name}' keeps state for each of {images:,} images × {classes:,} classes{heads}: "
-                f"{format_bytes(needed)}, and {format_bytes(free)} are free. Take fewer images or classes, "
-                "or a method without state per image (ll-ct, em)."
+                f"'{self.name}' {purpose}: {format_bytes(needed)}, and {format_bytes(free)} are free. {remedy}"
             )
-        self.state_bytes += entries * bytes_per_entry
+
+    def require_known_states(self) -> None:
+        """Raise ``InputError`` where no label is known to be present, or none to be absent."""
+        present, absent, _ = self.prepared_table().counts().total
+        if not present or not absent:
+            missing, predicted = ("absent", "present") if present else ("present", "absent")
+            raise InputError(
+                f"'{self.name}' learns from known labels, and none is known to be {missing}: it would predict "
+                f"everything as {predicted}. Take a method for such labels (em, role, ll-ct)."
+            )
 
     def allocate(self, dtype: torch.dtype, fill: float, *, temporary: int = 0) -> Tensor:
         """Return ``(…, N, K)`` full of one value on the device, or raise ``InputError``; see ``reserve``."""

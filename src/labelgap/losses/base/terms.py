@@ -27,6 +27,7 @@ __all__ = [
     "cross_entropy",
     "entropy",
     "expected_positive_regularization",
+    "focused_cost",
     "per_head",
     "reduce",
     "states",
@@ -112,6 +113,19 @@ def cost_known(logits: Tensor, present: Tensor, eps: Number = 0.0) -> Tensor:
 def cross_entropy(logits: Tensor, target: Number, eps: Number = 0.0) -> Tensor:
     r"""Cost of a soft target, :math:`-t \ln(p + \varepsilon) - (1 - t) \ln(1 - p + \varepsilon)`."""
     return target * cost_present(logits, eps) + (1.0 - target) * cost_absent(logits, eps)
+
+
+def focused_cost(logits: Tensor, gamma: Tensor, eps: Number = 0.0, *, detach: bool = False) -> Tensor:
+    r"""Cost of a present label with the focus of a focal loss, :math:`(1-p)^\gamma (-\ln(p + \varepsilon))`.
+
+    ``detach`` makes the focus a constant to the gradient. Of an absent label, pass ``−logits``.
+
+    Example:
+        >>> focused_cost(torch.zeros(1), torch.tensor(2.0))
+        tensor([0.1733])
+    """
+    focus = torch.exp(-gamma * cost_absent(logits))
+    return (focus.detach() if detach else focus) * cost_present(logits, eps)
 
 
 def entropy(logits: Tensor, *, eps: Number = 0.0) -> Tensor:
