@@ -80,7 +80,7 @@ def test_an_office_table_is_read_with_the_options_that_its_errors_name(album: Pa
     ("arguments", "message"),
     [
         ([], "no column is called 'image'"),
-        (["--rename", "Datei"], "write it as old=new, e.g. --rename dog=Dog"),
+        (["--rename", "Datei"], "write it as key=value, e.g. --rename dog=Dog"),
         (["--rename", "Datei=image"], "the column 'Breite' does not look like a tag"),
         (["--rename", "Datei=image", "--classes", "Hunde"], "there is no tag 'Hunde'. Did you mean"),
         (["--rename", "Datei=image", "--ignore-columns", ","], "--ignore-columns: name at least one"),

@@ -21,7 +21,8 @@ from tests.review.http_client import run_server
 
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, decisions
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review.apply import apply_decisions
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -154,13 +155,7 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
     assert len(decisions(folder)) == 20
     assert command.process.returncode == 0 and "missing labels found" in command.farewell
 
-    done = subprocess.run(
-        [sys.executable, "-m", "labelgap", "apply", str(folder), "--out", str(folder.parent / "better.csv")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "20 decisions of people" in done.stdout
+    assert apply_decisions(open_review_folder(folder), folder.parent / "better.csv").decided == 20
     with (folder.parent / "better.csv").open(newline="") as file:
         cells = {row["image"]: row for row in csv.DictReader(file)}
     observed = lg.load("digits", train=96, val=40, test=40).train.labels

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.audit.ranking import CandidateList, CandidateRanking
+from labelgap.audit.ranking import CandidateList
 from labelgap.audit.top_candidates import class_ranks
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, make_folder
@@ -81,10 +81,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def write_candidates(
-    path: Path, ranking: CandidateRanking, tables: Mapping[str, LabelTable], about: Mapping[str, Any]
+    path: Path, lists: Mapping[str, CandidateList], tables: Mapping[str, LabelTable], about: Mapping[str, Any]
 ) -> Audit:
-    """Write candidates and metadata atomically; ``tables`` are in the order in which rows are counted."""
-    parts = [_table(kind, getattr(ranking, kind), tables) for kind in KINDS]
+    """Write candidates by kind, and metadata, atomically; ``tables`` are in the order in which rows are counted."""
+    parts = [_table(kind, candidates, tables) for kind, candidates in lists.items()]
     metadata = {_METADATA_KEY: json.dumps(dict(about), ensure_ascii=False)}
     make_folder(path.absolute().parent)
     with atomic_path(path) as temporary:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.candidates import FILE, FORMAT, Audit, write_candidates
+from labelgap.audit.candidates import FILE, FORMAT, KINDS, Audit, write_candidates
 from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.folds import assign_folds, duplicate_groups
@@ -106,7 +106,8 @@ def find_missing(
         ranking = rank_candidates(context.tables, scorers, limits, seed, advance=context.reporter.advance)
         target = opened[0].path if out is None else Path(out)
         path = target if target.suffix == ".parquet" else target / FILE
-        return write_candidates(path, ranking, context.tables, _metadata(opened, context, limits, ranking))
+        lists = {kind: getattr(ranking, kind) for kind in KINDS}
+        return write_candidates(path, lists, context.tables, _metadata(opened, context, limits, ranking))
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:

@@ -14,6 +14,7 @@ import typer
 
 from labelgap.cli.options import AsJson
 from labelgap.cli.parsing import parse_duration
+from labelgap.cli.printing import print_table
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 
@@ -114,25 +115,17 @@ def format_age(seconds: float) -> str:
 
 
 def _print_table(entries: Sequence[CacheEntry], others: Mapping[str, Sequence[Path]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("data", overflow="fold")
-    table.add_column("images", justify="right")
-    table.add_column("backbone")
-    for name in ("input", "on disk"):
-        table.add_column(name, justify="right")
-    table.add_column("last used")
+    now, rows = time.time(), []
     for entry in entries:
         side = f"{entry.metadata['size']} px" if "size" in entry.metadata else "–"
-        backbone, used = str(entry.metadata.get("backbone", "–")), format_age(time.time() - entry.used)
-        table.add_row(_entry_title(entry), _image_count(entry), backbone, side, format_bytes(entry.size), used)
+        backbone, age = str(entry.metadata.get("backbone", "–")), format_age(now - entry.used)
+        rows.append((_entry_title(entry), _image_count(entry), backbone, side, format_bytes(entry.size), age))
     for name, paths in others.items():
-        used = format_age(time.time() - max(path.stat().st_mtime for path in paths))
-        table.add_row(_SUBFOLDERS.get(name, name), "–", "–", "–", format_bytes(_total_size(paths)), used)
-    if table.row_count:
-        Console(highlight=False, markup=False, emoji=False).print(table)
+        age = format_age(now - max(path.stat().st_mtime for path in paths))
+        rows.append((_SUBFOLDERS.get(name, name), "–", "–", "–", format_bytes(_total_size(paths)), age))
+    if rows:
+        header = ("data", "images", "backbone", "input", "on disk", "last used")
+        print_table(header, rows, right=("images", "input", "on disk"))
 
 
 def _print_removed(removed: Sequence[CacheEntry]) -> None:

@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from labelgap.cli.printing import join_names
+from labelgap.core.text import truncate_text
+
 if TYPE_CHECKING:
     from labelgap.data.summary import ClassSummary, DatasetSummary
 
@@ -35,7 +38,11 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
     lines = _beside(first, took, width, "")
     lines += _states(summary, width)
     lines += _rarest(summary, width)
-    warnings = [_named(str(each), each.names) for each in summary.warnings if each.kind != "few_present"]
+    warnings = [
+        f"{each}: {join_names(each.names)}" if each.names else str(each)
+        for each in summary.warnings
+        if each.kind != "few_present"
+    ]
     lines += _block("looks wrong", warnings, width)
     lines += _block("read as", read, width) + _block("split", split, width)
     lines += _block("you can", summary.can, width) + _block("you cannot", summary.cannot, width)
@@ -54,9 +61,8 @@ def class_table(summary: DatasetSummary) -> list[str]:
 
 
 def _class_row(row: ClassSummary, left: int) -> str:
-    name = _one_line(row.name)
-    name = name if len(name) <= left - 2 else name[: left - 3] + "…"
-    return f"{name:<{left}}{row.present:>10,}{row.absent:>10,}{row.unknown:>10,}   {', '.join(row.measurable) or '–'}"
+    counts = f"{row.present:>10,}{row.absent:>10,}{row.unknown:>10,}"
+    return f"{truncate_text(row.name, left - 2):<{left}}{counts}   {', '.join(row.measurable) or '–'}"
 
 
 def _states(summary: DatasetSummary, width: int) -> list[str]:
@@ -95,7 +101,7 @@ def _rarest(summary: DatasetSummary, width: int) -> list[str]:
     rows = summary.rarest(min(few, _MAX_NAMES) or 3)
     if not rows:
         return []
-    text = " · ".join(f"{_one_line(row.name)} {row.present:,}".replace(" ", _NO_BREAK_SPACE) for row in rows)
+    text = " · ".join(f"{truncate_text(row.name)} {row.present:,}".replace(" ", _NO_BREAK_SPACE) for row in rows)
     if not few:
         return _block("rarest", [text], width)
     left = few - len(rows)
@@ -113,20 +119,13 @@ def _findings(summary: DatasetSummary) -> tuple[list[str], list[str]]:
     return read, [str(finding) for finding in shown if finding.topic == "split"]
 
 
-def _named(text: str, names: Sequence[str]) -> str:
-    if not names:
-        return text
-    shown = ", ".join(map(_one_line, names[:_MAX_NAMES]))
-    return f"{text}: {shown}" + (f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else "")
-
-
 def _block(label: str, texts: Sequence[str], width: int) -> list[str]:
     """Return texts beside a heading, each on a new line, wrapped to a width."""
-    lines: list[str] = []
-    for text in texts:
-        room = max(width - LABEL_WIDTH, 20)
-        lines += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    lines = [line.replace(_NO_BREAK_SPACE, " ") for line in lines]
+    lines = [
+        line.replace(_NO_BREAK_SPACE, " ")
+        for text in texts
+        for line in textwrap.wrap(text, max(width - LABEL_WIDTH, 20), break_long_words=False, break_on_hyphens=False)
+    ]
     return [f"{label if number == 0 else '':<{LABEL_WIDTH}}{line}" for number, line in enumerate(lines)]
 
 
@@ -136,7 +135,3 @@ def _beside(text: str, note: str, width: int, indent: str, gap: int = 8) -> list
     if room >= 3:
         return [text + " " * min(gap, room) + note]
     return [text, *(indent + line for line in textwrap.wrap(note, max(width - len(indent), 20)))]
-
-
-def _one_line(name: str) -> str:
-    return " ".join(name.split())

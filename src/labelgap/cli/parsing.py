@@ -58,16 +58,9 @@ def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any
         >>> parse_options(["delta_rel=0.2", "base=all"])
         {'delta_rel': 0.2, 'base': 'all'}
     """
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
-            raise InputError(f"{name} {pair}: write it as key=value, e.g. {name} delta_rel=0.2")
-        if key in options:
-            raise InputError(f"{name} {key} is given twice.")
-        options[key] = parse_value(value.strip())
-    return options
+    parts = (pair.partition("=") for pair in pairs)
+    found = parse_pairs((key.replace("-", "_") + equals + value for key, equals, value in parts), name, "delta_rel=0.2")
+    return {key: parse_value(value) for key, value in (found or {}).items()}
 
 
 def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
@@ -85,8 +78,8 @@ def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
     return names
 
 
-def parse_pairs(pairs: Iterable[str] | None, name: str) -> dict[str, str] | None:
-    """Parse ``old=new`` pairs of names; None when no option was given.
+def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
+    """Parse ``key=value`` pairs of names; None when no option was given.
 
     Example:
         >>> parse_pairs(["dog=Dog", "1=one"], "--rename")
@@ -96,11 +89,11 @@ def parse_pairs(pairs: Iterable[str] | None, name: str) -> dict[str, str] | None
         return None
     found: dict[str, str] = {}
     for pair in pairs:
-        old, equals, new = (part.strip() for part in pair.partition("="))
-        if not equals or not old or not new:
-            raise InputError(f"{name} {pair}: write it as old=new, e.g. {name} dog=Dog")
-        if found.setdefault(old, new) != new:
-            raise InputError(f"{name} {old} is given twice.")
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key or not value:
+            raise InputError(f"{name} {pair}: write it as key=value, e.g. {name} {example}")
+        if found.setdefault(key, value) != value:
+            raise InputError(f"{name} {key} is given twice.")
     return found
 
 

@@ -8,28 +8,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labelgap.core.text import truncate_text
+
 if TYPE_CHECKING:
     from labelgap.data import Dataset
     from labelgap.inference.predict.prediction_file import PredictionSummary
     from labelgap.training import Run
 
-__all__ = ["print_data", "print_evaluation", "print_metrics", "print_predictions", "print_run", "print_table"]
+__all__ = [
+    "join_names",
+    "print_data",
+    "print_evaluation",
+    "print_metrics",
+    "print_predictions",
+    "print_run",
+    "print_table",
+]
 
 _MAX_NAMES = 8
 _MAX_NAME_LENGTH = 28
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table without borders."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print a table without borders; the columns named in ``right`` are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in header:
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", justify="right" if title in right else "left")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table, markup=False)
+    Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 def print_data(data: Dataset) -> None:
@@ -73,7 +83,7 @@ def print_evaluation(name: str, measured: Mapping[str, Any]) -> None:
         cells = f"{row['present']:>8,}{row['absent']:>8,}{_percent(row['average_precision']):>8}  "
         cells += f"{_interval(row['interval']).strip():<16}{row['threshold']:<7.3f}{row['mark']:<10}"
         cells += f"{_percent(row['precision']):>9}{_percent(row['recall']):>8}{_percent(row['f1']):>8}"
-        print(f"{_shorten(row['name'], width):<{width}}{cells}")
+        print(f"{truncate_text(row['name'], width):<{width}}{cells}")
     intervals = measured.get("intervals")
     if intervals:
         print(f"\n{'intervals':<10}95 %, by {intervals['resamples']:,} resamples of the {measured['images']:,} images")
@@ -96,16 +106,18 @@ def _unsupported(measured: Mapping[str, Any]) -> list[str]:
             elif row["why"] is not None:
                 few.append(row["name"])
     lines = [
-        f"{'no number':<10}{_join(reasons[state])}: no known {state}"
+        f"{'no number':<10}{join_names(reasons[state])}: no known {state}"
         for state in ("present", "absent", "label at all")
         if state in reasons
     ]
     if missing:
-        lines.append(f"{'no number':<10}{_join(sorted(missing))}: not a class of these data (--rename old=new)")
+        lines.append(f"{'no number':<10}{join_names(sorted(missing))}: not a class of these data (--rename old=new)")
     if extra:
-        lines.append(f"{'left out':<10}{_join(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run")
+        lines.append(
+            f"{'left out':<10}{join_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"
+        )
     if few:
-        lines.append(f"{'few':<10}{_join(few)}: fewer than 5 known present or absent, no interval")
+        lines.append(f"{'few':<10}{join_names(few)}: fewer than 5 known present or absent, no interval")
     if few or reasons:
         lines.append(f"{'to get it':<10}label a few hundred random images of this split in full, then evaluate again")
     return lines
@@ -156,12 +168,7 @@ def _interval(ends: Sequence[float] | None) -> str:
     return "" if ends is None else f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
 
 
-def _shorten(name: str, width: int) -> str:
-    """Return a name on one line, at most ``width`` long."""
-    line = " ".join(name.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _join(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
+    """Return the first few of many names."""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(_shorten(name, _MAX_NAME_LENGTH) for name in names[:_MAX_NAMES]) + more
+    return ", ".join(truncate_text(name, _MAX_NAME_LENGTH) for name in names[:_MAX_NAMES]) + more

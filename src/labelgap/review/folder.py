@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.audit.candidates import FORMAT, write_candidates
+from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import atomic_path, write_json
+from labelgap.core.files import write_json
 from labelgap.core.seeds import numpy_generator
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.registry import load_from_recipe
+from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.candidates import FILE as CANDIDATES
-from labelgap.review.candidates import FORMAT
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
@@ -100,11 +100,11 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
             raise RunError(f"{out} already holds another review. Choose another folder with --out.")
         return open_review_folder(out)
     rows = numpy_generator(seed, "review").permutation(len(source))[:images]
-    table = _unknown_labels(source, rows)
-    if not len(table):
+    candidates = _unknown_labels(source.labels, rows)
+    if not len(candidates.rows):
         raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to review.")
     unknown = source.labels.counts().unknown
-    header = {
+    metadata = {
         "format": FORMAT,
         "runs": [],
         "data": dict(data.recipe),
@@ -112,37 +112,17 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         "unknown_per_class": dict(zip(data.classes, unknown.tolist(), strict=True)),
         "method": "random images",
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / CANDIDATES) as temporary:
-        pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(header).encode()}), temporary)
+    write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
     write_json(out / REVIEW_FILE, about)
     return open_review_folder(out)
 
 
-def _unknown_labels(source: Split, rows: NDArray[np.int64]) -> pa.Table:
-    """Return every unknown label of some images as a random candidate, in the order of the images."""
-    position, column = np.nonzero(source.labels.batch(rows).numpy() == UNKNOWN)
-    order = np.lexsort((position, column))
-    class_rank = np.empty(len(order), dtype=np.int32)
-    class_rank[order] = np.arange(len(order)) - np.searchsorted(column[order], column[order]) + 1
-    zeros = np.zeros(len(position), dtype=np.int64)
-    return pa.table(
-        {
-            "image": _dictionary([source.labels.images[row] for row in rows.tolist()], position),
-            "split": _dictionary([source.name], zeros),
-            "class": _dictionary(source.labels.classes, column),
-            "score": pa.nulls(len(position), pa.float32()),
-            "kind": _dictionary(["random"], zeros),
-            "observed": pa.array(np.full(len(position), UNKNOWN, dtype=np.int8)),
-            "rank": pa.array(np.arange(1, len(position) + 1, dtype=np.int32)),
-            "class_rank": pa.array(class_rank),
-        }
-    )
-
-
-def _dictionary(names: Sequence[str], indices: NDArray[np.int64]) -> pa.Array:
-    """Return names by index, dictionary-encoded."""
-    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(names), pa.string()))
+def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateList:
+    """Return every unknown label of some images as candidates, in the order of the images."""
+    position, columns = np.nonzero(labels.batch(rows).numpy() == UNKNOWN)
+    count = len(columns)
+    scores, observed = np.full(count, np.nan, dtype=np.float32), np.full(count, UNKNOWN, dtype=np.int8)
+    return CandidateList(rows[position], columns, scores, observed)
 
 
 def _read_review_file(folder: Path) -> dict[str, Any]:

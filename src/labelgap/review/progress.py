@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -160,45 +160,24 @@ class ReviewProgress:
 
 
 @dataclass(frozen=True)
-class ClassProgress:
+class ClassProgress(ReviewProgress):
     """How far the review of one class is.
 
     Attributes:
         number: of the class.
         name: of the class.
-        total: candidates that may be missing.
-        decided: of these.
-        found: of these.
         expected: the model's expected number of present labels among the undecided; 0 without a model.
-        wrong: candidates that look wrong.
-        wrong_decided: of these.
     """
 
     number: int
     name: str
-    total: int
-    decided: int
-    found: int
     expected: float
-    wrong: int
-    wrong_decided: int
 
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:
     """Count the decisions."""
-    wrong = current.candidates.columns.kind == WRONG
-    with current.lock:
-        current.refresh()
-        found, decided = current.found(), current.decided
-        return ReviewProgress(
-            total=int((~wrong).sum()),
-            decided=int((decided & ~wrong).sum()),
-            found=int((found & ~wrong).sum()),
-            unsure=int((decided & ~wrong & (current.value == UNKNOWN)).sum()),
-            wrong=int(wrong.sum()),
-            wrong_decided=int((decided & wrong).sum()),
-            corrected=int((found & wrong).sum()),
-        )
+    rows = count_classes(current)
+    return ReviewProgress(*(sum(getattr(row, field.name) for row in rows) for field in fields(ReviewProgress)))
 
 
 def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
@@ -206,12 +185,12 @@ def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
     columns, classes = current.candidates.columns, current.candidates.classes
     with current.lock:
         current.refresh()
-        wrong, decided, found = columns.kind == WRONG, current.decided.copy(), current.found()
+        decided, found, unsure = current.decided.copy(), current.found(), current.value == UNKNOWN
+    wrong = columns.kind == WRONG
     expected = np.where(decided | wrong, 0.0, np.nan_to_num(columns.score.astype(np.float64)))
-    masks = (~wrong, decided & ~wrong, found & ~wrong, wrong, decided & wrong)
-    totals, done, hits, wrongs, wrongs_done = (
-        np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in masks
-    )
+    missing = (~wrong, decided & ~wrong, found & ~wrong, decided & ~wrong & unsure)
+    values = [*missing, wrong, decided & wrong, found & wrong]
+    counts = [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
     sums = np.bincount(columns.class_number, weights=expected, minlength=len(classes)).tolist()
-    rows = zip(range(len(classes)), classes, totals, done, hits, sums, wrongs, wrongs_done, strict=True)
-    return [row for row in (ClassProgress(*values) for values in rows) if row.total or row.wrong]
+    rows = zip(*counts, range(len(classes)), classes, sums, strict=True)
+    return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]

@@ -79,21 +79,7 @@ def static_version() -> str:
 
 @dataclass(frozen=True)
 class Tile:
-    """One candidate on a page.
-
-    Attributes:
-        id: of the candidate.
-        image_id: of its image.
-        image: name of the image.
-        split: its split.
-        class_number: of its class.
-        class_name: of its class.
-        value: the current decision: 1, 0, -1, or empty.
-        version: id of the event in force.
-        who: its reviewer.
-        score: the probability, in percent.
-        observed: 1 or 0 for a known label that looks wrong; else empty.
-    """
+    """One candidate on a page; ``value``, ``who``, ``score`` and ``observed`` are empty where there is none."""
 
     id: str
     image_id: str
