@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
@@ -114,6 +115,7 @@ def test_an_interval_holds_the_measure_and_is_the_same_every_time(
     scores, codes, decisions = batch
     found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
     assert found == bootstrap_intervals(scores, codes, decisions)
+    assert found == bootstrap_intervals(*map(torch.from_numpy, (scores, codes, decisions)))
     assert found != bootstrap_intervals(scores, codes, decisions, seed=1)
     chance = decisions.astype(np.float64)
     for interval, middle in (

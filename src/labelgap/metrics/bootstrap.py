@@ -19,21 +19,17 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking, average_precision
 from labelgap.metrics.classification import ConfusionCounts
-from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair
+from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, as_array, format_pair
 
 __all__ = [
     "Interval",
     "Intervals",
-    "MIN_KNOWN_LABELS",
     "bootstrap_intervals",
     "bootstrap_weights",
     "resampled_average_precision",
 ]
 
 Interval: TypeAlias = tuple[float, float]
-
-MIN_KNOWN_LABELS: Final = 5
-"""Known present and known absent labels that a class must have, each, for an interval of its own."""
 
 _MAX_DRAWN: Final = 1 << 22
 _MAX_WORK: Final = 10_000_000_000
@@ -66,7 +62,7 @@ class Intervals:
 def bootstrap_intervals(
     scores: Scores,
     labels: Labels,
-    decisions: NDArray[np.bool_] | None = None,
+    decisions: Scores | None = None,
     *,
     resamples: int = 1000,
     seed: int = 0,
@@ -107,7 +103,7 @@ def bootstrap_intervals(
     if resamples < 2 or not 0 < level < 1:
         raise InputError(f"resamples ({resamples}) are at least 2, and the level ({level}) lies between 0 and 1.")
     count = min(resamples, max(_MIN_RESAMPLES, _MAX_WORK // max(int((codes != UNKNOWN).sum()), 1)))
-    metrics = _ResampledMetrics(formatted, codes, decisions)
+    metrics = _ResampledMetrics(formatted, codes, None if decisions is None else as_array(decisions, "decisions"))
     spread = _Spread(metrics(np.ones((len(codes), 1), dtype=np.float32))[:, 0])
     for weights in bootstrap_weights(len(codes), count, np.random.default_rng(seed)):
         spread.add(metrics(weights))

@@ -17,11 +17,9 @@ from scipy.special import expit
 
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
 __all__ = ["PlattCalibration", "fit_platt_calibration", "platt_scaling", "read_calibration"]
-
-MIN_LABELS: Final = 5
-"""Known present and known absent labels in val that a class must have, each, to be calibrated."""
 
 _MAX_STEPS: Final = 100
 
@@ -72,7 +70,7 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
     """
     codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
-    supported = (present >= MIN_LABELS) & (absent >= MIN_LABELS)
+    supported = (present >= MIN_KNOWN_LABELS) & (absent >= MIN_KNOWN_LABELS)
     known = (codes != UNKNOWN) & supported[None, :]
     if not known.any() or not np.isfinite(logits[known]).all():
         return None

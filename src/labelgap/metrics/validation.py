@@ -27,6 +27,7 @@ __all__ = [
     "Empty",
     "Floats",
     "Labels",
+    "MIN_KNOWN_LABELS",
     "Result",
     "Scores",
     "Unknown",
@@ -50,6 +51,8 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Codes: TypeAlias = NDArray[np.int8]
 
 AVERAGES: Final = ("macro", "samples", "micro")
+MIN_KNOWN_LABELS: Final = 5
+"""Known present and known absent labels that a class must have, each, for an interval or a calibration."""
 PROBABILITY_SLACK: Final = 1e-6
 
 

@@ -13,7 +13,8 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.metrics import Thresholds, average_precision, f1, precision, recall
-from labelgap.metrics.bootstrap import MIN_KNOWN_LABELS, bootstrap_intervals
+from labelgap.metrics.bootstrap import bootstrap_intervals
+from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
 __all__ = ["evaluate_in_full", "evaluate_scores", "match_classes"]
 
