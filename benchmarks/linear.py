@@ -301,7 +301,7 @@ def race(data: Data, epochs: int) -> tuple[Race, list[HeadResult], list[Plain]]:
         plans = plans_of(list(METHODS), RATES, data)
         engine = LinearEngine(data.features["train"], plans, epochs=epochs, batch_size=16)
         val = LabelTable.from_dense(data.truth["val"], classes=plans[0].labels.classes)
-        judge, best = (
+        scorer, best = (
             ValScorer(data.features["val"], choose_selection(val, None, "clean"), engine),
             BestEpochs(engine, None),
         )
@@ -309,8 +309,8 @@ def race(data: Data, epochs: int) -> tuple[Race, list[HeadResult], list[Plain]]:
         torch.set_num_threads(times.threads[1])
         with Clock() if ended else times.engine, times.engine_then if epoch <= FUSED_EPOCHS else Clock():
             losses = engine.train_epoch(epoch)
-            engine.end_epoch(tell=False)
-            best.take(epoch, losses, judge.scores())
+            engine.end_epoch(list_revisions=False)
+            best.update(epoch, losses, scorer.scores())
         torch.set_num_threads(times.threads[0])
         for clock, some in ((times.plain, [] if ended else heads), (times.fused, quicker)):
             for head in some:

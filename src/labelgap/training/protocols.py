@@ -147,7 +147,7 @@ def linear_phase(context: TrainingContext) -> PhaseResult:
     if state.epoch:
         load_weights(context.folder, saved)
         engine.set_heads(network.head.weight[None], network.head.bias[None])
-    loss_state = engine.members[0].group.loss_fn.handoff_state()
+    loss_state = engine.groups[0].loss_fn.handoff_state()
     return PhaseResult(
         state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
     )

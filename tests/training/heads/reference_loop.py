@@ -1,4 +1,4 @@
-"""One head at a time, in the loop of ``labelgap.training`` in miniature: what the tests of the engine compare with."""
+"""One head at a time in a plain training loop: the reference of the engine's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labelgap.training.heads import HeadPlan, LinearEngine
 
 __all__ = ["Alone", "some_features", "some_labels", "train_alone", "train_together"]
 
-IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 60, 6, 12, 8, 7
+IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 60, 6, 12, 16, 7
 
 
 def some_labels(seed: int = 0, *, images: int = IMAGES, unknown: float = 0.6) -> LabelTable:
@@ -30,39 +30,39 @@ def some_labels(seed: int = 0, *, images: int = IMAGES, unknown: float = 0.6) ->
 
 
 def some_features(labels: LabelTable, dtype: torch.dtype = torch.float64, *, noise: float = 1.0) -> Tensor:
-    """Features that say something of the labels."""
+    """Features that depend on the labels."""
     random = np.random.default_rng(5)
     signal = (labels.to_dense() == PRESENT) @ random.normal(size=(CLASSES, WIDTH))
     return torch.from_numpy(signal + noise * random.normal(size=signal.shape)).to(dtype)
 
 
 class Alone:
-    """A head with torch's own optimiser, autograd, and every hook of its objective."""
+    """A head with torch's optimizer, autograd, and every hook of its loss."""
 
     def __init__(self, plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS, batch_size: int = BATCH) -> None:
         self.plan, self.features, self.batch_size = plan, features, batch_size
-        self.made = loss(plan.method, **plan.options)
-        self.made.prepare(plan.labels, epochs=epochs, seed=plan.seed)
-        self.made.to(features.dtype)
+        self.loss_fn = loss(plan.method, **plan.options)
+        self.loss_fn.prepare(plan.labels, epochs=epochs, seed=plan.seed)
+        self.loss_fn.to(features.dtype)
         seed_everything(derive_seed(plan.seed, "initialisation"))
         self.head = LinearHead(features.shape[1], len(plan.labels.classes)).to(features.dtype)
-        groups = [{"params": list(self.head.parameters())}, *self.made.parameter_groups(plan.lr)]
+        groups = [{"params": list(self.head.parameters())}, *self.loss_fn.parameter_groups(plan.lr)]
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=plan.lr)
 
     def train_epoch(self, epoch: int) -> tuple[float, Revisions]:
-        """Return the mean loss, and what was revised."""
-        self.made.set_epoch(epoch)
+        """Return the mean loss, and the revisions."""
+        self.loss_fn.set_epoch(epoch)
         order = torch.from_numpy(numpy_generator(0, "order", epoch).permutation(len(self.features)))
         total = 0.0
         for rows in torch.split(order, self.batch_size):
             features, labels = self.features[rows], self.plan.labels.batch(rows)
-            loss = self.made(self.head(features), labels, index=rows, features=features)
+            loss = self.loss_fn(self.head(features), labels, index=rows, features=features)
             self.optimizer.zero_grad()
-            torch.autograd.backward(loss + self.made.penalty(self.head.parameters()))
+            torch.autograd.backward(loss + self.loss_fn.penalty(self.head.parameters()))
             self.optimizer.step()
-            self.made.after_step()
+            self.loss_fn.after_step()
             total += loss.item() * len(rows)
-        return total / len(order), self.made.end_epoch(self.scores if "scores" in self.made.needs else None)
+        return total / len(order), self.loss_fn.end_epoch(self.scores if "scores" in self.loss_fn.needs else None)
 
     def scores(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits of all training images."""

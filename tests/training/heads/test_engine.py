@@ -1,4 +1,4 @@
-"""Heads trained together end where each would have ended alone: in float64 to nine digits, for every method."""
+"""Heads trained together end where each ends alone: in float64 to nine digits, for every method."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ FEATURES = some_features(TABLE)
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Thresholds that sink to zero, and rounds that never come, are warned of; not what is tested here."""
+    """Warnings of thresholds and rounds are not tested here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def plans_of_every_method() -> list[HeadPlan]:
-    """All that the methods' references are tried with, but ranks that are drawn anew in every step."""
+    """All options of the methods' references, without ranks that are drawn in every step."""
     sets = [(name, options) for name in lg.methods() for options in reference_of(name).options]
     return [
         HeadPlan(name, options, (1e-2, 3e-3)[number % 2], TABLE, seed=number // 2 % 2)
@@ -56,9 +56,9 @@ def plans_of_every_method() -> list[HeadPlan]:
     ]
 
 
-def test_every_method_trains_in_company_as_it_does_alone() -> None:
+def test_every_method_trains_together_as_alone() -> None:
     plans = plans_of_every_method()
-    assert EPOCHS * math.ceil(IMAGES / BATCH) >= 50 and {plan.method for plan in plans} == set(lg.methods())
+    assert {plan.method for plan in plans} == set(lg.methods())
     for plan, weight, bias in zip(plans, *train_together(plans, FEATURES).heads, strict=True):
         single = train_alone(plan, FEATURES).head
         for found, expected in ((weight, single.weight), (bias, single.bias)):
@@ -112,7 +112,7 @@ def test_heads_end_where_plain_loops_end() -> None:
         torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-9, msg=plan.method)
 
 
-def test_an_estimate_of_labels_is_learned_as_a_plain_loop_learns_it() -> None:
+def test_a_label_estimate_is_learned_as_in_a_plain_loop() -> None:
     plans = [HeadPlan("role", {"expected_positives": 2.0}, lr, TABLE, seed=2) for lr in (1e-2, 1e-3)]
     engine = train_together(plans, FEATURES)
     labels = torch.from_numpy(TABLE.to_dense())
@@ -133,7 +133,7 @@ def test_an_estimate_of_labels_is_learned_as_a_plain_loop_learns_it() -> None:
         torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-9)
 
 
-def test_heads_may_see_different_labels() -> None:
+def test_heads_may_have_different_labels() -> None:
     tables = [TABLE, some_labels(1), some_labels(2, unknown=0.0)]
     plans = [
         HeadPlan(name, {}, 1e-2, table)
@@ -165,7 +165,7 @@ def test_losses_and_revisions_are_those_of_heads_alone() -> None:
     assert revised.pop("an") == 0 and all(revised.values())
 
 
-def test_a_single_head_tells_its_revisions_too() -> None:
+def test_a_single_head_returns_its_revisions() -> None:
     engine = LinearEngine(FEATURES, [HeadPlan("ll-cp", {"delta_rel": 5}, 1e-2, TABLE)], epochs=2, batch_size=BATCH)
     assert not len(engine.end_epoch()[0])
     engine.train_epoch(2)
@@ -181,7 +181,7 @@ def test_a_single_head_tells_its_revisions_too() -> None:
         {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
     ],
 )
-def test_optimisers_are_torchs_and_what_methods_learn_does_not_decay(settings: dict[str, Any]) -> None:
+def test_optimizers_are_torchs_and_loss_parameters_do_not_decay(settings: dict[str, Any]) -> None:
     options = {"expected_positives": 2.0}
     plans = [HeadPlan(name, options, lr, TABLE) for name in ("epr", "role") for lr in (1e-1, 1e-2)]
     weights = train_together(plans, FEATURES, **settings).heads[0]
@@ -189,7 +189,7 @@ def test_optimisers_are_torchs_and_what_methods_learn_does_not_decay(settings: d
     rest = {name: value for name, value in settings.items() if name != "optimizer"}
     for plan, weight in zip(plans, weights, strict=True):
         single = Alone(plan, FEATURES)
-        learned = [{**group, "weight_decay": 0.0} for group in single.made.parameter_groups(plan.lr)]
+        learned = [{**group, "weight_decay": 0.0} for group in single.loss_fn.parameter_groups(plan.lr)]
         single.optimizer = kind([{"params": list(single.head.parameters())}, *learned], lr=plan.lr, **rest)
         for epoch in range(1, EPOCHS + 1):
             single.train_epoch(epoch)
@@ -197,11 +197,11 @@ def test_optimisers_are_torchs_and_what_methods_learn_does_not_decay(settings: d
 
 
 def test_in_single_precision_a_whole_training_scores_the_same() -> None:
-    train, test = some_labels(3, images=400), some_labels(4, images=1200, unknown=0.0)
+    train, test = some_labels(3, images=200), some_labels(4, images=600, unknown=0.0)
     features, unseen = (some_features(table, torch.float32, noise=2.0) for table in (train, test))
     sets: dict[str, dict[str, Any]] = {"role": {"expected_positives": 1.8}, "em-apl": {"warmup": 2}, "ll-ct": {}}
-    plans = [HeadPlan(name, sets.get(name, {}), lr, train) for name in ("an", "em", *sets) for lr in (1e-2, 1e-3)]
-    scores = train_together(plans, features).scores(unseen)
+    plans = [HeadPlan(name, sets.get(name, {}), lr, train) for name in ("an", "em", *sets) for lr in (1e-2,)]
+    scores = train_together(plans, features).logits(unseen)
     for plan, found in zip(plans, scores, strict=True):
         single = train_alone(plan, features).head(unseen).detach()
         difference = average_precision(found, test) - average_precision(single, test)

@@ -1,4 +1,4 @@
-"""Steps as a device takes them, tried on the CPU: nothing waits for a value, and they end where the others end."""
+"""The steps of a GPU, run on the CPU: nothing synchronizes, and heads end where the CPU's end."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def quiet() -> Iterator[None]:
 
 
 def as_on_a_device(plans: list[HeadPlan]) -> LinearEngine:
-    """An engine that does on the CPU what it would do on a GPU, but for the capture itself."""
+    """An engine that does on the CPU what it does on a GPU, without the capture."""
     engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
     engine.host_syncs, engine.all_active, engine.graph_runner = False, False, engine.make_graph_runner()
     engine.graph_runner.disabled = "this is a CPU"
-    engine.updates = StackedAdam(engine.updates.stacks, engine.active)
+    engine.optimizer = StackedAdam(engine.optimizer.parameters, engine.active)
     return engine
 
 
-def go_on(engine: LinearEngine) -> LinearEngine:
+def train_all(engine: LinearEngine) -> LinearEngine:
     for epoch in range(1, EPOCHS + 1):
         engine.train_epoch(epoch)
         engine.end_epoch()
@@ -50,7 +50,7 @@ def go_on(engine: LinearEngine) -> LinearEngine:
 
 
 @pytest.mark.parametrize("method", lg.methods())
-def test_no_step_waits_for_the_device(method: str) -> None:
+def test_no_step_synchronizes(method: str) -> None:
     tables = (TABLE, some_labels(1))
     plans = [HeadPlan(method, options, 1e-2, table) for options in reference_of(method).options for table in tables]
     engine = as_on_a_device(plans)
@@ -65,15 +65,15 @@ def test_no_step_waits_for_the_device(method: str) -> None:
 def test_steps_of_a_device_end_where_those_of_the_cpu_end() -> None:
     plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, 1e-3)]
     plain = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
-    for found, expected in zip(go_on(as_on_a_device(plans)).heads, go_on(plain).heads, strict=True):
+    for found, expected in zip(train_all(as_on_a_device(plans)).heads, train_all(plain).heads, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_on_a_device_too_a_head_that_fails_leaves_the_others_alone() -> None:
+def test_a_failing_head_of_a_device_does_not_change_the_others() -> None:
     engines = {}
     for bad in (1e-3, 1e308):
         plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, bad)]
-        engines[bad] = go_on(as_on_a_device(plans))
+        engines[bad] = train_all(as_on_a_device(plans))
     for good, both in zip(engines[1e-3].heads, engines[1e308].heads, strict=True):
         assert torch.equal(good[::2], both[::2])
     assert engines[1e308].failed[::2] == [None] * len(METHODS)

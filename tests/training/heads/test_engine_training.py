@@ -55,7 +55,7 @@ def engine_of(plans: list[HeadPlan], **settings: Any) -> LinearEngine:
     return LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, **settings)
 
 
-def go_on(engine: LinearEngine, first: int, last: int) -> LinearEngine:
+def train_epochs(engine: LinearEngine, first: int, last: int) -> LinearEngine:
     for epoch in range(first, last + 1):
         engine.train_epoch(epoch)
         engine.end_epoch()
@@ -65,41 +65,41 @@ def go_on(engine: LinearEngine, first: int, last: int) -> LinearEngine:
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "momentum": 0.9}])
 def test_a_resumed_engine_ends_with_the_same_bytes(settings: dict[str, Any]) -> None:
     plans = plans_for("an", "em", "ll-r", *OPTIONS)
-    whole = go_on(engine_of(plans, **settings), 1, EPOCHS)
+    whole = train_epochs(engine_of(plans, **settings), 1, EPOCHS)
     stored = io.BytesIO()
-    torch.save(go_on(engine_of(plans, **settings), 1, 3).state_dict(), stored)
+    torch.save(train_epochs(engine_of(plans, **settings), 1, 3).state_dict(), stored)
     stored.seek(0)
     resumed = engine_of(plans, **settings)
     resumed.load_state_dict(torch.load(stored, weights_only=True))
-    go_on(resumed, 4, EPOCHS)
+    train_epochs(resumed, 4, EPOCHS)
     assert all(torch.equal(found, expected) for found, expected in zip(resumed.heads, whole.heads, strict=True))
-    for found, expected in zip(resumed.members, whole.members, strict=True):
-        states = [member.group.loss_fn.state_dict() for member in (found, expected)]
+    for found, expected in zip(resumed.groups, whole.groups, strict=True):
+        states = [group.loss_fn.state_dict() for group in (found, expected)]
         assert all(torch.equal(states[0][key].nan_to_num(-1), states[1][key].nan_to_num(-1)) for key in states[1])
 
 
-def test_an_engine_of_other_heads_is_not_taken_up() -> None:
+def test_the_state_of_other_heads_is_not_loaded() -> None:
     with pytest.raises(InputError, match="only an engine with the same plans"):
         engine_of(plans_for("an", "em")).load_state_dict(engine_of(plans_for("an")).state_dict())
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_head_that_fails_leaves_the_others_alone(optimizer: str) -> None:
+@pytest.mark.parametrize(("optimizer", "quantifier"), [("adam", all), ("sgd", any)])
+def test_a_failing_head_does_not_change_the_others(optimizer: str, quantifier: Callable[[Any], bool]) -> None:
     methods = ("an", "em", "epr", "ll-ct", "role", "em-apl", "asl", "imcl", "l2r")
     options = {**OPTIONS, "epr": {"expected_positives": 2.0}}
     engines = {}
     for bad in (1e-3, 1e38):
         plans = [HeadPlan(name, options.get(name, {}), lr, TABLE) for name in methods for lr in (1e-2, bad)]
-        engines[bad] = go_on(engine_of(plans, optimizer=optimizer), 1, EPOCHS)
+        engines[bad] = train_epochs(engine_of(plans, optimizer=optimizer), 1, EPOCHS)
     for good, both in zip(engines[1e-3].heads, engines[1e38].heads, strict=True):
         assert torch.equal(good[::2], both[::2])
     failed = engines[1e38].failed
     assert failed[::2] == [None] * len(methods)
-    assert None not in failed[1::2] if optimizer == "adam" else any(failed[1::2])
+    assert quantifier(epoch is not None for epoch in failed[1::2])
     assert engines[1e-3].failed == [None] * len(engines[1e-3].plans)
 
 
-def test_a_failed_head_keeps_its_best_epoch_and_says_why() -> None:
+def test_a_failed_head_keeps_its_best_epoch_and_a_reason() -> None:
     labels: dict[str, Any] = {"val_features": VAL_FEATURES, "val_labels": VAL}
     plans = [HeadPlan("an", {}, 1e-2, TABLE), HeadPlan("an", {}, 1e38, TABLE)]
     good, bad = train_heads(FEATURES, plans, epochs=3, batch_size=BATCH, **labels)
@@ -108,7 +108,7 @@ def test_a_failed_head_keeps_its_best_epoch_and_says_why() -> None:
     assert not bad.history and bad.best_epoch == 0 and np.isfinite(bad.weight).all()
 
 
-def test_a_failed_head_stays_where_it_was_when_it_failed() -> None:
+def test_a_failed_head_does_not_change_after_it_failed() -> None:
     engine = engine_of(plans_for("an"))
     engine.train_epoch(1)
     before, _ = engine.heads
@@ -119,28 +119,28 @@ def test_a_failed_head_stays_where_it_was_when_it_failed() -> None:
     assert torch.equal(before[1], after[1]) and not torch.equal(before[0], after[0])
 
 
-def test_a_head_that_was_stopped_stays_as_it_is() -> None:
+def test_a_frozen_head_does_not_change() -> None:
     engine = engine_of(plans_for("an", "role"))
     engine.train_epoch(1)
-    engine.stop([0, 3])
+    engine.freeze([0, 3])
     before, _ = engine.heads
     engine.train_epoch(2)
     same = [torch.equal(old, new) for old, new in zip(before, engine.heads[0], strict=True)]
     assert same == [True, False, False, True] and engine.failed == [None] * 4
 
 
-def test_heads_stop_each_when_its_own_score_has_fallen() -> None:
+def test_every_head_stops_by_its_own_score() -> None:
     engine = engine_of(plans_for("an", "em"))
     best = BestEpochs(engine, stop_below=0.03)
     losses = np.zeros(4)
-    courses = [[0.5, 0.6, 0.58], [0.5, 0.46, 0.9], [0.7, 0.6, 0.9], [0.1, 0.2, 0.3]]
+    scores = [[0.5, 0.6, 0.58], [0.5, 0.46, 0.9], [0.7, 0.6, 0.9], [0.1, 0.2, 0.3]]
     for epoch in (1, 2, 3):
-        best.take(epoch, losses, np.array([course[epoch - 1] for course in courses]))
+        best.update(epoch, losses, np.array([values[epoch - 1] for values in scores]))
     results = best.results()
     assert [result.stopped for result in results] == [None, 2, 2, None]
     assert [(result.best_epoch, result.best_score) for result in results] == [(2, 0.6), (1, 0.5), (1, 0.7), (3, 0.3)]
     assert [len(result.history) for result in results] == [3, 2, 2, 3]
-    assert engine.active.index_select(0, engine.place_of_plan).tolist() == [True, False, False, True]
+    assert engine.active.index_select(0, engine.slot_of_plan).tolist() == [True, False, False, True]
 
 
 def test_the_best_epoch_of_every_head_is_kept() -> None:
@@ -183,7 +183,7 @@ def test_scores_are_those_of_the_rule(select: str) -> None:
     assert result.best_score == pytest.approx(average_precision(logits, val, unknown=unknown), abs=1e-6)  # type: ignore[call-overload]
 
 
-def test_what_is_written_out_for_devices_is_adam() -> None:
+def test_the_unfused_adam_is_adam() -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(4, 30, generator=generator, dtype=torch.float64)
     rates, active = (1e-1, 1e-1, 1e-2, 1e-3), torch.tensor([True, True, False, True])
@@ -207,7 +207,7 @@ def test_what_is_written_out_for_devices_is_adam() -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_a_hook_sees_every_step_before_it_is_taken() -> None:
+def test_a_hook_is_called_before_every_step() -> None:
     plans = [*plans_for("an", "ll-ct"), HeadPlan("ll-ct", {"delta_rel": 20.0}, 1e-2, some_labels(1))]
     engine, steps = engine_of(plans), []
 
@@ -225,39 +225,39 @@ def test_a_hook_sees_every_step_before_it_is_taken() -> None:
     assert marked[:2] == [0, 0] and 0 < marked[2] <= marked[3] < marked[4]
 
 
-def test_labels_too_many_to_lay_out_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_that_do_not_fit_are_read_from_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
-    dense = go_on(engine_of(plans), 1, 2)
+    dense = train_epochs(engine_of(plans), 1, 2)
     monkeypatch.setattr(tables, "free_memory", lambda device: 10)
-    sparse = go_on(engine_of(plans), 1, 2)
+    sparse = train_epochs(engine_of(plans), 1, 2)
     assert dense.tables.dense is not None and sparse.tables.dense is None
     assert all(torch.equal(found, expected) for found, expected in zip(sparse.heads, dense.heads, strict=True))
 
 
-def test_heads_that_cannot_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_do_not_fit_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "free_memory", lambda device: 1000)
     with pytest.raises(InputError, match=r"and 1\.0 kB are free\. Train fewer heads at a time"):
         engine_of(plans_for("an"))
 
 
-def test_heads_go_on_from_given_weights() -> None:
+def test_heads_continue_from_other_weights() -> None:
     engine = engine_of(plans_for("an", "em"))
     weight, bias = torch.randn(4, CLASSES, FEATURES.shape[1]), torch.randn(4, CLASSES)
     engine.set_heads(weight, bias)
     assert torch.equal(engine.heads[0], weight) and torch.equal(engine.heads[1], bias)
-    torch.testing.assert_close(engine.scores(FEATURES), FEATURES @ weight.mT + bias[:, None])
-    with pytest.raises(InputError, match="given were"):
+    torch.testing.assert_close(engine.logits(FEATURES), FEATURES @ weight.mT + bias[:, None])
+    with pytest.raises(InputError, match="their biases"):
         engine.set_heads(weight[:2], bias)
 
 
-def test_scores_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(plans_for("an", "em"))
-    whole = engine.scores(FEATURES)
+    whole = engine.logits(FEATURES)
     monkeypatch.setattr(stack, "CHUNK", 7 * 4 * CLASSES)
-    torch.testing.assert_close(engine.scores(FEATURES), whole)
+    torch.testing.assert_close(engine.logits(FEATURES), whole)
 
 
-def test_heads_of_one_method_share_an_objective_where_only_numbers_differ() -> None:
+def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
     plans = [
         HeadPlan("em", {"alpha": 0.1}, 1e-2, TABLE),
         HeadPlan("em", {"alpha": 0.2}, 1e-3, some_labels(1)),
@@ -267,14 +267,14 @@ def test_heads_of_one_method_share_an_objective_where_only_numbers_differ() -> N
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE, seed=1),
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, some_labels(1)),
     ]
-    assert sorted(member.group.plans for member in engine_of(plans).members) == [(0, 1), (2,), (3, 4), (5,), (6,)]
+    assert sorted(group.plans for group in engine_of(plans).groups) == [(0, 1), (2,), (3, 4), (5,), (6,)]
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_is_not_changed() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    go_on(engine_of(plans_for("an", "role")), 1, 1)
+    train_epochs(engine_of(plans_for("an", "role")), 1, 1)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -282,22 +282,22 @@ def test_the_global_generator_is_left_alone() -> None:
     ("change", "message"),
     [
         ({"plans": []}, "no head to train"),
-        ({"features": FEATURES[:5]}, "a row is needed for each of 60 images"),
-        ({"batch_size": 0}, "at least one image a step"),
+        ({"features": FEATURES[:5]}, "it needs a row for each of 60 images"),
+        ({"batch_size": 0}, "at least 1"),
         ({"dtype": torch.float16}, "float32 or torch.float64"),
-        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs one number"),
+        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),
         ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
         ({"optimizer": "sgd", "nesterov": True}, "give momentum"),
         ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "the same images"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_words(change: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"features": FEATURES, "plans": plans_for("an"), "epochs": 2, "batch_size": 4, **change}
     with pytest.raises(InputError, match=message):
         LinearEngine(given.pop("features"), given.pop("plans"), **given)
 
 
-def test_other_refusals() -> None:
+def test_other_wrong_arguments_are_rejected() -> None:
     with pytest.raises(UnknownNameError, match=r"no optimizer 'adm'\. Did you mean 'adam'"):
         engine_of(plans_for("an"), optimizer="adm")
     with pytest.raises(InputError, match="epoch 8: 7 were planned"):

@@ -1,4 +1,4 @@
-"""The linear engine: many linear heads on fixed features, trained at once."""
+"""The linear engine: trains many linear heads on fixed features at once. ``train_heads`` is the entry point."""
 
 from labelgap.training.heads.engine import LinearEngine, StepHook
 from labelgap.training.heads.plans import HeadPlan, HeadResult

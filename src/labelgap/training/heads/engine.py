@@ -1,14 +1,13 @@
 r"""The linear engine: many linear heads on fixed features, trained at once.
 
-The heads lie on top of each other, M · K rows of weights. One product gives the logits of a batch for all of them, the
-objectives say how each head's loss changes with its logits, and a second product turns that into the gradient of all
-weights:
+The heads are stacked into M · K rows of weights. One product gives the logits of a batch for all of them, the losses
+give the derivative of each head's loss in its logits, and a second product gives the gradient of all weights:
 
 .. math:: x = W f + b, \qquad g = \partial L / \partial x, \qquad \partial L / \partial W = g\,f^\top
 
-Heads share the batches and nothing else. Each has its own labels, method, options, rate and optimiser state, and one
-whose loss is no longer a number is left where it is while the others go on. Trained together they end where each would
-have ended alone.
+Heads share the batches and nothing else. Each has its own labels, method, options, learning rate and optimizer state,
+and one whose loss is not finite is frozen while the others continue. Trained together they end where each would have
+ended alone.
 """
 
 from __future__ import annotations
@@ -21,27 +20,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
 from labelgap.training.devices import widest_float
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
-from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel, PlacedGroup
-from labelgap.training.heads.optimizers import StackedParameter, updates
+from labelgap.training.heads.grouping import HeadGroup
+from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
+from labelgap.training.heads.optimizers import StackedParameter, create_optimizer
 from labelgap.training.heads.plans import HeadPlan
 from labelgap.training.heads.stack import HeadStack
 
 __all__ = ["LinearEngine", "StepHook"]
 
 StepHook = Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]
-"""Called before every step with rows ``(B,)``, logits ``(M, B, K)``, labels ``(M, B, K)``, and a function that gives
-the mask ``(M, B, K)`` of what the methods modify."""
+"""Called before every step with rows ``(B,)``, logits ``(M, B, K)``, labels ``(M, B, K)``, and a function that returns
+the mask ``(M, B, K)`` of entries that the methods modify."""
 
 BLOCK_STEPS = 32
 BLOCK_ENTRIES = 1 << 20
-"""On a CPU, what labels mean is laid out for so many steps at once, or for so many entries of logits."""
+"""On a CPU the weights of entries are computed for so many steps at once, or for so many entries of logits."""
 
 
 class LinearEngine(HeadStack):
@@ -49,25 +49,24 @@ class LinearEngine(HeadStack):
 
     Args:
         features: ``(N, D)`` of the training images, a row for each row of the label tables.
-        plans: the heads; the number of a head is its place in this list.
-        epochs: how many will be trained; some methods plan with it.
-        batch_size: images per step. The last batch of an epoch is smaller where N is no multiple of it.
+        plans: the heads; the number of a head is its position in this list.
+        epochs: how many will be trained; some methods depend on it.
+        batch_size: images per step. The last batch of an epoch may be smaller.
         order_seed: of the order of the images, which all heads share.
-        device: where everything is kept and computed.
+        device: of all tensors.
         dtype: float32 or float64.
-        optimiser: "adam" or "sgd".
+        optimizer: "adam" or "sgd".
         momentum: of "sgd".
         nesterov: of "sgd".
-        weight_decay: times the weights, added to their gradient; not of what methods learn themselves.
+        weight_decay: times the weights, added to their gradient; not for the parameters of losses.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
 
     Attributes:
-        plans: the heads.
         graph_runner: replays steps from a CUDA graph; None where there are none.
 
-    The first weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator stays as it
-    is. Methods that draw in every step (`warp` with ranks that are sampled) do so from that generator, and only they
-    draw something else in company than alone.
+    The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
+    changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
+    between training together and alone.
     """
 
     def __init__(
@@ -89,19 +88,20 @@ class LinearEngine(HeadStack):
         super().__init__(
             features, plans, epochs=epochs, batch_size=batch_size, device=torch.device(device), dtype=dtype
         )
-        self.order_seed = order_seed
-        self.epochs = epochs
-        self.mixing = MixtureKernel(
-            self.members, self.table_of, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
+        self.order_seed, self.epochs = order_seed, epochs
+        self.kernel = MixtureKernel(
+            self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
         )
-        self.others = [member for member in self.members if member.mixture is None]
-        self.penalised = [member for member in self.members if "penalty" in member.group.loss_fn.needs]
-        stacks = [self.stack_of(self.weight), self.stack_of(self.bias), *self._learned()]
-        settings: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        self.updates = updates(optimizer, stacks, self.active, **settings)
-        self.gradient = torch.empty_like(self.weight)
-        self.gradients = self.gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
-        self.clock = torch.ones((), dtype=torch.int64, device=self.device)
+        self.autograd_groups = [group for group in self.groups if group.mixture is None]
+        self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
+        self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
+        stacked = [self.stacked_parameter(self.weight), self.stacked_parameter(self.bias), *self._loss_parameters()]
+        self.optimizer = create_optimizer(
+            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+        )
+        self.weight_gradient = torch.empty_like(self.weight)
+        self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
+        self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
         self._graph_disabled = None if graphs else "graphs=False"
         if self.device.type != "cuda":
             self._graph_disabled = f"a device of type '{self.device.type}' has no CUDA graphs"
@@ -116,8 +116,8 @@ class LinearEngine(HeadStack):
         """Return what trains an epoch without the host."""
 
         def step(rows: Tensor) -> Tensor:
-            (batch,) = self.labelled(rows[None]).batches()
-            return self.step(rows, batch)
+            (batch,) = self._batch_weights(rows[None]).batches()
+            return self._step(rows, batch)
 
         return CudaGraphRunner(
             step,
@@ -128,203 +128,196 @@ class LinearEngine(HeadStack):
             disabled="the labels do not fit on the device" if self.tables.dense is None else None,
         )
 
-    def _learned(self) -> list[StackedParameter]:
-        """Return what objectives learn themselves, and remember in which order."""
-        self.own: list[tuple[PlacedGroup, torch.nn.Parameter]] = []
-        stacks = []
-        for member in self.members:
-            group = member.group
+    def _loss_parameters(self) -> Iterator[StackedParameter]:
+        """Yield the parameters of the losses, and keep their order."""
+        for group in self.groups:
             for settings in group.loss_fn.parameter_groups(1.0):
                 rates = [settings["lr"] * self.plans[plan].lr for plan in group.plans]
                 for parameter in settings["params"]:
-                    parameter.data = parameter.data.contiguous()  # fused kernels run over memory as it lies
-                    self.own.append((member, parameter))
-                    stacks.append(
-                        StackedParameter(group.with_axis(parameter.detach()), rates, member.places, decays=False)
-                    )
-        return stacks
+                    parameter.data = parameter.data.contiguous()  # fused kernels run over memory in order
+                    self.loss_parameters.append((group, parameter))
+                    slots = range(group.slots.start, group.slots.stop)
+                    yield StackedParameter(group.with_axis(parameter.detach()), rates, slots, decays=False)
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:
-        """Show every image to all heads once.
+        """Train all heads on every image once.
 
         Args:
             epoch: counted from 1; it decides the order of the images.
-            hook: looks at every step before it is taken.
+            hook: called before every step.
 
         Returns:
-            ``(M,)``, the mean loss of every head; NaN for one whose loss was no number.
+            ``(M,)``, the mean loss of every head; NaN where it was not finite.
         """
         if not 1 <= epoch <= self.epochs:
             raise InputError(f"epoch {epoch}: {self.epochs} were planned, counted from 1.")
-        self.clock.fill_(epoch)
-        self.taken.zero_()
-        for member in self.members:
-            member.group.loss_fn.set_epoch(epoch)
+        self.epoch_tensor.fill_(epoch)
+        self.steps_done.zero_()
+        for group in self.groups:
+            group.loss_fn.set_epoch(epoch)
         order = self.order(epoch).to(self.device)
         if self.graph_runner is not None and hook is None:
             total = self.graph_runner.run_epoch(order)
         else:
-            losses = [(len(rows), self.step(rows, batch, hook)) for rows, batch in self._batches(order)]
+            losses = [(len(rows), self._step(rows, batch, hook)) for rows, batch in self._batches(order)]
             sizes = torch.tensor([size for size, _ in losses], dtype=widest_float(self.device), device=self.device)
             total = (torch.stack([loss for _, loss in losses], dim=1).to(sizes.dtype) * sizes).sum(dim=1)
-        mean: NDArray[np.float64] = (total / len(order)).index_select(0, self.place_of_plan).cpu().numpy()
+        mean: NDArray[np.float64] = (total / len(order)).index_select(0, self.slot_of_plan).cpu().numpy()
         return mean
 
     def order(self, epoch: int) -> Tensor:
-        """Return the order in which an epoch shows the images, ``(N,)``."""
+        """Return the order of the images in an epoch, ``(N,)``."""
         return torch.from_numpy(numpy_generator(self.order_seed, "order", epoch).permutation(len(self.features)))
 
     def _batches(self, order: Tensor) -> Iterator[tuple[Tensor, BatchWeights]]:
-        """Yield the rows of every batch and what their labels mean."""
+        """Yield the rows of every batch and the weights of its entries."""
         size = self.batch_size
         entries = size * self.classes * len(self.plans)
         steps = max(1, min(BLOCK_STEPS, BLOCK_ENTRIES // max(entries, 1))) if self.device.type == "cpu" else 1
-        whole = len(order) // size * size
-        for rows in (*torch.split(order[:whole], steps * size), order[whole:]):
+        full = len(order) // size * size
+        for rows in (*torch.split(order[:full], steps * size), order[full:]):
             if len(rows):
                 batches = rows.view(-1, min(size, len(rows)))
-                yield from zip(batches.unbind(0), self.labelled(batches).batches(), strict=True)
+                yield from zip(batches.unbind(0), self._batch_weights(batches).batches(), strict=True)
 
-    def labelled(self, rows: Tensor) -> BatchWeights:
-        """Return what the labels of batches of rows ``(S, B)`` mean to the heads."""
+    def _batch_weights(self, rows: Tensor) -> BatchWeights:
+        """Return the weights of the entries of batches of rows ``(S, B)``."""
         codes = self.tables.rows(rows.flatten())
-        return self.mixing.block(codes.view(len(codes), *rows.shape, -1).permute(1, 0, 3, 2).contiguous())
+        return self.kernel.block(codes.view(len(codes), *rows.shape, -1).permute(1, 0, 3, 2).contiguous())
 
-    def step(self, rows: Tensor, batch: BatchWeights, hook: StepHook | None = None) -> Tensor:
-        """Take one step with all heads; return their losses ``(M,)`` by place."""
+    def _step(self, rows: Tensor, batch: BatchWeights, hook: StepHook | None = None) -> Tensor:
+        """Train all heads on a batch; return their losses ``(M,)`` by slot."""
         features = self.features.index_select(0, rows)
         logits = torch.addmm(self.bias[:, None], self.weight, features.t())
         logits = logits.view(len(self.plans), self.classes, len(rows))
-        logits = logits.index_select(0, self.row_of_place) if self.moved else logits
+        logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits
         if hook is not None:
-            self._show(hook, rows, logits, batch)
-        loss, slope = self._losses(logits, batch, rows, features)
-        self.taken.add_(1)
-        self._watch(loss, slope)
-        slope = slope.index_select(0, self.place_of_row) if self.moved else slope
-        torch.mm(slope.view(-1, len(rows)), features, out=self.gradient)
-        torch.sum(slope, 2, out=self.gradients[1])
-        for member in self.penalised:
-            self._add_penalty(member)
-        self.updates.step([*self.gradients, *self._own_gradients()])
-        self.mixing.forget(rows)
-        for member in self.others:
-            member.group.loss_fn.after_step()
+            self._call_hook(hook, rows, logits, batch)
+        loss, gradient = self._losses(logits, batch, rows, features)
+        self.steps_done.add_(1)
+        self._freeze_failed(loss, gradient)
+        gradient = gradient.index_select(0, self.slot_of_row) if self.reordered else gradient
+        torch.mm(gradient.view(-1, len(rows)), features, out=self.weight_gradient)
+        torch.sum(gradient, 2, out=self.gradients[1])
+        penalties: dict[nn.Parameter, Tensor] = {}
+        for group in self.penalty_groups:
+            penalties |= self._add_penalty(group)
+        self.optimizer.step([*self.gradients, *self._loss_gradients(penalties)])
+        self.kernel.zero_grad(rows)
+        for group in self.autograd_groups:
+            group.loss_fn.after_step()
         return loss
 
     def _losses(self, logits: Tensor, batch: BatchWeights, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return all losses ``(M,)`` and their derivatives in the logits, ``(M, K, B)``."""
-        if self.mixing.empty:
-            loss, slope = logits.new_empty(len(logits)), torch.empty_like(logits)
+        if self.kernel.empty:
+            loss, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
         else:
-            loss, slope = self.mixing.evaluate(logits, batch, rows)
-        for member in self.others:
-            labels = self.mixing.labels(member, batch)
-            own_loss, own_slope = member.group.loss_and_gradient(member.here(logits), labels, rows, features)
-            loss[member.part] = own_loss
-            member.here(slope).copy_(own_slope)
-        return loss, slope
+            loss, gradient = self.kernel.evaluate(logits, batch, rows)
+        for group in self.autograd_groups:
+            labels = self.kernel.labels(group, batch)
+            group_loss, group_gradient = group.loss_and_gradient(group.select(logits), labels, rows, features)
+            loss[group.slots] = group_loss
+            group.select(gradient).copy_(group_gradient)
+        return loss, gradient
 
-    def _watch(self, loss: Tensor, slope: Tensor) -> None:
-        """Leave out the heads whose loss is no number. On a CPU the host looks; elsewhere it does not wait."""
+    def _freeze_failed(self, loss: Tensor, gradient: Tensor) -> None:
+        """Freeze the heads whose loss is not finite. A GPU is not synchronized for it."""
         if self.host_syncs and math.isfinite(float(loss.sum())):
             return
-        good = loss.isfinite()
-        if not self.host_syncs:
-            self._leave_out(good)
-        elif bool((~good & self.active).any()):
-            self._leave_out(good)
-            self._heads_changed()
-        slope.masked_fill_(~self.active[:, None, None], 0.0)
+        failed = ~loss.isfinite() & self.active
+        if not self.host_syncs or bool(failed.any()):
+            self.failed_epoch.copy_(torch.where(failed, self.epoch_tensor, self.failed_epoch))
+            self.failed_step.copy_(torch.where(failed, self.steps_done, self.failed_step))
+            self.active.logical_and_(~failed)
+            if self.host_syncs:
+                self._active_changed()
+        gradient.masked_fill_(~self.active[:, None, None], 0.0)
 
-    def _leave_out(self, good: Tensor) -> None:
-        fails = ~good & self.active
-        self.failed_in.copy_(torch.where(fails, self.clock, self.failed_in))
-        self.failed_step.copy_(torch.where(fails, self.taken, self.failed_step))
-        self.active.logical_and_(good)
-
-    def _add_penalty(self, member: PlacedGroup) -> None:
-        """Add the derivatives of what weights themselves cost (`l1r`, `l2r`)."""
-        group, shape, rows = member.group, (len(self.plans), self.classes), self.row_of_place[member.part]
-        weights = self.weight.view(*shape, -1), self.bias.view(shape)
+    def _add_penalty(self, group: HeadGroup) -> dict[nn.Parameter, Tensor]:
+        """Add the derivatives of a loss's penalty in the weights; return those in its own parameters."""
+        shape, rows = (len(self.plans), self.classes), self.row_of_slot[group.slots]
+        own = [parameter for parameter in group.loss_fn.parameters() if parameter.requires_grad]
         with torch.enable_grad():
+            weights = self.weight.view(*shape, -1), self.bias.view(shape)
             leaves = [values.index_select(0, rows).requires_grad_() for values in weights]
-            price = torch.as_tensor(group.loss_fn.penalty([group.without_axis(leaf) for leaf in leaves]))
-            slopes = torch.autograd.grad(price.sum(), leaves)
-        for gradient, slope in zip(self.gradients, slopes, strict=True):
-            gradient.index_add_(0, rows, slope.flatten(1))
+            penalty = torch.as_tensor(group.loss_fn.penalty([group.without_axis(leaf) for leaf in leaves]))
+            if not penalty.requires_grad:
+                return {}
+            found = torch.autograd.grad(penalty.sum(), [*leaves, *own], allow_unused=True, materialize_grads=True)
+        for total, gradient in zip(self.gradients, found[:2], strict=True):
+            total.index_add_(0, rows, gradient.flatten(1))
+        return dict(zip(own, found[2:], strict=True))
 
-    def _own_gradients(self) -> Iterator[Tensor]:
-        """Yield the gradients of what objectives learn; 0 for heads that are out."""
-        for member, parameter in self.own:
-            assert parameter.grad is not None
-            gradient = member.group.with_axis(parameter.grad).contiguous()
+    def _loss_gradients(self, penalties: dict[nn.Parameter, Tensor]) -> Iterator[Tensor]:
+        """Yield the gradients of the parameters of losses; 0 for frozen heads."""
+        for group, parameter in self.loss_parameters:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            if parameter in penalties:
+                gradient = gradient + penalties[parameter]
+            gradient = group.with_axis(gradient).contiguous()
             if not self.all_active:
-                out = ~self.active[member.part]
-                gradient.masked_fill_(out.view(-1, *[1] * (gradient.ndim - 1)), 0.0)
+                frozen = ~self.active[group.slots]
+                gradient.masked_fill_(frozen.view(-1, *[1] * (gradient.ndim - 1)), 0.0)
             yield gradient
 
-    def _show(self, hook: StepHook, rows: Tensor, logits: Tensor, batch: BatchWeights) -> None:
-        """Let a hook look at a step, heads in the order of the plans."""
+    def _call_hook(self, hook: StepHook, rows: Tensor, logits: Tensor, batch: BatchWeights) -> None:
+        """Call a hook with the heads in the order of the plans."""
 
         def modified() -> Tensor:
             mask = torch.zeros(len(self.plans), len(rows), self.classes, dtype=torch.bool, device=self.device)
-            for member in self.members:
-                mask[member.part] = member.group.loss_fn.modified(
-                    member.here(logits), self.mixing.labels(member, batch), rows
-                )
-            return mask.index_select(0, self.place_of_plan)
+            for group in self.groups:
+                labels = self.kernel.labels(group, batch)
+                mask[group.slots] = group.loss_fn.modified(group.select(logits), labels, rows)
+            return mask.index_select(0, self.slot_of_plan)
 
-        labels = batch.codes.index_select(0, self.index(self.table_of)).mT
-        here = self.place_of_plan
-        hook(rows, logits.mT.index_select(0, here), labels.index_select(0, here), modified)
+        labels = batch.codes.index_select(0, self.index(self.table_of_slot)).mT
+        slots = self.slot_of_plan
+        hook(rows, logits.mT.index_select(0, slots), labels.index_select(0, slots), modified)
 
-    def stop(self, heads: Sequence[int]) -> None:
-        """Let some heads, by their numbers, stay as they are from now on."""
-        self.active.index_fill_(0, self.place_of_plan.index_select(0, self.index(heads)), False)
-        self._heads_changed()
+    def freeze(self, heads: Sequence[int]) -> None:
+        """Freeze some heads, by their numbers."""
+        self.active.index_fill_(0, self.slot_of_plan.index_select(0, self.index(heads)), False)
+        self._active_changed()
 
-    def _heads_changed(self) -> None:
-        """Look which heads are still in, where the host may."""
+    def _active_changed(self) -> None:
         self.all_active = self.host_syncs and bool(self.active.all())
-        self.updates.heads_changed()
+        self.optimizer.active_changed()
 
-    def end_epoch(self, *, tell: bool = True) -> list[Revisions]:
+    def end_epoch(self, *, list_revisions: bool = True) -> list[Revisions]:
         """Let every method revise its labels (`em-apl`, `curriculum`).
 
         Args:
-            tell: whether to write down what was revised; for many heads that takes its time.
+            list_revisions: whether to collect what was revised, which is slow for many heads.
 
         Returns:
             what each head's method revised in this epoch.
         """
         revisions = [Revisions() for _ in self.plans]
-        for member in self.members:
-            loss_fn = member.group.loss_fn
-            scores = partial(self.scores_of, member) if "scores" in loss_fn.needs else None
-            found = loss_fn.end_epoch(scores)
-            for number, plan in enumerate(member.group.plans if tell else ()):
-                several = member.group.several
-                revisions[plan] = member.group.multi_head.revisions_of((number,)) if several else found
+        for group in self.groups:
+            scores = partial(self.training_logits, group) if "scores" in group.loss_fn.needs else None
+            found = group.loss_fn.end_epoch(scores)
+            for number, plan in enumerate(group.plans if list_revisions else ()):
+                revisions[plan] = group.multi_head.revisions_of((number,)) if len(group.plans) > 1 else found
         return revisions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that decides how training goes on: the tensors themselves, not copies."""
+        """Return everything that decides how training continues: the tensors themselves, not copies."""
         return {
             **self.stack_state(),
-            "updates": self.updates.state(),
-            "losses": [member.group.loss_fn.state_dict() for member in self.members],
+            "optimizer": self.optimizer.state(),
+            "losses": [group.loss_fn.state_dict() for group in self.groups],
             "random": torch.get_rng_state(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what ``state_dict`` gave, of an engine of the same plans; it ends with the same bytes."""
+        """Restore the ``state_dict`` of an engine with the same plans; training ends with the same bytes."""
         self.load_stack_state(state)
-        for name, values in self.updates.state().items():
-            values.copy_(state["updates"][name])
-        for member, stored in zip(self.members, state["losses"], strict=True):
-            member.group.loss_fn.load_state_dict(stored)
+        for name, values in self.optimizer.state().items():
+            values.copy_(state["optimizer"][name])
+        for group, stored in zip(self.groups, state["losses"], strict=True):
+            group.loss_fn.load_state_dict(stored)
         torch.set_rng_state(state["random"].cpu())
-        self._heads_changed()
+        self._active_changed()

@@ -1,7 +1,8 @@
-"""Which heads can share an objective: those of one method whose options differ in numbers only.
+"""Which heads share a loss object: those of one method whose options differ in numbers only.
 
-The numbers become tensors with one value a head, and the objective sees logits ``(n, B, K)``. What remembers something
-of every image, or draws at random, is shared only by heads of the same labels and seed.
+The numbers become tensors with one value per head, and the loss receives logits ``(n, B, K)``. A loss with per-image
+state, or with random numbers, is shared only by heads of the same labels and seed. A loss without the ``MultiHead``
+protocol, or with a parameter that has no axis of heads, serves a single head.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, MultiHead, loss, method_options
+from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.terms import widen
 from labelgap.training.heads.plans import HeadPlan
 
@@ -24,20 +26,19 @@ __all__ = ["HeadGroup", "group_plans"]
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads under one objective.
+    """Heads that share a loss.
 
     Attributes:
-        objective: prepared for them; with one axis of heads where there are several, with none for a single one.
+        loss_fn: prepared; it has an axis of heads where there are several of them.
         plans: their numbers among all plans, in the order of that axis.
+        slots: their positions in the logits and losses of all heads.
+        mixture: of the loss; None where it is none, or where a subclass has replaced the cost.
     """
 
     loss_fn: Loss
     plans: tuple[int, ...]
-
-    @property
-    def several(self) -> bool:
-        """Whether the objective has an axis of heads."""
-        return len(self.plans) > 1
+    slots: slice
+    mixture: Mixture | None
 
     @property
     def multi_head(self) -> MultiHead:
@@ -55,77 +56,114 @@ class HeadGroup:
         inputs = [leaf, *(parameter for parameter in self.loss_fn.parameters() if parameter.requires_grad)]
         with torch.enable_grad():
             cost = self.loss_fn.cost(leaf, labels, index, features)
-            found = torch.autograd.grad(cost.sum(), inputs, allow_unused=True)
-        for value, gradient in zip(inputs, found, strict=True):
-            value.grad = torch.zeros_like(value) if gradient is None else gradient
-        assert leaf.grad is not None
-        return cost.detach(), leaf.grad
+            gradients = torch.autograd.grad(cost.sum(), inputs, allow_unused=True, materialize_grads=True)
+        for value, gradient in zip(inputs[1:], gradients[1:], strict=True):
+            value.grad = gradient
+        return cost.detach(), gradients[0]
 
     def with_axis(self, values: Tensor) -> Tensor:
-        """Return what the objective gave as ``(n, …)``."""
-        return values if self.several else values[None]
+        """Return an output of the loss as ``(n, …)``."""
+        return values if len(self.plans) > 1 else values[None]
 
     def without_axis(self, values: Tensor) -> Tensor:
-        """Return ``(n, …)`` as the objective takes it."""
-        return values if self.several else values[0]
+        """Return ``(n, …)`` as an input of the loss."""
+        return values if len(self.plans) > 1 else values[0]
+
+    def select(self, values: Tensor) -> Tensor:
+        """Return these heads of ``(M, K, B)`` as an input of the loss, ``(…, B, K)``."""
+        return self.without_axis(values[self.slots]).mT
 
 
 def group_plans(
     plans: Sequence[HeadPlan], tables: Sequence[int], *, epochs: int, device: torch.device, dtype: torch.dtype
 ) -> list[HeadGroup]:
-    """Put plans together and prepare an objective for each group.
+    """Group plans, prepare the loss of each group, and give adjacent slots to groups with similar mixtures.
 
     Args:
         plans: all heads.
         tables: for every plan the number of its label table; equal numbers mean equal tables.
         epochs: how many will be trained.
-        device: where the objectives are to be.
-        dtype: float64 makes what they learn float64 as well.
+        device: of the losses.
+        dtype: float64 makes their parameters float64.
     """
-    members: dict[tuple[Any, ...], list[int]] = {}
+    by_key: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
-        members.setdefault(_key(plan, number, tables[number]), []).append(number)
-    return [
-        _group(plans, tuple(numbers), epochs, device, dtype, {tables[number]: number for number in numbers})
-        for numbers in members.values()
-    ]
+        by_key.setdefault(_key(plan, number, tables[number]), []).append(number)
+    found: list[tuple[list[int], Loss, Mixture | None]] = []
+    for numbers in by_key.values():
+        loss_fn = _create_loss(plans, numbers, tables, epochs, device, dtype)
+        stackable = all(parameter.shape[:1] == (len(numbers),) for parameter in loss_fn.parameters())
+        for some in [numbers] if stackable or len(numbers) == 1 else [[number] for number in numbers]:
+            own = loss_fn if some is numbers else _create_loss(plans, some, tables, epochs, device, dtype)
+            found.append((some, own, _mixture(own, len(plans[0].labels.classes))))
+    groups, slot = [], 0
+    for numbers, loss_fn, mixture in sorted(found, key=lambda group: _mixture_kind(group[2])):
+        groups.append(HeadGroup(loss_fn, tuple(numbers), slice(slot, slot + len(numbers)), mixture))
+        slot += len(numbers)
+    return groups
+
+
+def _mixture(loss_fn: Loss, classes: int) -> Mixture | None:
+    """Return the mixture of a loss; None where it is none, or where a subclass has replaced the cost."""
+    if not isinstance(loss_fn, MultiHead):
+        return None
+    order = type(loss_fn).__mro__
+
+    def depth(*names: str) -> int:
+        return min(order.index(kind) for kind in order for name in names if name in vars(kind))
+
+    replaced = depth("forward", "cost", "entries", "modified") < depth("mixture", "weights")
+    return None if replaced else loss_fn.mixture(classes)
+
+
+def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
+    """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
+    if mixture is None:
+        return ()
+    return (
+        True,
+        mixture.expected_positives is not None,
+        mixture.label_estimate is not None,
+        mixture.has_entropy,
+        mixture.modified is not None,
+    )
 
 
 def _key(plan: HeadPlan, number: int, table: int) -> tuple[Any, ...]:
-    """Return what two heads must have in common."""
+    """Return what two heads of a group have in common."""
     loss_fn = loss(plan.method, **plan.options)
     if loss_fn.reduction == "none":
-        raise InputError(f"{plan}: reduction='none' gives a matrix, and training needs one number: 'mean' or 'sum'.")
+        raise InputError(f"{plan}: reduction='none' returns a matrix, and training needs a scalar: 'mean' or 'sum'.")
     if not plan.lr > 0:
-        raise InputError(f"{plan}: lr={plan.lr}: a learning rate is above 0.")
+        raise InputError(f"{plan}: lr={plan.lr}: a learning rate must be above 0.")
     if not isinstance(loss_fn, MultiHead):
         return plan.method, number
     options = {**method_options(plan.method), **plan.options}
-    texts = tuple((name, repr(_plain(value))) for name, value in sorted(options.items()) if not _is_number(value))
-    alone = (table, plan.seed) if "index" in loss_fn.needs else ()
-    return plan.method, texts, alone
+    fixed = tuple((name, repr(_plain(value))) for name, value in sorted(options.items()) if not _is_number(value))
+    state = (table, plan.seed) if "index" in loss_fn.needs else ()
+    return plan.method, fixed, state
 
 
-def _group(
+def _create_loss(
     plans: Sequence[HeadPlan],
-    numbers: tuple[int, ...],
+    numbers: Sequence[int],
+    tables: Sequence[int],
     epochs: int,
     device: torch.device,
     dtype: torch.dtype,
-    tables: dict[int, int],
-) -> HeadGroup:
+) -> Loss:
     method = plans[numbers[0]].method
     options = [{**method_options(method), **plans[number].options} for number in numbers]
-    loss_fn = loss(method, **{name: _together([each[name] for each in options]) for name in options[0]}).to(device)
+    loss_fn = loss(method, **{name: _stack_option([each[name] for each in options]) for name in options[0]}).to(device)
     if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
         loss_fn.heads = (len(numbers),)
-    for number in tables.values():
+    for number in {tables[number]: number for number in numbers}.values():
         loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
-    return HeadGroup(loss_fn.to(dtype) if dtype == torch.float64 else loss_fn, numbers)
+    return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
 
 
-def _together(values: Sequence[Any]) -> Any:
-    """Return one option for several heads: as it is where all agree, else a tensor."""
+def _stack_option(values: Sequence[Any]) -> Any:
+    """Return one option for several heads: unchanged where all agree, else a tensor."""
     if not _is_number(values[0]) or all(value == values[0] for value in values):
         return values[0]
     return torch.tensor([float(value) for value in values], dtype=torch.float64)

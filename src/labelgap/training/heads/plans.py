@@ -1,4 +1,4 @@
-"""What a head is to learn, and what came of it."""
+"""The plan of a head, and its result."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class HeadPlan:
     Attributes:
         method: one of ``methods()``.
         options: of the method.
-        lr: learning rate; what the method itself learns follows from it (ROLE's estimate learns ten times as fast).
-        labels: what this head observes; heads may differ in it, but speak of the same images and classes.
-        seed: of the head's first weights, and of what its method draws.
-        name: for tables and messages; anything.
+        lr: learning rate; those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast).
+        labels: the observed labels; heads may differ in them, but have the same images and classes.
+        seed: of the initial weights, and of what the method draws.
+        name: for tables and messages.
     """
 
     method: str
@@ -35,30 +35,30 @@ class HeadPlan:
     name: str = ""
 
     def __str__(self) -> str:
-        """Return the name, or the method and the rate."""
+        """Return the name, or the method and the learning rate."""
         return self.name or f"{self.method}, lr {self.lr:g}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class HeadResult:
     """A trained head.
 
     Attributes:
-        plan: what it was to learn.
-        weight: ``(K, D)`` of the epoch that was chosen.
+        plan: of the head.
+        weight: ``(K, D)`` of the best epoch.
         bias: ``(K,)``
-        best_epoch: that epoch; 0 where none was done, and the head is as it began.
-        best_score: its score under the rule; None under "last".
+        best_epoch: the selected epoch; 0 where none was finished, and the weights are the initial ones.
+        best_score: its score; None under "last".
         history: an entry for each epoch, with "epoch", "loss" and "score".
         stopped: the epoch after which it stopped early; None where it did not.
-        failed: why it could not go on, in words; None where nothing went wrong.
+        failed: why it failed; None where it did not.
     """
 
     plan: HeadPlan
-    weight: NDArray[np.floating[Any]]
-    bias: NDArray[np.floating[Any]]
-    best_epoch: int
-    best_score: float | None
+    weight: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty((0, 0)))
+    bias: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty(0))
+    best_epoch: int = 0
+    best_score: float | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: int | None = None
     failed: str | None = None

@@ -1,4 +1,4 @@
-"""How good every head of a stack is on val: average precision of all heads' classes at once."""
+"""The scores of all heads on val: average precision of all heads and classes at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ValScorer:
 
     Args:
         features: ``(N, D)`` of val.
-        selection: the rule, and the labels it looks at.
-        stack: the heads; what is computed with is kept where they are.
+        selection: the rule, and the labels it uses.
+        stack: the heads.
     """
 
     def __init__(self, features: Tensor, selection: Selection, stack: HeadStack) -> None:

@@ -1,4 +1,4 @@
-"""Train many heads from their first weights to the epoch that is best for each."""
+"""Train many heads and keep the best epoch of each."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def train_heads(
         epochs: how many, counted from 1.
         batch_size: images per step; all heads see the same batches.
         order_seed: of the order of the images.
-        val_features: of val; none to keep the last epoch.
+        val_features: of val; without them the last epoch is kept.
         val_labels: of val, a table or codes.
-        select: "auto", "clean", "known", "observed" or "last": how an epoch is chosen, see ``training.selection``.
+        select: "auto", "clean", "known", "observed" or "last": how the epoch is selected, see ``training.selection``.
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
-        device: where to train.
+        device: of the training.
         dtype: float32 or float64.
-        progress: called with the epochs done and all of them.
-        **optimiser: of ``LinearEngine``.
+        progress: called with the number of epochs done and of all epochs.
+        **optimizer: of ``LinearEngine``.
 
     Returns:
         a result for every plan, in their order.
@@ -67,12 +67,12 @@ def train_heads(
         raise InputError(f"epochs={epochs}: at least one is needed.")
     settings = {"order_seed": order_seed, "device": device, "dtype": dtype, **optimizer}
     engine = LinearEngine(features, plans, epochs=epochs, batch_size=batch_size, **settings)
-    judge = _judge(engine, val_features, val_labels, select)
+    scorer = _val_scorer(engine, val_features, val_labels, select)
     best = BestEpochs(engine, stop_below)
     for epoch in range(1, epochs + 1):
         losses = engine.train_epoch(epoch)
-        engine.end_epoch(tell=False)
-        best.take(epoch, losses, None if judge is None else judge.scores())
+        engine.end_epoch(list_revisions=False)
+        best.update(epoch, losses, None if scorer is None else scorer.scores())
         if progress is not None:
             progress(epoch, epochs)
         if not bool(engine.active.any()):
@@ -80,7 +80,7 @@ def train_heads(
     return best.results()
 
 
-def _judge(
+def _val_scorer(
     engine: LinearEngine, features: Tensor | None, labels: LabelTable | ArrayLike | None, select: str
 ) -> ValScorer | None:
     if (features is None) != (labels is None):
@@ -95,61 +95,44 @@ class BestEpochs:
     """The best epoch of every head so far.
 
     Args:
-        engine: whose heads they are.
+        engine: of the heads.
         stop_below: see ``train_heads``.
     """
 
     def __init__(self, engine: LinearEngine, stop_below: float | None) -> None:
         self.engine, self.stop_below = engine, stop_below
         self.weight, self.bias = engine.heads
-        self.epoch = [0] * len(engine.plans)
-        self.score: list[float | None] = [None] * len(engine.plans)
-        self.history: list[list[dict[str, Any]]] = [[] for _ in engine.plans]
-        self.stopped: list[int | None] = [None] * len(engine.plans)
-        self.failed: list[str | None] = [None] * len(engine.plans)
+        self._results = [HeadResult(plan) for plan in engine.plans]
 
-    def take(self, epoch: int, losses: NDArray[np.float64], scores: NDArray[np.float64] | None) -> None:
-        """Take in an epoch: note it, keep the weights of heads that have become better, stop those that fell."""
-        better: list[int] = []
-        for head, failed in enumerate(self.engine.failed):
-            if self.stopped[head] is not None or self.failed[head] is not None:
+    def update(self, epoch: int, losses: NDArray[np.float64], scores: NDArray[np.float64] | None) -> None:
+        """Record an epoch, copy the weights of heads that improved, and stop heads whose score fell."""
+        improved: list[int] = []
+        stopped: list[int] = []
+        for head, (result, failed) in enumerate(zip(self._results, self.engine.failed, strict=True)):
+            if result.stopped is not None or result.failed is not None:
                 continue
             score = None if scores is None else float(scores[head])
             if failed is not None or (score is not None and not np.isfinite(score)):
-                self.failed[head] = f"its loss was not a finite number in epoch {epoch}: try a lower learning rate"
+                result.failed = f"its loss was not finite in epoch {epoch}: try a lower learning rate"
                 continue
-            self.history[head].append({"epoch": epoch, "loss": float(losses[head]), "score": score})
-            known = self.score[head]
-            if score is None or known is None or score > known:
-                self.epoch[head], self.score[head] = epoch, score
-                better.append(head)
-            elif self.stop_below is not None and score < known - self.stop_below:
-                self.stopped[head] = epoch
-        self._keep(better)
-        out = [head for head in range(len(self.epoch)) if self.stopped[head] == epoch]
-        if out:
-            self.engine.stop(out)
-
-    def _keep(self, heads: Sequence[int]) -> None:
-        if heads:
+            result.history.append({"epoch": epoch, "loss": float(losses[head]), "score": score})
+            best = result.best_score
+            if score is None or best is None or score > best:
+                result.best_epoch, result.best_score = epoch, score
+                improved.append(head)
+            elif self.stop_below is not None and score < best - self.stop_below:
+                result.stopped = epoch
+                stopped.append(head)
+        if improved:
             weight, bias = self.engine.heads
-            here = torch.tensor(heads, device=weight.device)
-            self.weight.index_copy_(0, here, weight.index_select(0, here))
-            self.bias.index_copy_(0, here, bias.index_select(0, here))
+            heads = torch.tensor(improved, device=weight.device)
+            self.weight.index_copy_(0, heads, weight.index_select(0, heads))
+            self.bias.index_copy_(0, heads, bias.index_select(0, heads))
+        if stopped:
+            self.engine.freeze(stopped)
 
     def results(self) -> list[HeadResult]:
-        """Return what came of all heads."""
-        weight, bias = self.weight.cpu().numpy(), self.bias.cpu().numpy()
-        return [
-            HeadResult(
-                plan,
-                weight[head],
-                bias[head],
-                self.epoch[head],
-                self.score[head],
-                self.history[head],
-                self.stopped[head],
-                self.failed[head],
-            )
-            for head, plan in enumerate(self.engine.plans)
-        ]
+        """Return the result of every head."""
+        for result, weight, bias in zip(self._results, self.weight.cpu().numpy(), self.bias.cpu().numpy(), strict=True):
+            result.weight, result.bias = weight, bias
+        return self._results

@@ -80,4 +80,4 @@ class HeadTrainer(Trainer):
 
 def head_logits(engine: LinearEngine, features: Tensor) -> NDArray[np.float32]:
     """Return the ``(N, K)`` logits of the engine's only head."""
-    return engine.scores(features)[0].float().cpu().numpy()
+    return engine.logits(features)[0].float().cpu().numpy()
