@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labelgap.core.errors import UnknownNameError
+from labelgap.core.errors import LabelGapError
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import defaults, describe_method
 from labelgap.reporting.formatting import join_names, single_line
@@ -17,9 +17,10 @@ def describe_method_choice(config: RunConfig) -> str:
     why = "" if config.why == "as asked" else f" Chosen because {config.why}."
     try:
         entry = describe_method(config.method)
-    except UnknownNameError:  # of a plug-in that is not installed here
+    except LabelGapError:  # somebody's own method, which is not installed or imported here
         return f"`{config.method}`.{why}"
-    return f"`{config.method}` ({entry.reference}), {entry.summary}.{why}"
+    paper = f" ({entry.reference})" if entry.reference else ""
+    return f"`{config.method}`{paper}, {entry.summary}.{why}"
 
 
 def describe_data(config: RunConfig) -> list[tuple[str, str]]:
@@ -65,7 +66,7 @@ def _effective_options(config: RunConfig) -> dict[str, object]:
     """Return the options of a run's method, defaults included."""
     try:
         return {**defaults(config.method), **config.options}
-    except UnknownNameError:
+    except LabelGapError:
         return dict(config.options)
 
 

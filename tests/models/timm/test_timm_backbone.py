@@ -28,18 +28,17 @@ timm: Any = pytest.importorskip("timm")
 
 SIDE = 64
 MODELS = {
-    "resnet18": (512, 2),
+    "test_resnet": (96, 2),
     "mobilenetv3_small_100": (1024, 2),
-    "vit_tiny_patch16_224": (192, 4),
+    "test_vit": (64, 4),
     "test_vit2": (64, 4),
     "test_vit3": (96, 4),
-    "swin_tiny_patch4_window7_224": (768, 2),
     "test_mambaout": (256, 2),
-    "convnext_atto": (320, 2),
+    "test_convnext": (64, 2),
 }
-"""Plain maps; a layer after the pooling; a class token; an average beside a token; pooling by attention; channels last,
-plain and with layers after the pooling; a norm after the pooling. Each with its width and the side of its maps for
-pictures of 64 pixels."""
+"""Plain maps; a layer after the pooling; a class token; an average beside a token; pooling by attention; channels last
+with layers after the pooling; a norm after the pooling. Each with its width and the side of its maps for images of 64
+pixels."""
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -149,13 +148,13 @@ def test_everything_in_it_learns(backbone: TimmBackbone, images: Tensor, head: s
 
 
 def test_maps_of_a_plain_network_are_its_own_and_average_to_the_features(images: Tensor) -> None:
-    for name in ("resnet18", "swin_tiny_patch4_window7_224"):
+    for name in ("test_resnet", "swin_tiny_patch4_window7_224"):
         backbone = create_backbone(f"timm:{name}", pretrained=False, size=SIDE).eval()
         assert isinstance(backbone, TimmBackbone)
         with torch.inference_mode():
             seen = backbone.model.forward_features(images)
             feature_maps, features = backbone.maps_and_features(images)
-        assert torch.equal(feature_maps, seen if name == "resnet18" else seen.permute(0, 3, 1, 2))
+        assert torch.equal(feature_maps, seen if name == "test_resnet" else seen.permute(0, 3, 1, 2))
         torch.testing.assert_close(feature_maps.mean(dim=(2, 3)), features, rtol=1e-4, atol=1e-5)
 
 
@@ -185,14 +184,14 @@ def test_a_layer_after_the_pooling_is_put_on_every_place(images: Tensor) -> None
 
 def test_pictures_that_are_not_square_keep_their_shape(images: Tensor) -> None:
     wide = torch.cat([images, images], dim=3)
-    for name in ("resnet18", "test_mambaout", "twins_pcpvt_small"):
+    for name in ("test_resnet", "test_mambaout", "twins_pcpvt_small"):
         with torch.device("meta"), torch.no_grad():
             backbone = create_backbone(f"timm:{name}", pretrained=False, size=SIDE).eval()
             assert backbone.feature_maps(images.to("meta")).shape[2:] == (2, 2)
             assert backbone.feature_maps(wide.to("meta")).shape[2:] == (2, 4)
 
 
-@pytest.mark.parametrize("name", ["pit_ti_224", "crossvit_tiny_240", "efficientvim_m1"])
+@pytest.mark.parametrize("name", ["pit_ti_224", "efficientvim_m1"])
 def test_a_network_without_places_has_features_and_says_that_it_has_no_maps(name: str) -> None:
     backbone = create_backbone(f"timm:{name}", pretrained=False).eval()
     pictures = torch.zeros(1, 3, backbone.input_spec.size, backbone.input_spec.size)
@@ -229,7 +228,7 @@ def test_the_input_is_the_models_own() -> None:
 def test_a_size_that_a_network_cannot_have_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="swinv2_tiny_window16_256 cannot be built for images of 320 px"):
         create_backbone("timm:swinv2_tiny_window16_256", pretrained=False, size=320)
-    with pytest.raises(InputError, match="densenet121 cannot be a backbone for pictures of 8 px"):
+    with pytest.raises(InputError, match="densenet121 cannot be a backbone for images of 3 × 8 × 8"):
         create_backbone("timm:densenet121", pretrained=False, size=8)
 
 
@@ -249,7 +248,7 @@ def test_a_network_that_gives_no_vector_is_no_backbone(monkeypatch: pytest.Monke
     ):
         create_backbone("timm:resnet18", pretrained=False)
     monkeypatch.setattr(Encoder, "forward_head", lambda self, seen, pre_logits: seen)
-    with pytest.raises(InputError, match="does not give one vector per picture"):
+    with pytest.raises(InputError, match="does not give one vector per image"):
         create_backbone("timm:resnet18", pretrained=False)
 
 
@@ -257,19 +256,19 @@ def test_random_weights_follow_the_seed_and_say_what_they_are() -> None:
     made = []
     for _ in range(2):
         torch.manual_seed(5)
-        made.append(create_backbone("timm:resnet18", pretrained=False))
+        made.append(create_backbone("timm:test_resnet", pretrained=False))
     assert all(torch.equal(one, other) for one, other in zip(made[0].parameters(), made[1].parameters(), strict=True))
     assert (made[0].source, made[0].license) == (RANDOM_WEIGHTS.source, RANDOM_WEIGHTS.license)
-    assert made[0].name == "timm:resnet18.a1_in1k"
+    assert made[0].name == "timm:test_resnet.r160_in1k"
     assert made[0].training
 
 
 def test_probing_draws_nothing_and_moves_no_average() -> None:
     torch.manual_seed(0)
-    plain = timm.create_model("resnet18", num_classes=0)
+    plain = timm.create_model("test_resnet", num_classes=0)
     drawn = torch.rand(3)
     torch.manual_seed(0)
-    backbone = create_backbone("timm:resnet18", pretrained=False)
+    backbone = create_backbone("timm:test_resnet", pretrained=False)
     assert torch.equal(torch.rand(3), drawn)
     assert isinstance(backbone, TimmBackbone)
     for name, value in plain.state_dict().items():

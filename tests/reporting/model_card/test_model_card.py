@@ -15,7 +15,6 @@ import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.reporting.model_card import render_model_card
 from labelgap.reporting.model_card.card import escape_markdown
-from labelgap.training.config.describe import method_citation
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,10 @@ def test_revisions_are_counted_and_judged_where_the_truth_is_known(run: lg.Run, 
 def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset) -> None:
     text = render_model_card(run, digits)
     said = sections(text)
-    assert method_citation("ll-cp") in said["Method"] and "requested by name" in said["Method"]
+    assert (
+        'Kim et al., "Large Loss Matters in Weakly Supervised' in said["Method"]
+        and "requested by name" in said["Method"]
+    )
     settings = rows(said["Settings"])
     assert settings["options"] == [r"delta\_rel 20, base unknown"]
     assert settings["images"] == ["resized to 64 × 64 pixels"]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from labelgap.core.errors import LabelGapError, UnknownNameError
+from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
@@ -29,7 +29,7 @@ from labelgap.reporting.formatting import format_elapsed, format_measure, join_n
 from labelgap.reporting.html import package_version
 from labelgap.reporting.run_description import describe_settings
 from labelgap.training import Run
-from labelgap.training.config.describe import PROTOCOLS, method_citation
+from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
@@ -175,8 +175,9 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
 
 def _method_values(method: str) -> dict[str, str]:
     try:
-        return {"summary": describe_method(method).summary, "citation": method_citation(method)}
-    except UnknownNameError:  # a plug-in's method that is not installed here
+        found = describe_method(method)
+        return {"summary": found.summary, "citation": found.citation}
+    except LabelGapError:  # somebody's own method, which is not installed or imported here
         return {"summary": "", "citation": ""}
 
 

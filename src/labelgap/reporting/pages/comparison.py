@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labelgap.core.errors import UnknownNameError
+from labelgap.core.errors import LabelGapError
 from labelgap.losses import describe_method
 from labelgap.reporting.comparison_summary import SIGNIFICANCE_RULE, method_command, missing_label_cost, ranking_summary
 from labelgap.reporting.figures.comparison import comparison_figure
@@ -54,7 +54,7 @@ def _figure(comparison: Comparison) -> ResponsiveFigure | None:
 def _describe(method: str) -> str:
     try:
         entry = describe_method(method)
-    except UnknownNameError:
+    except LabelGapError:
         return ""
     return single_line(f"{entry.summary} ({entry.reference})")
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
-from labelgap.losses import describe_method
-
-__all__ = ["PROTOCOLS", "format_value", "method_citation"]
+__all__ = ["PROTOCOLS", "format_value"]
 
 PROTOCOLS: Final = {
     "linear": "a linear head on fixed features",
@@ -15,16 +13,6 @@ PROTOCOLS: Final = {
     "linear-init": "first a linear head on fixed features, then the whole network",
 }
 """What is trained under each protocol."""
-
-
-def method_citation(method: str) -> str:
-    """Return the paper of a method with its title; empty for a method without one.
-
-    Example:
-        >>> method_citation("ll-r")
-        'Kim et al., "Large Loss Matters in Weakly Supervised Multi-Label Classification", CVPR 2022'
-    """
-    return describe_method(method).citation
 
 
 def format_value(value: Any) -> str:
