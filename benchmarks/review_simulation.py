@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import labelgap as lg
 from labelgap.audit.fold_heads import HeadConfig
-from labelgap.studies.review_simulation import SimulationPoint, reviews_needed, simulate_review, train_and_measure
+from labelgap.studies.review_simulation import SimulationPoint, simulate_review, train_and_measure
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 REVIEWS = (1000, 2000, 4000, 8000, 16000)
@@ -27,6 +28,19 @@ RATES = (1e-3, 1e-4)
 def head_configs(method: str) -> list[HeadConfig]:
     options = {"alpha": 0.2} if method == "em" else {}
     return [HeadConfig(method, options, rate, epochs=25, batch_size=16) for rate in RATES]
+
+
+def reviews_needed(points: Sequence[SimulationPoint], test: float) -> float | None:
+    """Return how many reviews bring the test mAP to a value, by linear interpolation; None if no point reaches it."""
+    before: SimulationPoint | None = None
+    for point in points:
+        if point.test >= test:
+            if before is None:
+                return float(point.reviewed)
+            part = (test - before.test) / (point.test - before.test)
+            return round(before.reviewed + part * (point.reviewed - before.reviewed), 6)
+        before = point
+    return None
 
 
 def draw(path: Path, curves: dict[str, dict[str, list[SimulationPoint]]], ceilings: dict[str, float]) -> None:

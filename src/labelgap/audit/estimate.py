@@ -136,46 +136,22 @@ def estimate_from_scores(
     absent = _by_class(scores.absent, scores.absent_class, classes)
     missing, upper, counted = np.zeros(classes), np.zeros(classes), np.zeros(classes, dtype=np.bool_)
     known, known_above_cut, unknown_above_cut = 0, 0, 0.0
-    for number in range(classes):
-        points = cuts[number][np.isfinite(cuts[number])]
+    for k in range(classes):
+        points = cuts[k][np.isfinite(cuts[k])]
         if not len(points):
             continue
-        if unknown_above is None:
-            unknown = _unknown_above(scores, number, points)
-        else:
-            unknown = unknown_above[number, : len(points)].astype(float)
-        at = _ClassCuts(points, present[number], absent[number], unknown)
-        top = at.top_share()
-        counted[number], missing[number], upper[number] = True, at.missing(top), at.missing(at.best())
-        known, known_above_cut = known + at.known, known_above_cut + int(at.present[top])
+        unknown = _unknown_above(scores, k, points) if unknown_above is None else unknown_above[k, : len(points)]
+        true, false = (len(values) - np.searchsorted(values, points) for values in (present[k], absent[k]))
+        missing_at = unknown * (true / (true + false)) * len(present[k]) / true
+        top = int(np.flatnonzero(true >= TOP_SHARE * len(present[k]))[-1])
+        merit = true.astype(np.float64) ** 2 / (true + false + unknown)
+        best = len(merit) - 1 - int(np.argmax(merit[::-1]))  # the highest cut of equals
+        counted[k], missing[k], upper[k] = True, missing_at[top], missing_at[best]
+        known, known_above_cut = known + len(present[k]), known_above_cut + int(true[top])
         unknown_above_cut += float(unknown[top])
     if not counted.any():
         return None
     return MissingEstimate(missing, upper, counted, known, known_above_cut, unknown_above_cut)
-
-
-class _ClassCuts:
-    """Counts of labels at or above the cuts of a class; cuts and scores are ascending."""
-
-    def __init__(
-        self, points: NDArray[Any], present: NDArray[Any], absent: NDArray[Any], unknown: NDArray[np.float64]
-    ) -> None:
-        self.known, self.unknown = len(present), unknown
-        self.present, self.absent = (len(values) - np.searchsorted(values, points) for values in (present, absent))
-
-    def top_share(self) -> int:
-        """Return the highest cut that a quarter of the known present labels reach."""
-        return int(np.flatnonzero(self.present >= TOP_SHARE * self.known)[-1])
-
-    def best(self) -> int:
-        """Return the cut with the largest recall² / share taken; the highest of equals."""
-        merit = self.present.astype(np.float64) ** 2 / (self.present + self.absent + self.unknown)
-        return len(merit) - 1 - int(np.argmax(merit[::-1]))
-
-    def missing(self, cut: int) -> float:
-        """Return how many labels are missing, by the counts above a cut."""
-        present = float(self.present[cut])
-        return float(self.unknown[cut]) * present / (present + float(self.absent[cut])) * self.known / present
 
 
 def _unknown_above(scores: ScoreSample, number: int, points: NDArray[Any]) -> NDArray[np.float64]:

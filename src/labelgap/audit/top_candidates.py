@@ -46,21 +46,20 @@ class TopCandidates:
         self.guaranteed = min(limit // (2 * max(classes, 1)), per_class)
         self._chunks: list[RankedCandidates] = []
         self._size = 0
-        self._class_threshold = np.full(classes, -np.inf, dtype=np.float32)
-        self._guaranteed_threshold = np.full(classes, -np.inf if self.guaranteed else np.inf, dtype=np.float32)
-        self._limit_threshold = np.float32(-np.inf)
+        self._threshold = np.full(classes, -np.inf, dtype=np.float32)
+        """The key that an entry of each class must exceed."""
 
     def update(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
         """Add all entries ``(B, K)`` of a block of images; −inf for an entry that is no candidate."""
         step = max(1, 2 * self.limit // max(self.classes, 1))
         for start in range(0, len(keys), step):
             part = keys[start : start + step]
-            rows, columns = np.nonzero(part > self._thresholds())
+            rows, columns = np.nonzero(part > self._threshold)
             self._append(RankedCandidates(part[rows, columns], rows + first_row + start, columns.astype(np.int32)))
 
     def update_entries(self, keys: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int32]) -> None:
         """Add single entries; each array is ``(C,)``."""
-        above = np.flatnonzero(keys > self._thresholds()[columns])
+        above = np.flatnonzero(keys > self._threshold[columns])
         self._append(RankedCandidates(keys, rows, columns).select(above))
 
     def ranked(self) -> RankedCandidates:
@@ -68,10 +67,6 @@ class TopCandidates:
         self._compact()
         (kept,) = self._chunks
         return kept.select(np.lexsort((kept.columns, kept.rows, -kept.keys)))
-
-    def _thresholds(self) -> NDArray[np.float32]:
-        """Return the key that an entry of each class must exceed."""
-        return np.maximum(self._class_threshold, np.minimum(self._guaranteed_threshold, self._limit_threshold))
 
     def _append(self, chunk: RankedCandidates) -> None:
         self._chunks.append(chunk)
@@ -85,20 +80,24 @@ class TopCandidates:
         held = RankedCandidates(*(np.concatenate(parts) for parts in zip(*(self._chunks or [empty]), strict=True)))
         held = held.select(np.lexsort((held.rows, -held.keys, held.columns)))
         rank = class_ranks(held.columns)
-        for threshold, last in (
-            (self._class_threshold, self.per_class),
-            (self._guaranteed_threshold, self.guaranteed),
-        ):
-            at = np.flatnonzero(rank == last)
-            threshold[held.columns[at]] = held.keys[at]
         others = np.flatnonzero((rank > self.guaranteed) & (rank <= self.per_class))
         free = self.limit - int((rank <= self.guaranteed).sum())
+        limit_key = np.float32(-np.inf)
         if len(others) > free:
             order = np.lexsort((held.columns[others], held.rows[others], -held.keys[others]))
             others = others[order[:free]]
-            self._limit_threshold = held.keys[others[-1]] if free > 0 else np.float32(np.inf)
+            limit_key = held.keys[others[-1]] if free > 0 else np.float32(np.inf)
+        class_key, guaranteed_key = self._key_at(held, rank, self.per_class), self._key_at(held, rank, self.guaranteed)
+        self._threshold = np.maximum(class_key, np.minimum(guaranteed_key, limit_key))
         kept = held.select(np.concatenate([np.flatnonzero(rank <= self.guaranteed), others]))
         self._chunks, self._size = [kept], len(kept.keys)
+
+    def _key_at(self, held: RankedCandidates, rank: NDArray[np.int64], place: int) -> NDArray[np.float32]:
+        """Return the key of the entry at a rank of each class; −inf where a class has fewer, inf at rank 0."""
+        keys = np.full(self.classes, -np.inf if place else np.inf, dtype=np.float32)
+        at = np.flatnonzero(rank == place)
+        keys[held.columns[at]] = held.keys[at]
+        return keys
 
 
 def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["SimulationPoint", "reviews_needed", "simulate_review", "train_and_measure"]
+__all__ = ["SimulationPoint", "simulate_review", "train_and_measure"]
 
 Order = Literal["audit", "random"]
 
@@ -111,26 +111,6 @@ def train_and_measure(
 ) -> SimulationPoint:
     """Train on given labels, choose the configuration on val, and measure; with the full labels: the upper bound."""
     return _measure(_inputs(data, device), labels, configs, 0, 0, seed)
-
-
-def reviews_needed(points: Sequence[SimulationPoint], test: float) -> float | None:
-    """Return how many reviews bring the test mAP to a value, by linear interpolation; None if no point reaches it.
-
-    Example:
-        >>> config = HeadConfig("an", {}, 0.1, 1, 1)
-        >>> points = [SimulationPoint(0, 0, 0.5, 0.8, config), SimulationPoint(100, 60, 0.5, 0.84, config)]
-        >>> reviews_needed(points, 0.83), reviews_needed(points, 0.9)
-        (75.0, None)
-    """
-    before: SimulationPoint | None = None
-    for point in points:
-        if point.test >= test:
-            if before is None:
-                return float(point.reviewed)
-            part = (test - before.test) / (point.test - before.test)
-            return round(before.reviewed + part * (point.reviewed - before.reviewed), 6)
-        before = point
-    return None
 
 
 def _inputs(data: Dataset, device: str) -> _Inputs:

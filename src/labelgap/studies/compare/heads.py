@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ _VERSION: Final = 1
 _ORDER_SEED: Final = 0
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
+_STORED: Final = ("epoch", "score", "seconds", "failed")
 
 HeadTask = tuple[HeadPlan, int]
 """A head to train, and its batch size."""
@@ -70,7 +71,6 @@ class StoredHead:
         path: the file.
         epoch: the selected epoch.
         score: of that epoch under the rule; None under "last".
-        epochs: how many were trained.
         seconds: its share of the time of its group.
         failed: why training failed; None where it did not.
     """
@@ -78,7 +78,6 @@ class StoredHead:
     path: Path
     epoch: int
     score: float | None
-    epochs: int
     seconds: float
     failed: str | None = None
 
@@ -174,23 +173,17 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
 
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
-    plan = result.plan
-    fields: dict[str, Any] = {
-        "epoch": result.best_epoch,
-        "score": result.best_score,
-        "epochs": len(result.history),
-        "seconds": seconds,
-        "failed": result.failed,
-    }
-    metadata = {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed, **fields}
+    plan, head = result.plan, StoredHead(path, result.best_epoch, result.best_score, seconds, result.failed)
+    metadata = {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed}
+    metadata |= {name: getattr(head, name) for name in _STORED} | {"history": result.history}
     arrays = {"weight": result.weight, "bias": result.bias}
     with atomic_path(path) as temporary:
         save_file(
             {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in arrays.items()},
             temporary,
-            metadata={"labelgap": json.dumps({**metadata, "history": result.history})},
+            metadata={"labelgap": json.dumps(metadata)},
         )
-    return StoredHead(path, **fields)
+    return head
 
 
 def _read(path: Path) -> StoredHead | None:
@@ -200,7 +193,6 @@ def _read(path: Path) -> StoredHead | None:
     try:
         with safe_open(path, framework="numpy") as file:
             stored = json.loads(file.metadata()["labelgap"])
-            names = ("epoch", "score", "epochs", "seconds", "failed")
-            return StoredHead(path, **{name: stored[name] for name in names})
+            return StoredHead(path, **{name: stored[name] for name in _STORED})
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None

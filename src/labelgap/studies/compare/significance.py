@@ -88,12 +88,9 @@ def _deviation(values: NDArray[Any]) -> float:
 
 
 def draw_resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:
-    """Draw images with replacement: how often each is in every resample, ``(N, R)``; fewer for large data.
+    """Draw images with replacement: how often each is in every resample, ``(N, R)``.
 
-    Args:
-        images: N.
-        classes: K.
-        rankings: number of score matrices that will be resampled.
+    R is smaller for large data: ``rankings`` score matrices of images × classes will be resampled.
     """
     count = int(np.clip(_MAX_ENTRIES / max(images * classes * rankings, 1), MIN_RESAMPLES, MAX_RESAMPLES))
     weights = bootstrap_weights(images, count, numpy_generator(0, "bootstrap"))
