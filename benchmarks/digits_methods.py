@@ -2,9 +2,9 @@
 
     python benchmarks/digits_methods.py --seeds 3 --processes 2 [--device cuda] [--methods an,role] [--out FILE.json]
 
-Of every training scene one positive is known and nothing else, except where a method cannot learn from that: those are
-shown apart with what they saw. Where a method has a setting that depends on the data, a few values are tried with the
-first seed and the one with the best val mAP is taken; test is looked at once, at the end.
+Of every training scene one positive is known and nothing else. Methods that cannot learn from that are listed
+separately, with the labels they see. Where an option depends on the data, the first seed tries a few values and the one
+with the best val mAP is taken; test is evaluated once, at the end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PLAIN = "1 present"
 
 
 def measure(task: tuple[str, dict[str, Any], int, int | None, str]) -> dict[str, Any]:
-    """Train once and return what came of it."""
+    """Train once and return the metrics."""
     method, options, seed, epochs, device = task
     warnings.simplefilter("ignore")
     data = lg.load("digits")
@@ -83,29 +83,31 @@ def measure(task: tuple[str, dict[str, Any], int, int | None, str]) -> dict[str,
 
 
 def rows(results: list[dict[str, Any]], chosen: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the table in Markdown, best first, ceilings and other observations below."""
+    """Return the table in Markdown, best first, methods that see more labels last."""
     lines = [
-        "| method | options | saw | test mAP | revised labels: precision | recall | seconds |",
+        "| method | options | labels | test mAP | revised labels: precision | recall | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     summary = []
     for method, options in chosen.items():
-        mine = [r for r in results if r["method"] == method and r["options"] == options]
-        scores = [100 * r["test"] for r in mine]
+        own = [r for r in results if r["method"] == method and r["options"] == options]
+        scores = [100 * r["test"] for r in own]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        made = [r["revisions"] for r in mine if r["revisions"]]
+        revised = [r["revisions"] for r in own if r["revisions"]]
         quality = [
-            f"{100 * statistics.mean(r[name] for r in made):.1f}" if made and made[0][name] is not None else "–"
+            f"{100 * statistics.mean(r[name] for r in revised):.1f}"
+            if revised and revised[0][name] is not None
+            else "–"
             for name in ("precision", "recall")
         ]
-        seconds = statistics.mean(r["seconds"] for r in mine)
-        told = " ".join(f"{key}={value}" for key, value in options.items()) or "–"
-        saw = OBSERVED.get(method, PLAIN)
+        seconds = statistics.mean(r["seconds"] for r in own)
+        settings = " ".join(f"{key}={value}" for key, value in options.items()) or "–"
+        labels = OBSERVED.get(method, PLAIN)
         summary.append(
             (
-                saw != PLAIN,
+                labels != PLAIN,
                 -statistics.mean(scores),
-                f"| `{method}` | {told} | {saw} | "
+                f"| `{method}` | {settings} | {labels} | "
                 f"{statistics.mean(scores):.1f} ± {spread:.1f} | {quality[0]} | {quality[1]} | {seconds:.0f} |",
             )
         )
@@ -121,19 +123,25 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--methods", default=",".join(name for name in lg.methods() if name != "ls"))
     parser.add_argument("--out", type=Path, default=None)
-    given = parser.parse_args()
-    names = given.methods.split(",")
+    arguments = parser.parse_args()
+    names = arguments.methods.split(",")
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.processes, mp_context=context) as pool:
-        first = [(name, options, 0, given.epochs, given.device) for name in names for options in GRID.get(name, [{}])]
+    with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
+        first = [
+            (name, options, 0, arguments.epochs, arguments.device) for name in names for options in GRID.get(name, [{}])
+        ]
         results = list(pool.map(measure, first))
         chosen = {
             name: max((r for r in results if r["method"] == name), key=lambda r: r["val"])["options"] for name in names
         }
-        rest = [(n, chosen[n], seed, given.epochs, given.device) for n in names for seed in range(1, given.seeds)]
+        rest = [
+            (n, chosen[n], seed, arguments.epochs, arguments.device)
+            for n in names
+            for seed in range(1, arguments.seeds)
+        ]
         results += pool.map(measure, rest)
-    if given.out is not None:
-        given.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
     print("\n".join(rows(results, chosen)))
 
 

@@ -1,11 +1,10 @@
-"""Damaged tables by the thousand: the CSV and Parquet importers read them whole, or say what is wrong.
+"""Fuzz the CSV and Parquet readers: they read a damaged table completely, or report what is wrong.
 
     python benchmarks/fuzz_importers.py [CASES] [--seed SEED] [--keep FOLDER]
 
-Every case takes a table as people's programs write them (the real VOC2012 labels too, where ../shared/data is at hand),
-damages its bytes, lines, cells or columns, and reads it with random options. Two things must never happen: an error
-that is not labelgap's own, and a row that is in the file, but neither in the table nor in an error. 100,000 cases take
-a few minutes of one core; what fails is kept in FOLDER and told with its number, which makes the same case again.
+Every case takes a table as common programs write them (the VOC2012 labels too, where ../shared/data exists), damages
+its bytes, lines, cells or columns, and reads it with random options. Two things must never happen: an error that is not labelgap's own, and a row that is in the file, but neither in the table nor in an error. 100,000 cases take
+a few minutes of one core. Failing cases are stored in FOLDER and printed with their number, which reproduces them.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ LARGE: Final = 300
 
 
 class Case:
-    """One damaged table: the random numbers that made it, and what came of it."""
+    """One damaged table, with its random numbers."""
 
     def __init__(self, number: int, seed: int, folder: Path) -> None:
         self.random = np.random.default_rng([seed, number])
         self.folder = folder
 
-    def chance(self, share: float) -> bool:
-        """Throw a coin that comes up so often."""
-        return bool(self.random.random() < share)
+    def happens(self, probability: float) -> bool:
+        """Return True with a probability."""
+        return bool(self.random.random() < probability)
 
     def pick(self, values: Any) -> Any:
         """Choose one of several."""
@@ -70,7 +69,7 @@ class Case:
             ("ignore_columns", (("dog",), ("group",), ("width",))),
             ("rename", ({"dog": "Dog"}, {"file": "image"}, {"cat": "present"}, {"a": "b", "b": "a"})),
         ):
-            if self.chance(0.08):
+            if self.happens(0.08):
                 given[name] = self.pick(values)
         return given
 
@@ -114,7 +113,7 @@ def damaged_text(case: Case, data: bytes) -> bytes:
         elif kind == 1:
             data = data[:at] + data[at + int(case.random.integers(1, 9)) :]
         elif kind == 2:
-            data = data[:at] if case.chance(0.3) else data + data[: min(at, LARGE)]
+            data = data[:at] if case.happens(0.3) else data + data[: min(at, LARGE)]
         elif kind == 3:
             piece = str(case.pick(PIECES)).encode("utf-8", "surrogatepass")
             data = data[:at] + piece + data[at:]
@@ -177,7 +176,7 @@ def damaged_table(case: Case, table: pa.Table) -> pa.Table:
             table = table.append_column(case.pick(["x", name, "width"]), pa.array(case.pick(values_of_any_type())))
         elif kind == 4:
             order = (
-                case.random.integers(0, table.num_rows, table.num_rows) if case.chance(0.3) else range(table.num_rows)
+                case.random.integers(0, table.num_rows, table.num_rows) if case.happens(0.3) else range(table.num_rows)
             )
             table = table.take(pa.array(list(order)))
         else:
@@ -227,7 +226,7 @@ def check_parquet(case: Case, table: pa.Table, given: dict[str, Any]) -> str:
         pq.write_table(table, path)
     except (pa.ArrowException, ValueError, UnicodeEncodeError):
         return "not written"
-    if case.chance(0.2):
+    if case.happens(0.2):
         data = bytearray(path.read_bytes())
         for _ in range(int(case.random.integers(1, 4))):
             data[int(case.random.integers(len(data)))] = int(case.random.integers(256))
@@ -241,7 +240,7 @@ def check_parquet(case: Case, table: pa.Table, given: dict[str, Any]) -> str:
 
 def check_splits(case: Case, path: Path, file: TableFile, given: dict[str, Any]) -> str:
     """Now and then load the images too: every row is in a split, or counted as left out."""
-    if not case.chance(0.03):
+    if not case.happens(0.03):
         return "read"
     data = load(
         path.suffix[1:],
@@ -270,7 +269,7 @@ def run(number: int, seed: int, folder: Path, sources: tuple[list[bytes], list[p
     case = Case(number, seed, folder)
     given = case.options()
     try:
-        if case.chance(0.7):
+        if case.happens(0.7):
             return check_csv(case, damaged_text(case, case.pick(sources[0])), given)
         return check_parquet(case, damaged_table(case, case.pick(sources[1])), given)
     except LabelGapError as error:

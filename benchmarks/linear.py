@@ -1,19 +1,18 @@
-"""Linear heads on fixed features: the engine, all heads at once, against plain PyTorch loops, one head after another.
+"""Linear heads on fixed features: the engine, all heads at once, against plain PyTorch loops, one head at a time.
 
     python benchmarks/linear.py [--epochs 25] [--data FILE.npz]
 
 Twelve methods, each with lr 1e-3 and 1e-4, batch 16, 25 epochs: 24 heads on the features of VOC 2012 (2048 numbers an
-image, 4,574 training images, 20 classes), or on random ones of the same size where that file is not to be had. The
-plain loop is what a good script does: ``nn.Linear``, the loss from its formula with everything that labels give
-computed beforehand, ``torch.optim.Adam`` as it comes, batches by index. Both see the same batches and rank val after
-every epoch with the same function. They take turns epoch by epoch, so that a machine that is slow for a while is slow
-for both, and each runs with one thread or with all, whichever is quicker for it on this machine now: threads that wait
-for each other suffer most from other programs. Nothing is scaled: ratios are over the epochs that both were given, all
-25 unless the machine is too slow for that. Plain loops that ask for Adam's fused kernels are timed beside, for two
-epochs.
+image, 4,574 training images, 20 classes), or on random features of the same size if that file is missing. The plain
+loop is what a good script does: ``nn.Linear``, the loss from its formula with everything that depends on labels alone
+computed in advance, ``torch.optim.Adam`` with its defaults, batches by index. Both see the same batches and score val
+after every epoch with the same function. They alternate epoch by epoch, so that other load on the machine slows both,
+and each runs with one thread or with all, whichever is faster for it on this machine. Nothing is extrapolated: ratios
+are over the epochs that both have trained, all 25 unless the machine is too slow. Plain loops with Adam's fused kernels
+are timed as well, for two epochs.
 
-On a GPU the grid of Cole et al. follows: nine losses × batch 8 and 16 × four rates, 72 heads, 25 epochs. There the
-plain loops are timed for one epoch of every loss and batch size, and scaled.
+On a GPU the grid of Cole et al. follows: nine losses × batch 8 and 16 × four learning rates, 72 heads, 25 epochs. There
+the plain loops are timed for one epoch of every loss and batch size, and extrapolated.
 """
 
 from __future__ import annotations
@@ -56,27 +55,27 @@ METHODS: Final[dict[str, dict[str, Any]]] = {
     "ll-r": {"delta_rel": DELTA},
     "ll-ct": {"delta_rel": DELTA},
 }
-NOTED: Final = dict(
+REFERENCE_MAP: Final = dict(
     zip(METHODS, (86.24, 87.39, 85.31, 80.33, 82.74, 84.50, 83.19, 83.51, 84.87, 85.55, 84.14, 83.59), strict=True)
 )
-"""Test mAP that another plain script reached on these features."""
+"""Test mAP of another plain script on these features."""
 PAPER: Final = dict(zip(METHODS, (86.7, 87.6, 86.4, 82.6, 84.2, 85.3, 84.1, 83.8, 86.5), strict=False))
 SPLITS: Final = ("train", "val", "test")
 FUSED_EPOCHS: Final = 2
-PATIENCE: Final = 400.0
-"""Seconds after which the plain loops are given no further epoch, so that a slow machine is done in ten minutes."""
+TIME_LIMIT: Final = 400.0
+"""Seconds after which the plain loops stop, so that a slow machine finishes in ten minutes."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Features and labels: what is observed under each method's setting, and the truth of val and test."""
+    """Features, the observed labels of each method, and the truth of val and test."""
 
     features: dict[str, Tensor]
     tables: dict[str, LabelTable]
     truth: dict[str, NDArray[np.int8]]
 
     def table(self, method: str) -> LabelTable:
-        """Return what a method observes in the papers' tables."""
+        """Return the labels that a method sees in the papers."""
         return self.tables[method if method in ("iun", "iu") else "all" if method.startswith("bce") else "one"]
 
     def to(self, device: str) -> Data:
@@ -97,8 +96,8 @@ def read(path: Path) -> Data:
     return Data(features, tables, {name: arrays[f"{name}_truth"] for name in SPLITS})
 
 
-def invented() -> Data:
-    """Features of the same size that know something of random labels."""
+def random_data() -> Data:
+    """Random labels, and features of the same size that depend on them."""
     random = np.random.default_rng(0)
     sizes = zip(SPLITS, (4574, 1143, 5823), strict=True)
     labels = {name: (random.random((size, 20)) < 0.03).astype(np.int8) for name, size in sizes}
@@ -114,7 +113,7 @@ def invented() -> Data:
 
 
 def observed(full: LabelTable, rows: NDArray[np.int64]) -> dict[str, LabelTable]:
-    """What the papers' draw leaves of full labels, under every setting."""
+    """The labels that the papers' draw leaves, by setting."""
     amounts: dict[str, tuple[Any, Any]] = {"all": ("all", "all"), "iun": (1, "all"), "iu": (1, 1), "one": (1, 0)}
     return {name: full.observe(*amount, seed=1200).select(rows) for name, amount in amounts.items()}
 
@@ -123,7 +122,7 @@ Loss = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def plain_loss(method: str, codes: Tensor, estimate: nn.Parameter | None) -> Loss:
-    """The loss of a method as a script has it: logits, rows and epoch come in, everything else is known before."""
+    """The loss of a method as a script has it: a function of logits, rows and epoch."""
     present = (codes == PRESENT).float()
     known = (codes != UNKNOWN).float()
     smooth = present * (1 - 2 * SMOOTHING) + SMOOTHING
@@ -175,7 +174,7 @@ def plain_loss(method: str, codes: Tensor, estimate: nn.Parameter | None) -> Los
     return losses.get(method, large)
 
 
-class Plain:
+class PlainHead:
     """One head in a plain loop."""
 
     def __init__(self, method: str, lr: float, data: Data, batch_size: int, *, fused: bool | None = None) -> None:
@@ -197,7 +196,7 @@ class Plain:
         self.best, self.weights = -1.0, self.head.state_dict()
 
     def train_epoch(self, epoch: int, images: int | None = None) -> None:
-        """Show every image once, or so many of them."""
+        """Train on every image once, or on a number of them."""
         order = torch.from_numpy(numpy_generator(0, "order", epoch).permutation(len(self.features))[:images])
         order = order.to(self.features.device)
         for rows in torch.split(order, self.batch_size):
@@ -207,7 +206,7 @@ class Plain:
             self.optimizer.step()
 
     def rank_val(self) -> None:
-        """Rank val, and keep the weights if they are the best so far."""
+        """Score val, and keep the weights if they are the best so far."""
         with torch.no_grad():
             score = average_precision(self.head(self.data.features["val"]), self.data.truth["val"])
         if score > self.best:
@@ -217,7 +216,7 @@ class Plain:
 
 @dataclass
 class Clock:
-    """Seconds by the wall and of the processors."""
+    """Wall-clock and processor seconds."""
 
     wall: float = 0.0
     processors: float = 0.0
@@ -240,8 +239,8 @@ def test_map(weight: Tensor, bias: Tensor, data: Data) -> float:
     return 100 * average_precision(scores, data.truth["test"])
 
 
-def quicker_threads(work: Callable[[], object]) -> int:
-    """Return with how many threads some work is done sooner, one or all, tried in turns."""
+def faster_threads(work: Callable[[], object]) -> int:
+    """Return the number of threads, one or all, with which some work is faster."""
     choices = sorted({1, torch.get_num_threads()})
     taken: dict[int, float] = dict.fromkeys(choices, float("inf"))
     for _ in range(3):
@@ -254,49 +253,49 @@ def quicker_threads(work: Callable[[], object]) -> int:
     return min(choices, key=taken.__getitem__)
 
 
-def threads_of_both(data: Data) -> tuple[int, int]:
-    """Return the threads that suit the plain loops, and those that suit the engine."""
-    some = [Plain(name, 1e-3, data, 16) for name in ("an", "em", "role")]
+def choose_threads(data: Data) -> tuple[int, int]:
+    """Return the number of threads of the plain loops, and of the engine."""
+    some = [PlainHead(name, 1e-3, data, 16) for name in ("an", "em", "role")]
 
     def plain_loops() -> None:
         for head in some:
             head.train_epoch(2, images=640)
 
-    plain = quicker_threads(plain_loops)
+    plain = faster_threads(plain_loops)
     few = {name: labels.select(np.arange(640)) for name, labels in data.tables.items()}
     plans = plans_of(list(METHODS), RATES, replace(data, tables=few))
     engine = LinearEngine(data.features["train"][:640], plans, epochs=2, batch_size=16)
-    return plain, quicker_threads(lambda: engine.train_epoch(2))
+    return plain, faster_threads(lambda: engine.train_epoch(2))
 
 
 @dataclass
-class Race:
-    """What came of training all heads both ways.
+class Timings:
+    """The time of training all heads both ways.
 
     Attributes:
-        plain: seconds of the plain loops.
+        plain: of the plain loops.
         engine: of the engine, over the same epochs.
-        fused: of plain loops with Adam's fused kernels, which a script may ask for; of the first epochs only.
-        engine_then: of the engine, over those.
-        done: how many epochs the plain loops were given.
+        fused: of plain loops with Adam's fused kernels, over the first epochs.
+        engine_first: of the engine, over those.
+        done: number of epochs of the plain loops.
         threads: of the plain loops and of the engine.
     """
 
     plain: Clock = field(default_factory=Clock)
     engine: Clock = field(default_factory=Clock)
     fused: Clock = field(default_factory=Clock)
-    engine_then: Clock = field(default_factory=Clock)
+    engine_first: Clock = field(default_factory=Clock)
     done: int = 0
     threads: tuple[int, int] = (1, 1)
 
 
-def race(data: Data, epochs: int) -> tuple[Race, list[HeadResult], list[Plain]]:
-    """Train all heads both ways, an epoch at a time in turns."""
-    times, ended = Race(threads=threads_of_both(data)), False
+def train_both_ways(data: Data, epochs: int) -> tuple[Timings, list[HeadResult], list[PlainHead]]:
+    """Train all heads both ways, alternating epoch by epoch."""
+    times, ended = Timings(threads=choose_threads(data)), False
     print(f"threads: plain loops {times.threads[0]}, engine {times.threads[1]}")
     with times.plain:
-        heads = [Plain(name, lr, data, 16) for name in METHODS for lr in RATES]
-    quicker = [Plain(name, lr, data, 16, fused=True) for name in METHODS for lr in RATES]
+        heads = [PlainHead(name, lr, data, 16) for name in METHODS for lr in RATES]
+    fused_heads = [PlainHead(name, lr, data, 16, fused=True) for name in METHODS for lr in RATES]
     with times.engine:
         plans = plans_of(list(METHODS), RATES, data)
         engine = LinearEngine(data.features["train"], plans, epochs=epochs, batch_size=16)
@@ -307,39 +306,39 @@ def race(data: Data, epochs: int) -> tuple[Race, list[HeadResult], list[Plain]]:
         )
     for epoch in range(1, epochs + 1):
         torch.set_num_threads(times.threads[1])
-        with Clock() if ended else times.engine, times.engine_then if epoch <= FUSED_EPOCHS else Clock():
+        with Clock() if ended else times.engine, times.engine_first if epoch <= FUSED_EPOCHS else Clock():
             losses = engine.train_epoch(epoch)
             engine.end_epoch(list_revisions=False)
             best.update(epoch, losses, scorer.scores())
         torch.set_num_threads(times.threads[0])
-        for clock, some in ((times.plain, [] if ended else heads), (times.fused, quicker)):
+        for clock, some in ((times.plain, [] if ended else heads), (times.fused, fused_heads)):
             for head in some:
                 with clock:
                     head.train_epoch(epoch)
                     head.rank_val()
-        quicker = quicker if epoch < FUSED_EPOCHS else []
+        fused_heads = fused_heads if epoch < FUSED_EPOCHS else []
         times.done += not ended
         print(f"epoch {epoch}/{epochs}: plain {times.plain.wall:.1f} s, engine {times.engine.wall:.1f} s", flush=True)
-        if not ended and epoch < epochs and times.plain.wall + times.fused.wall > PATIENCE:
+        if not ended and epoch < epochs and times.plain.wall + times.fused.wall > TIME_LIMIT:
             ended = True
-            print(f"this machine is slow today: the plain loops end after {epoch} epochs, the engine goes on")
+            print(f"this machine is slow: the plain loops stop after {epoch} epochs, the engine continues")
     return times, best.results(), heads
 
 
-def table(results: list[HeadResult], heads: list[Plain], data: Data, real: bool) -> None:
-    """Print every method's test mAP, of the rate that is best on val, both ways."""
-    print(f"\n{'test mAP':<10}{'engine':>8}{'plain':>8}" + (f"{'noted':>8}{'paper':>8}" if real else ""))
+def table(results: list[HeadResult], heads: list[PlainHead], data: Data, real: bool) -> None:
+    """Print every method's test mAP both ways, at the learning rate that is best on val."""
+    print(f"\n{'test mAP':<10}{'engine':>8}{'plain':>8}" + (f"{'reference':>11}{'paper':>8}" if real else ""))
     for number, name in enumerate(METHODS):
         ours = max(results[2 * number : 2 * number + 2], key=lambda result: result.best_score or 0.0)
         theirs = max(heads[2 * number : 2 * number + 2], key=lambda head: head.best)
         found = test_map(torch.from_numpy(ours.weight), torch.from_numpy(ours.bias), data)
         plain = test_map(theirs.weights["weight"], theirs.weights["bias"], data)
-        noted = f"{NOTED[name]:>8.2f}{PAPER.get(name, '–'):>8}" if real else ""
-        print(f"{name:<10}{found:>8.2f}{plain:>8.2f}{noted}")
+        reference = f"{REFERENCE_MAP[name]:>11.2f}{PAPER.get(name, '–'):>8}" if real else ""
+        print(f"{name:<10}{found:>8.2f}{plain:>8.2f}{reference}")
 
 
 def grid(data: Data, epochs: int) -> float:
-    """Train Cole's grid on the GPU; return how many times as fast as plain loops that was."""
+    """Train Cole's grid on the GPU; return the speed-up over plain loops."""
     there, methods = data.to("cuda"), list(METHODS)[:9]
     engine_seconds = plain_seconds = 0.0
     for batch_size in (8, 16):
@@ -359,7 +358,7 @@ def grid(data: Data, epochs: int) -> float:
         engine_seconds += time.perf_counter() - started
         print(f"batch {batch_size}: {len(results)} heads, {epochs} epochs in {time.perf_counter() - started:.2f} s")
         for name in methods:
-            head = Plain(name, 1e-3, there, batch_size)
+            head = PlainHead(name, 1e-3, there, batch_size)
             head.train_epoch(1)
             torch.cuda.synchronize()
             started = time.perf_counter()
@@ -367,7 +366,7 @@ def grid(data: Data, epochs: int) -> float:
             head.rank_val()
             torch.cuda.synchronize()
             plain_seconds += (time.perf_counter() - started) * epochs * len(GRID_RATES)
-    print(f"the grid: engine {engine_seconds:.2f} s; plain loops {plain_seconds:.0f} s (of one epoch each, scaled)")
+    print(f"the grid: engine {engine_seconds:.2f} s; plain loops {plain_seconds:.0f} s (extrapolated)")
     return plain_seconds / engine_seconds
 
 
@@ -375,25 +374,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--data", type=Path, default=FILE)
-    asked = parser.parse_args()
-    real = asked.data.exists()
-    data = read(asked.data) if real else invented()
-    what = "VOC 2012 features" if real else "random features of the same size (the file of VOC features is not here)"
+    arguments = parser.parse_args()
+    real = arguments.data.exists()
+    data = read(arguments.data) if real else random_data()
+    what = "VOC 2012 features" if real else "random features of the same size (the file of VOC features is missing)"
     print(f"{what}; torch {torch.__version__}, up to {torch.get_num_threads()} threads")
-    times, results, heads = race(data, asked.epochs)
+    times, results, heads = train_both_ways(data, arguments.epochs)
     table(results, heads, data, real)
     print(f"\n{f'seconds, {times.done} epochs':<28}{'wall':>8}{'processors':>12}")
-    for name, clock in (("plain, one after another", times.plain), ("engine, all at once", times.engine)):
+    for name, clock in (("plain, one at a time", times.plain), ("engine, all at once", times.engine)):
         print(f"{name:<28}{clock.wall:>8.1f}{clock.processors:>12.1f}")
     print(f"the first {FUSED_EPOCHS} epochs: plain with Adam(fused=True) {times.fused.wall:.1f}", end=", ")
-    print(f"engine {times.engine_then.wall:.1f}")
+    print(f"engine {times.engine_first.wall:.1f}")
     ratios = {
         "linear_24_heads": times.plain.wall / times.engine.wall,
         "linear_24_heads_processor_time": times.plain.processors / times.engine.processors,
-        "linear_24_heads_fused_adam": times.fused.wall / times.engine_then.wall,
+        "linear_24_heads_fused_adam": times.fused.wall / times.engine_first.wall,
     }
     if torch.cuda.is_available():
-        ratios["linear_grid_on_gpu"] = grid(data, asked.epochs)
+        ratios["linear_grid_on_gpu"] = grid(data, arguments.epochs)
     for name, value in ratios.items():
         print(f"ratio {name} {value:.2f}")
 

@@ -2,10 +2,10 @@
 
     python benchmarks/loading.py
 
-The plain loop is what a training script has without further thought: open, convert to RGB, resize (bilinear), floats,
-normalise, stack. labelgap hands over bytes, which are normalised on the device; what it would take to do that here as
-well is printed beside it. Both run in this process with one thread, in turns; time is processor time, so that other
-programs on the machine disturb little, and every ratio is the median of the ratios of the rounds.
+The plain loop is what a simple training script does: open, convert to RGB, resize (bilinear), convert to float,
+normalize, stack. labelgap returns bytes, which are normalized on the device; the time with normalization is printed as
+well. Both run in this process with one thread, alternating. Time is processor time, so that other programs disturb
+little, and every ratio is the median of the ratios of the rounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEAN: Final = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 STD: Final = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
-class Plain(Dataset[Tensor]):
+class PlainPhotos(Dataset[Tensor]):
     """Photos as a plain training script reads them."""
 
     def __init__(self, paths: list[Path], size: int) -> None:
@@ -52,15 +52,15 @@ class Plain(Dataset[Tensor]):
         return len(self.paths)
 
     def __getitem__(self, row: int) -> Tensor:
-        """Return one normalised photo, ``(3, size, size)`` float32."""
-        with Image.open(self.paths[row]) as picture:
-            resized = picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
+        """Return one normalized photo, ``(3, size, size)`` float32."""
+        with Image.open(self.paths[row]) as image:
+            resized = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
         pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float().div(255)
         return (pixels - MEAN) / STD
 
 
 def photo(random: np.random.Generator) -> NDArray[np.uint8]:
-    """Make a picture with the spectrum of photos: amplitude falls with frequency, colours go mostly together."""
+    """Make an image with the spectrum of photos: amplitude falls with frequency, colors are correlated."""
     frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
     fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
     gray, *colors = (
@@ -80,7 +80,7 @@ def make_photos(folder: Path) -> list[Path]:
 
 
 def plain_pass(paths: list[Path], size: int) -> None:
-    for _ in DataLoader(Plain(paths, size), batch_size=BATCH):
+    for _ in DataLoader(PlainPhotos(paths, size), batch_size=BATCH):
         pass
 
 
@@ -96,7 +96,7 @@ def decode_pass(images: FileImages) -> None:
 
 
 def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
-    """Do the same as if simplejpeg were not installed."""
+    """Return the work as it is without simplejpeg."""
 
     def done() -> None:
         with patch.object(decoding, "simplejpeg", None):
@@ -112,7 +112,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def measure(works: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
-    """Run everything in turns, once to warm up; return the seconds of every round."""
+    """Run everything in alternation, once to warm up; return the seconds of every round."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(ROUNDS + 1):
         for name, work in works.items():
@@ -123,15 +123,15 @@ def measure(works: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
 
 
 def ratio(taken: dict[str, list[float]], name: str) -> float:
-    return statistics.median(slow / quick for slow, quick in zip(taken[PLAIN], taken[name], strict=True))
+    return statistics.median(plain / ours for plain, ours in zip(taken[PLAIN], taken[name], strict=True))
 
 
 def difference(images: FileImages, size: int) -> tuple[int, float, float]:
     """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
     largest, differ, total = 0, 0.0, 0.0
     for index, pixels in ImageLoader(images, transform=Resize(size), batch_size=1):
-        with Image.open(images.path(int(index))) as picture:
-            expected = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+        with Image.open(images.path(int(index))) as image:
+            expected = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
         apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)
         largest, differ, total = (
             max(largest, int(apart.max())),
@@ -143,21 +143,21 @@ def difference(images: FileImages, size: int) -> tuple[int, float, float]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    quick = find_spec("simplejpeg") is not None
+    has_simplejpeg = find_spec("simplejpeg") is not None
     with tempfile.TemporaryDirectory() as name:
         paths = make_photos(Path(name))
         images = FileImages(name, [path.name for path in paths])
         weight = sum(path.stat().st_size for path in paths) / COUNT / 1000
         print(f"{COUNT} JPEGs of {WIDTH}×{HEIGHT}, {weight:.0f} kB each; one thread, {ROUNDS} rounds in turns, medians")
-        if not quick:
-            print("simplejpeg is not installed (pip install 'labelgap[fast]'): Pillow unpacks everything")
-        ratios = {size: measured(paths, images, size, quick) for size in SIZES}
+        if not has_simplejpeg:
+            print("simplejpeg is not installed (pip install 'labelgap[fast]'): Pillow decodes everything")
+        ratios = {size: measured(paths, images, size, has_simplejpeg) for size in SIZES}
     for size, value in ratios.items():
         print(f"ratio loading_{size} {value:.2f}")
 
 
-def measured(paths: list[Path], images: FileImages, size: int, quick: bool) -> float:
-    """Measure one size, print everything, and return how many times as fast as the plain loop labelgap is here."""
+def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: bool) -> float:
+    """Measure one size, print everything, and return the speed-up over the plain loop."""
 
     def ours() -> None:
         our_pass(images, size)
@@ -167,12 +167,12 @@ def measured(paths: list[Path], images: FileImages, size: int, quick: bool) -> f
 
     works: dict[str, Callable[[], None]] = {
         PLAIN: lambda: plain_pass(paths, size),
-        "labelgap, Pillow unpacks": by_pillow(ours),
+        "labelgap, Pillow decodes": by_pillow(ours),
         "decode only, Pillow": by_pillow(decoded),
     }
-    if quick:
-        works |= {"labelgap, simplejpeg unpacks": ours, "decode only, simplejpeg": decoded}
-    works["labelgap, and floats normalised here"] = lambda: our_pass(images, size, floats=True)
+    if has_simplejpeg:
+        works |= {"labelgap, simplejpeg decodes": ours, "decode only, simplejpeg": decoded}
+    works["labelgap, normalized here"] = lambda: our_pass(images, size, floats=True)
     taken = measure(works)
     print(f"\n{size} px{'':<34}images/s   ms/image   against plain")
     for name, values in taken.items():
@@ -181,7 +181,7 @@ def measured(paths: list[Path], images: FileImages, size: int, quick: bool) -> f
     largest, differ, mean = difference(images, size)
     apart = f"at most {largest} of 255 apart, {100 * differ:.2f} % differ, mean {mean:.4f}"
     print(f"  pixels against Pillow's bilinear: {apart}")
-    return ratio(taken, "labelgap, simplejpeg unpacks" if quick else "labelgap, Pillow unpacks")
+    return ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
 
 
 if __name__ == "__main__":

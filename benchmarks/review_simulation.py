@@ -3,8 +3,8 @@
     python benchmarks/review_simulation.py [FEATURES.npz] [--methods an-ls,gr,em] [--figure FIGURE.png]
 
 One positive of each training image is known. A simulated reviewer answers from the truth, in the order of an audit or
-at random; after each round a linear head on ResNet-50 features is trained anew. Of the learning rates 1e-3 and 1e-4 the
-one with the better val mAP is taken each time.
+at random; after each round a linear head on ResNet-50 features is trained, with the learning rate of 1e-3 and 1e-4 that
+has the better val mAP.
 """
 
 from __future__ import annotations
