@@ -53,13 +53,13 @@ def test_where_nothing_is_near_all_names_are_told_in_order() -> None:
     assert error.nearest is None
 
 
-def test_five_thousand_names_are_not_all_told() -> None:
+def test_five_thousand_names_are_not_all_listed() -> None:
     message = str(UnknownNameError("class", "#", [f"class {number:04}" for number in range(5000)]))
     assert message.endswith("class 0038, class 0039 and 4,960 more.")
     assert len(message) < 700
 
 
-def test_where_there_are_no_names_none_is_told() -> None:
+def test_without_known_names_none_is_listed() -> None:
     assert str(UnknownNameError("method", "an", [], "Register one.")) == "there is no method 'an'. Register one."
 
 

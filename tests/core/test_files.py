@@ -239,7 +239,7 @@ def test_an_error_that_has_nothing_to_do_with_the_disk_stays_what_it_is(tmp_path
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can take on another user's rights")
-def test_a_folder_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written_to_is_a_disk_error(tmp_path: Path) -> None:
     for folder in (tmp_path, *[place for place in tmp_path.parents if "pytest-" in str(place)]):
         folder.chmod(0o755)
     os.seteuid(65534)

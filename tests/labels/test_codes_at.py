@@ -74,10 +74,10 @@ def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
 
 def test_revisions_know_their_places_in_a_table() -> None:
     table = LabelTable.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
-    made = Revisions(
+    revisions = Revisions(
         [Revision("b", "cat", PRESENT, "m"), Revision("a", "dog", PRESENT, "m"), Revision("b", "cat", ABSENT, "m")]
     )
-    rows, columns = made.indices(table)
+    rows, columns = revisions.indices(table)
     assert rows.tolist() == [1, 0, 1] and columns.tolist() == [0, 1, 0]
     assert [places.tolist() for places in Revisions().indices(table)] == [[], []]
     with pytest.raises(InputError, match="the class 'cow', which is not in the table"):

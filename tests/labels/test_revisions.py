@@ -45,13 +45,13 @@ def test_a_person_overrules_the_observation_and_the_model() -> None:
 
 
 def test_a_model_never_overrules_an_observation_but_fills_what_is_unknown() -> None:
-    made = [
+    revisions = [
         model("a", "cat", ABSENT),
         model("a", "dog", PRESENT),
         model("a", "owl", PRESENT),
         model("c", "cat", UNKNOWN),
     ]
-    assert revised(*made) == [[1, 0, 1], *OBSERVED[1:]]
+    assert revised(*revisions) == [[1, 0, 1], *OBSERVED[1:]]
 
 
 def test_the_last_word_of_a_person_and_of_a_model_counts() -> None:
@@ -78,13 +78,13 @@ def test_soft_targets_are_passed_over_whoever_gave_them() -> None:
 
 
 def test_only_the_sources_asked_for_are_applied() -> None:
-    made = person("a", "cat", ABSENT), model("b", "cat", PRESENT), Revision("b", "dog", ABSENT, "apl", epoch=1)
-    assert revised(*made, sources=["review"]) == [[0, 0, -1], *OBSERVED[1:]]
-    assert revised(*made, sources=["ll-cp", "apl"]) == [OBSERVED[0], [1, 0, -1], OBSERVED[2]]
-    assert revised(*made, sources=[]) == OBSERVED
+    revisions = person("a", "cat", ABSENT), model("b", "cat", PRESENT), Revision("b", "dog", ABSENT, "apl", epoch=1)
+    assert revised(*revisions, sources=["review"]) == [[0, 0, -1], *OBSERVED[1:]]
+    assert revised(*revisions, sources=["ll-cp", "apl"]) == [OBSERVED[0], [1, 0, -1], OBSERVED[2]]
+    assert revised(*revisions, sources=[]) == OBSERVED
     assert revised(Revision("nowhere", "cat", PRESENT, "apl", epoch=1), sources=["review"]) == OBSERVED
     with pytest.raises(InputError, match="the sources come as a list of names; 'review' is a single text"):
-        table().revised(Revisions(made), "review")
+        table().revised(Revisions(revisions), "review")
 
 
 def test_the_observed_table_is_left_alone_and_names_stay() -> None:
@@ -119,20 +119,20 @@ def test_a_revision_of_what_is_not_in_the_table_is_refused() -> None:
 def test_any_revisions_give_what_a_dictionary_of_labels_gives(flat: list[int], drawn: list[Any]) -> None:
     dense = np.array(flat, dtype=np.int8).reshape(4, 3)
     observed = LabelTable.from_dense(dense)
-    made: list[Revision] = []
+    revisions: list[Revision] = []
     by_model: dict[tuple[int, ...], int] = {}
     by_person: dict[tuple[int, ...], int] = {}
     for row, column, value, is_person, target in drawn:
         target = None if value == UNKNOWN else target
         source = "review" if is_person else "apl"
-        made.append(Revision(str(row), str(column), value, source, target, epoch=1))
+        revisions.append(Revision(str(row), str(column), value, source, target, epoch=1))
         if target is None:
             (by_person if is_person else by_model)[row, column] = value
     seen = {place: int(value) for place, value in np.ndenumerate(dense) if value != UNKNOWN}
     expected = np.full_like(dense, UNKNOWN)
     for place, value in {**by_model, **seen, **by_person}.items():
         expected[place] = value
-    found = observed.revised(Revisions(made))
+    found = observed.revised(Revisions(revisions))
     assert (found.to_dense() == expected).all()
     assert found == LabelTable.from_dense(expected)
 
@@ -143,9 +143,9 @@ def test_few_revisions_of_millions_of_labels_are_quick() -> None:
     observed = LabelTable.from_entries(
         places // 60, places % 60, (places % 2).astype(np.int8), [str(number) for number in range(60)], count // 20
     )
-    made = Revisions([person("7", "3", UNKNOWN), person("9", "0", PRESENT), model("9", "1", PRESENT)])
+    revisions = Revisions([person("7", "3", UNKNOWN), person("9", "0", PRESENT), model("9", "1", PRESENT)])
     began = time.process_time()
-    found = observed.revised(made)
+    found = observed.revised(revisions)
     assert time.process_time() - began < 1.0
     assert len(found.values) == count
     assert found.batch([7])[0, 3] == UNKNOWN
@@ -163,17 +163,17 @@ def several() -> Revisions:
 
 
 def test_revisions_are_a_sequence_of_what_was_put_in() -> None:
-    made = several()
-    assert len(made) == 4
-    assert made[0] == person("a", "cat", UNKNOWN)
-    assert made[-1] == made[3] == person("c", "dog", ABSENT)
-    assert list(made) == [made[number] for number in range(4)]
-    assert made[2].target == 0.25
-    assert model("a", "owl", PRESENT) in made
-    assert made[np.int64(1)].epoch == 1  # type: ignore[call-overload]
+    revisions = several()
+    assert len(revisions) == 4
+    assert revisions[0] == person("a", "cat", UNKNOWN)
+    assert revisions[-1] == revisions[3] == person("c", "dog", ABSENT)
+    assert list(revisions) == [revisions[number] for number in range(4)]
+    assert revisions[2].target == 0.25
+    assert model("a", "owl", PRESENT) in revisions
+    assert revisions[np.int64(1)].epoch == 1  # type: ignore[call-overload]
     for number in (4, -5):
         with pytest.raises(IndexError, match=f"there is no revision {number}, there are 4"):
-            made[number]
+            revisions[number]
 
 
 @pytest.mark.parametrize("part", [slice(1, 3), slice(None, None, -1), slice(3, 1), slice(-2, None), slice(0, 9, 2)])
@@ -183,13 +183,13 @@ def test_a_slice_of_revisions_is_revisions(part: slice) -> None:
 
 
 def test_revisions_are_added_in_order_and_compared_by_what_they_hold() -> None:
-    made = several()
-    assert made[:1] + made[1:] == made
-    assert made + Revisions() == made == Revisions(list(made))
-    assert made != made[::-1]
-    assert made != list(made)
+    revisions = several()
+    assert revisions[:1] + revisions[1:] == revisions
+    assert revisions + Revisions() == revisions == Revisions(list(revisions))
+    assert revisions != revisions[::-1]
+    assert revisions != list(revisions)
     with pytest.raises(TypeError, match="unhashable"):
-        hash(made)
+        hash(revisions)
 
 
 def test_revisions_say_in_a_line_how_many_they_are_and_by_whom() -> None:
@@ -200,14 +200,14 @@ def test_revisions_say_in_a_line_how_many_they_are_and_by_whom() -> None:
 
 def test_revisions_until_an_epoch_are_those_of_models_up_to_it() -> None:
     assert list(several().until(1)) == [model("a", "owl", PRESENT)]
-    assert [made.epoch for made in several().until(2)] == [1, 2]
+    assert [revision.epoch for revision in several().until(2)] == [1, 2]
     assert len(several().until(0)) == 0
 
 
 def test_revisions_come_back_from_a_file(tmp_path: Path) -> None:
-    for made in (several(), Revisions()):
-        made.to_parquet(tmp_path / "revisions.parquet")
-        assert Revisions.from_parquet(tmp_path / "revisions.parquet") == made
+    for revisions in (several(), Revisions()):
+        revisions.to_parquet(tmp_path / "revisions.parquet")
+        assert Revisions.from_parquet(tmp_path / "revisions.parquet") == revisions
     assert pq.read_schema(tmp_path / "revisions.parquet").names == [
         *("image", "class", "value", "target", "source", "epoch", "time", "author")
     ]
@@ -215,8 +215,8 @@ def test_revisions_come_back_from_a_file(tmp_path: Path) -> None:
 
 def test_a_time_is_kept_as_the_same_moment_and_needs_a_zone() -> None:
     there = datetime(2024, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
-    (made,) = Revisions([Revision("a", "cat", PRESENT, "review", time=there)])
-    assert made.time == NOON
+    (revision,) = Revisions([Revision("a", "cat", PRESENT, "review", time=there)])
+    assert revision.time == NOON
     with pytest.raises(InputError, match="needs a time zone"):
         Revisions([Revision("a", "cat", PRESENT, "review", time=datetime(2024, 5, 1))])
 
@@ -244,21 +244,21 @@ def test_a_soft_target_of_an_unknown_label_is_refused() -> None:
 
 def test_models_make_revisions_from_arrays() -> None:
     rows, columns = np.array([1, 0]), np.array([2, 0])
-    made = Revisions.from_arrays(table(), rows, columns, source="ll-cp", epoch=3)
-    assert list(made) == [model("b", "owl", PRESENT, 3), model("a", "cat", PRESENT, 3)]
-    made = Revisions.from_arrays(
+    revisions = Revisions.from_arrays(table(), rows, columns, source="ll-cp", epoch=3)
+    assert list(revisions) == [model("b", "owl", PRESENT, 3), model("a", "cat", PRESENT, 3)]
+    revisions = Revisions.from_arrays(
         table(), rows, columns, values=np.array([0, 1], np.int8), source="apl", epoch=np.array([1, 2], np.int32)
     )
-    assert [(each.value, each.epoch) for each in made] == [(ABSENT, 1), (PRESENT, 2)]
+    assert [(each.value, each.epoch) for each in revisions] == [(ABSENT, 1), (PRESENT, 2)]
     assert Revisions.from_arrays(table(), rows[:0], columns[:0], source="apl", epoch=1) == Revisions()
 
 
 def test_a_soft_target_from_arrays_says_the_nearer_state_unless_told_otherwise() -> None:
     rows, columns, targets = np.array([1, 0]), np.array([2, 0]), np.array([0.25, 0.75], np.float32)
-    made = Revisions.from_arrays(table(), rows, columns, targets=targets, source="apl", epoch=1)
-    assert [(each.value, each.target) for each in made] == [(ABSENT, 0.25), (PRESENT, 0.75)]
-    made = Revisions.from_arrays(table(), rows, columns, values=ABSENT, targets=targets, source="apl", epoch=1)
-    assert [each.value for each in made] == [ABSENT, ABSENT]
+    revisions = Revisions.from_arrays(table(), rows, columns, targets=targets, source="apl", epoch=1)
+    assert [(each.value, each.target) for each in revisions] == [(ABSENT, 0.25), (PRESENT, 0.75)]
+    revisions = Revisions.from_arrays(table(), rows, columns, values=ABSENT, targets=targets, source="apl", epoch=1)
+    assert [each.value for each in revisions] == [ABSENT, ABSENT]
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ def test_batches_give_what_the_function_says_of_all(
     metric: Callable[..., Metric], function: Callable[..., Any], average: str | None
 ) -> None:
     scores, codes = batch()
-    made = metric(average=average, return_counted=True)
+    instance = metric(average=average, return_counted=True)
     for rows in (slice(0, 7), slice(7, 7), slice(7, 30)):
-        made.update(torch.from_numpy(scores[rows]), torch.from_numpy(codes[rows]))
-    assert close(made.compute(), function(scores, codes, average=average, return_counted=True))
-    made.reset()
-    made.update(scores[:9].tolist(), LabelTable.from_dense(codes[:9]))
-    assert close(made.compute(), function(scores[:9], codes[:9], average=average, return_counted=True))
+        instance.update(torch.from_numpy(scores[rows]), torch.from_numpy(codes[rows]))
+    assert close(instance.compute(), function(scores, codes, average=average, return_counted=True))
+    instance.reset()
+    instance.update(scores[:9].tolist(), LabelTable.from_dense(codes[:9]))
+    assert close(instance.compute(), function(scores[:9], codes[:9], average=average, return_counted=True))
 
 
 def test_options_are_those_of_the_functions() -> None:
@@ -91,10 +91,10 @@ def compute_shards(folder: Path) -> None:
         rows = slice(0, border) if rank() == 0 else slice(border, 30)
         for metric, _ in PAIRS:
             for average in AVERAGES:
-                made = metric(average=average, return_counted=True)
+                instance = metric(average=average, return_counted=True)
                 if rows.start < rows.stop:
-                    made.update(scores[rows], codes[rows])
-                found[f"{border} {metric.__name__} {average}"] = made.compute()
+                    instance.update(scores[rows], codes[rows])
+                found[f"{border} {metric.__name__} {average}"] = instance.compute()
     np.save(folder / f"{rank()}.npy", np.array(found, dtype=object), allow_pickle=True)
 
 

@@ -60,8 +60,8 @@ def test_through_lists(table: LabelTable) -> None:
     present, absent = lists(table, PRESENT), lists(table, ABSENT)
     assert LabelTable.from_lists(present, absent, classes=table.classes, images=table.images) == table
     filled = np.where(table.to_dense() == UNKNOWN, ABSENT, table.to_dense())
-    told = LabelTable.from_lists(present, absent, classes=table.classes, images=table.images, unlisted="absent")
-    assert told == LabelTable.from_dense(filled, table.classes, table.images)
+    listed = LabelTable.from_lists(present, absent, classes=table.classes, images=table.images, unlisted="absent")
+    assert listed == LabelTable.from_dense(filled, table.classes, table.images)
 
 
 def quoted(cell: str) -> str:

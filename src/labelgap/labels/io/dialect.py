@@ -23,9 +23,9 @@ from labelgap.labels.io.findings import DelimiterDetected, EncodingDetected
 __all__ = ["Dialect", "detect_dialect", "open_text"]
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
-_MARKED: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
+_SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_START: Final = 1 << 16
+_SAMPLE_SIZE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ def detect_dialect(
         delimiter: between its cells; detected from the header when None.
         is_header: whether the cells of the first record can be the header.
     """
-    codec = _encoding(path) if encoding is None else _codec(encoding)
+    codec = _detect_encoding(path) if encoding is None else _python_codec(encoding)
     findings: list[Finding] = []
     if encoding is None and codec != "utf-8-sig":
         findings.append(EncodingDetected(codec))
     with open_text(path, codec) as file:
-        marked = _MARKED.fullmatch(file.readline())
-    skip = 1 if marked else 0
+        sep_line = _SEP_LINE.fullmatch(file.readline())
+    skip = 1 if sep_line else 0
     if delimiter is not None:
         return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(findings))
-    mark = marked[1] if marked else _delimiter(path, codec, is_header)
-    if mark != ",":
-        findings.append(DelimiterDetected(describe_separator(mark)))
-    return Dialect(codec, mark, skip, tuple(findings))
+    detected = sep_line[1] if sep_line else _detect_delimiter(path, codec, is_header)
+    if detected != ",":
+        findings.append(DelimiterDetected(describe_separator(detected)))
+    return Dialect(codec, detected, skip, tuple(findings))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be read ({error.strerror or error}).") from None
 
 
-def _codec(encoding: str) -> str:
+def _python_codec(encoding: str) -> str:
     try:
         found = codecs.lookup(encoding)
         "".encode(found.name)  # some codecs are from bytes to bytes
@@ -106,10 +106,10 @@ def _codec(encoding: str) -> str:
     return "utf-8-sig" if found.name == "utf-8" else found.name
 
 
-def _encoding(path: Path) -> str:
+def _detect_encoding(path: Path) -> str:
     """Detect the encoding of a file from all of its lines."""
     with _readable(path), path.open("rb") as file:
-        start = file.read(_START)
+        start = file.read(_SAMPLE_SIZE)
         if start.startswith(_UTF_16):
             return "utf-16"
         if b"\0" in start:
@@ -121,7 +121,9 @@ def _encoding(path: Path) -> str:
                 utf_8 = _decodes(line, "utf-8")
                 good, bad = good or utf_8, bad or not utf_8
                 undefined = undefined or not (utf_8 or _decodes(line, "cp1252"))
-    return "cp1252" if bad and not good and not undefined else "utf-8-sig"  # ``open_text`` tells a line that is neither
+    return (
+        "cp1252" if bad and not good and not undefined else "utf-8-sig"
+    )  # ``open_text`` reports a line that is neither
 
 
 def _decodes(line: bytes, encoding: str) -> bool:
@@ -141,17 +143,17 @@ def _bad_line(path: Path, encoding: str) -> int:
     return next((number for number, line in lines if not _decodes(line, encoding.removesuffix("-sig"))), 1)
 
 
-def _delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
+def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
     """Return the delimiter with which the first record is a header, else the one that gives most cells."""
-    pieces: dict[str, int] = {}
-    for mark in _DELIMITERS:
+    cell_counts: dict[str, int] = {}
+    for delimiter in _DELIMITERS:
         with open_text(path, encoding) as file:
             try:
-                reader = csv.reader(file, delimiter=mark, strict=True)
+                reader = csv.reader(file, delimiter=delimiter, strict=True)
                 cells = next((cells for row in reader if any(cells := [cell.strip() for cell in row])), [])
             except csv.Error:
                 continue
         if len(cells) > 1 and is_header(cells):
-            return mark
-        pieces[mark] = len(cells)
-    return max(pieces, key=lambda mark: pieces[mark] > 1 and pieces[mark], default=",")
+            return delimiter
+        cell_counts[delimiter] = len(cells)
+    return max(cell_counts, key=lambda delimiter: cell_counts[delimiter] > 1 and cell_counts[delimiter], default=",")
