@@ -1,4 +1,4 @@
-"""A Lightning module around any objective, with every hook in its place. Needs ``pip install lightning``."""
+"""A Lightning module around any loss, with every hook in its place. Needs ``pip install lightning``."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class PartialLabels(lightning.LightningModule):
         self.revisions = lg.Revisions()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give the objective's own parameters, if any, their own rate."""
+        """Give the parameters of the loss, if any, a learning rate of their own."""
         groups = [{"params": list(self.network.parameters())}, *self.loss_fn.parameter_groups(self.lr)]
         return torch.optim.Adam(groups, lr=self.lr)
 
     def on_train_epoch_start(self) -> None:
-        """Tell the epoch, counted from 1."""
+        """Set the epoch, counted from 1."""
         self.loss_fn.set_epoch(self.current_epoch + 1)
 
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
@@ -50,8 +50,9 @@ class PartialLabels(lightning.LightningModule):
         loss: Tensor = self.loss_fn(self.network(inputs), labels, index=index)
         return loss + self.loss_fn.penalty(self.network.parameters())
 
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
-        """Commit what the step decided about labels."""
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Take a step, and commit what it decided about labels: once per step, also with gradient accumulation."""
+        super().optimizer_step(*args, **kwargs)
         self.loss_fn.after_step()
 
     def on_train_epoch_end(self) -> None:

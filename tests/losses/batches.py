@@ -1,4 +1,4 @@
-"""Batches of every kind that an objective may meet, and how one is run on them."""
+"""Batches of every kind that a loss may meet, and how one is run on them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def prepared(
     heads: tuple[int, ...] = (),
     dtype: torch.dtype = torch.float64,
 ) -> Loss:
-    """The objective, prepared with the batch's table and at its epoch; what it learns is of the type given.
+    """The loss, prepared with the batch's table and at its epoch; what it learns is of the type given.
 
     What its reference wants it to remember of earlier steps, it does, every head something else.
     """
@@ -131,7 +131,7 @@ def prepared(
 
 
 def forward(made: Callable[..., Tensor], batch: Batch, logits: Tensor) -> Tensor:
-    """The loss of the batch for these logits, with everything that an objective may need."""
+    """The loss of the batch for these logits, with everything that a loss may need."""
     labels, index = torch.from_numpy(batch.labels), torch.from_numpy(batch.index)
     features = torch.from_numpy(batch.features).to(torch.promote_types(logits.dtype, torch.float32))
     device = logits.device
@@ -139,7 +139,7 @@ def forward(made: Callable[..., Tensor], batch: Batch, logits: Tensor) -> Tensor
 
 
 def with_state(batch: Batch, made: Loss) -> Batch:
-    """The batch with the objective's state, for the reference."""
+    """The batch with the loss's state, for the reference."""
     return replace(batch, state={key: value.detach().cpu().numpy() for key, value in made.state_dict().items()})
 
 

@@ -1,4 +1,4 @@
-"""Every method a second time, as loops over numbers: what the tests of all objectives compare with.
+"""Every method a second time, as loops over numbers: what the tests of all losses compare with.
 
 To add a method's reference, write ``reference_<paper>.py`` beside this file::
 
@@ -46,17 +46,17 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Batch:
-    """What an objective is given, in numpy.
+    """What a loss is given, in numpy.
 
     Attributes:
         logits: ``(B, K)``
         labels: ``(B, K)`` of PRESENT, ABSENT, UNKNOWN.
         index: ``(B,)`` rows of ``table``.
         features: ``(B, D)``
-        table: N > B images, of which these are B; the objective was prepared with it.
+        table: N > B images, of which these are B; the loss was prepared with it.
         epoch: the current one, from 1.
         epochs: of the whole training.
-        state: the objective's ``state_dict`` in numpy, for methods that learn or remember something.
+        state: the loss's ``state_dict`` in numpy, for methods that learn or remember something.
     """
 
     logits: Matrix
@@ -78,7 +78,7 @@ class Answer:
         gradient: ``(B, K)``, of the loss in the logits, derived by hand.
         entries: ``(B, K)``, what ``reduction="none"`` gives; None where the method has no such matrix. Where there is
             one its mean is the loss, and its sum is what ``reduction="sum"`` gives.
-        learned: gradients of what the objective itself learns, by parameter name.
+        learned: gradients of what the loss itself learns, by parameter name.
     """
 
     loss: float
@@ -98,7 +98,7 @@ class Reference:
         known_as_bce: whether a known label costs exactly what it costs in binary cross-entropy, so that the method is
             `bce` where nothing is unknown.
         gradcheck: whether the gradient is the derivative of the value (not where a stop-gradient cuts it).
-        memory: what the objective has learned and decided before the batch, by key of its ``state_dict``, of one
+        memory: what the loss has learned and decided before the batch, by key of its ``state_dict``, of one
             head; nothing when not given.
     """
 

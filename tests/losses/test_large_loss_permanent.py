@@ -93,7 +93,7 @@ class Simulation:
         return total / len(entries)
 
     def array(self) -> NDArray[np.int16]:
-        """Return the epochs as the objective keeps them."""
+        """Return the epochs as the loss keeps them."""
         since = np.zeros((IMAGES, CLASSES), dtype=np.int16)
         for place, epoch in self.since.items():
             since[place] = epoch

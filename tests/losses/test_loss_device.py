@@ -1,4 +1,4 @@
-"""Objectives stay on the device: nothing waits for a value, nothing loops over rows or classes, all can be compiled."""
+"""Losses stay on the device: nothing waits for a value, nothing loops over rows or classes, all can be compiled."""
 
 from __future__ import annotations
 

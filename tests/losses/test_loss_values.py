@@ -37,7 +37,7 @@ def agree(found: Tensor | None, wanted: Any, tolerance: float, what: str, scale:
 
 
 def ask(name: str, known: Reference, batch: Batch, options: dict[str, Any], dtype: torch.dtype) -> tuple[Any, ...]:
-    """The objective's loss and logits after the backward pass, the objective itself, and the reference's answer."""
+    """The loss's loss and logits after the backward pass, the loss itself, and the reference's answer."""
     logits = torch.from_numpy(batch.logits).to(dtype).requires_grad_()
     seen = replace(batch, logits=logits.detach().double().numpy())
     state_type = torch.promote_types(dtype, torch.float32)

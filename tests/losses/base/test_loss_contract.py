@@ -1,4 +1,4 @@
-"""The contract between an objective and a training loop: one that uses every hook, and a loop that calls it."""
+"""The contract between a loss and a training loop: one that uses every hook, and a loop that calls it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def train(made: Loss, weights: nn.Parameter, epochs: int) -> Revisions:
     return revisions
 
 
-def test_a_loop_calls_every_hook_of_an_objective() -> None:
+def test_a_loop_calls_every_hook_of_a_loss() -> None:
     weights = nn.Parameter(torch.zeros(2, 4, 3))
     made = EveryHook(weight=torch.tensor([0.01, 0.02]))
     revisions = train(made, weights, epochs=3)
@@ -288,7 +288,7 @@ def test_what_cannot_be_a_batch_is_refused_in_words(name: str, logits: Tensor, l
         loss(name)(logits, labels)
 
 
-def test_what_an_objective_needs_is_asked_for() -> None:
+def test_what_a_loss_needs_is_asked_for() -> None:
     made = EveryHook()
     made.prepare(LABELS)
     logits, index = torch.zeros(2, 3), torch.tensor([0, 1])
@@ -303,7 +303,7 @@ def test_what_an_objective_needs_is_asked_for() -> None:
         made(logits, labels, index, FEATURES)
 
 
-def test_a_stateless_objective_needs_logits_and_labels_only() -> None:
+def test_a_stateless_loss_needs_logits_and_labels_only() -> None:
     class Twice(ElementwiseLoss):
         def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
             return 2 * logits * (labels == PRESENT)

@@ -1,4 +1,4 @@
-"""What every objective with a memory does: it asks for what it needs, finds it by row, and says what it takes."""
+"""What every loss with per-image state does: it requires what it needs, finds it by row, and reports its memory."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def test_where_the_system_does_not_say_nothing_is_refused(name: str, monkeypatch
 
 
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
-def test_what_it_keeps_is_made_where_the_objective_is(name: str) -> None:
+def test_what_it_keeps_is_made_where_the_loss_is(name: str) -> None:
     made = plain(name).to("meta")
     made.prepare(TABLE)
     assert {value.device.type for value in made.state_dict().values()} == {"meta"}
 
 
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
-def test_two_objectives_share_nothing(name: str) -> None:
+def test_two_losses_share_nothing(name: str) -> None:
     first, second = plain(name), plain(name)
     for made in (first, second):
         made.prepare(TABLE)

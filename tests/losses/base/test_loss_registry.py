@@ -1,0 +1,122 @@
+"""Losses by name: those of this package, registered ones, those of plug-ins, and classes by their import path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import labelgap as lg
+from labelgap.core import registry as core_registry
+from labelgap.core.class_path import class_path
+from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.losses import ElementwiseLoss, Paper, describe_method, loss_options, method_options
+from labelgap.losses.base import registry
+
+
+class Squares(ElementwiseLoss):
+    """Scaled powers of the logits; for tests.
+
+    More text.
+    """
+
+    def __init__(self, scale: float = 0.5, *, power: int = 2) -> None:
+        super().__init__()
+        self.scale, self.power = scale, power
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * logits**self.power
+
+
+@pytest.fixture
+def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test registers is gone after it."""
+    lg.methods()
+    monkeypatch.setattr(registry._METHODS, "_entries", dict(registry._METHODS._entries))
+    yield
+    registry._registry.cache_clear()
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_registered_method_is_found_by_name_with_its_options() -> None:
+    before = lg.methods()
+    paper = Paper("Euclid", "Elements", "Alexandria", -300)
+    lg.register_method("squares", Squares, paper=paper)
+    assert lg.methods() == [*before, "squares"]
+    entry = describe_method("squares")
+    assert entry.summary == "Scaled powers of the logits; for tests."
+    assert (entry.reference, entry.citation) == ("Euclid -300", 'Euclid, "Elements", Alexandria -300')
+    assert method_options("squares") == {"scale": 0.5, "power": 2}
+    loss_fn = lg.loss("squares", scale=2.0)
+    assert loss_fn.name == "squares" and loss_fn(torch.ones(1, 2), torch.zeros(1, 2)).item() == 2.0
+    with pytest.raises(UnknownNameError, match=r"no option of 'squares' called 'scala'.* 'scale'"):
+        lg.loss("squares", scala=1)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_name_that_is_taken_and_a_class_that_is_no_loss_are_refused() -> None:
+    with pytest.raises(InputError, match="there is a method 'an' already"):
+        lg.register_method("an", Squares)
+    for wrong in (torch.nn.BCELoss, Squares()):
+        with pytest.raises(InputError, match=r"'mine' needs a subclass of labelgap\.Loss"):
+            lg.register_method("mine", wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_entry_points_of_installed_packages_are_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = type(torch)("labelgap_test_plugin")
+    module.Squares = Squares  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "labelgap_test_plugin", module)
+    found = EntryPoints([EntryPoint("plugin-squares", "labelgap_test_plugin:Squares", registry.ENTRY_POINTS)])
+    monkeypatch.setattr(core_registry, "entry_points", lambda group: found.select(group=group))
+    registry._registry.cache_clear()
+    assert lg.methods()[-1] == "plugin-squares"
+    assert isinstance(lg.loss("plugin-squares"), Squares)
+    assert describe_method("plugin-squares").reference == ""
+
+
+def test_a_class_that_was_given_is_found_by_its_import_path() -> None:
+    name = class_path(Squares)
+    loss_fn = lg.loss(name, power=4)
+    assert isinstance(loss_fn, Squares) and loss_fn.power == 4 and loss_fn.name == name
+    with pytest.raises(RunError, match="is not loaded"):
+        lg.loss("somebody.elses.package:Loss")
+
+
+def test_options_are_read_from_attributes_of_the_same_names() -> None:
+    assert loss_options(Squares(3.0)) == {"scale": 3.0, "power": 2}
+    assert loss_options(lg.losses.LargeLossCorrection(delta_rel=0.4)) == {
+        **{"delta_rel": 0.4, "base": "unknown"},
+        **{"eps": 0.0, "reduction": "mean"},
+    }
+
+    class Forgetful(Squares):
+        def __init__(self, size: int = 1) -> None:
+            super().__init__()
+
+    with pytest.raises(InputError, match=r"Forgetful .* takes 'size'.* Set self\.size = size"):
+        loss_options(Forgetful())
+
+
+@pytest.mark.parametrize("name", lg.methods())
+def test_every_loss_can_be_made_again_from_its_options(name: str) -> None:
+    needed: dict[str, Any] = {"expected_positives": 1.5} if name in ("epr", "role") else {}
+    options = loss_options(lg.loss(name, **needed))
+    assert loss_options(lg.loss(name, **options)) == options
+    assert set(options) == set(method_options(name))
+
+
+@pytest.mark.parametrize("name", ["epr", "role"])
+def test_the_number_of_positives_comes_from_fully_labeled_validation_images(name: str) -> None:
+    table = lg.LabelTable.from_dense([[1, -1, -1]])
+    labels = np.tile([[1, 0, 0], [1, 1, 0]], (50, 1))
+    val, few = lg.LabelTable.from_dense(labels), lg.LabelTable.from_dense(labels[:99])
+    assert lg.loss(name).initialize_from(table, val) == {"expected_positives": 1.5}
+    assert lg.loss(name).initialize_from(table, few) == lg.loss(name).initialize_from(table, None) == {}
+    assert lg.loss(name, expected_positives=2.0).initialize_from(table, val) == {}
+    assert lg.loss("an").initialize_from(table, val) == {}
