@@ -36,9 +36,9 @@ from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
 from labelgap.training.loop.trace import finish_trace
-from labelgap.training.loop.trainer import should_stop
+from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import PhaseResult, TrainingContext, linear_init_phase, linear_phase, network_phase
+from labelgap.training.protocols import PhaseResult, linear_init_phase, linear_phase, network_phase
 from labelgap.training.run import Run, write_predictions
 
 __all__ = ["dry_run", "fit"]

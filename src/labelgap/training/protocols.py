@@ -8,35 +8,27 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.files import make_folder
-from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
-from labelgap.models import Classifier
 from labelgap.training.checkpoints.checkpoint import TrainingState, load_weights, remove_previous
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
-from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.loop.distributed import barrier, wrap_distributed
+from labelgap.training.loop.distributed import barrier
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import HeadTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
-from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
-from labelgap.training.loop.trace import Trace
-from labelgap.training.progress import Reporter
-from labelgap.training.selection import Selection
+from labelgap.training.loop.trainer import TrainingContext
 
-__all__ = ["Handoff", "PhaseResult", "TrainingContext", "linear_init_phase", "linear_phase", "network_phase"]
+__all__ = ["Handoff", "PhaseResult", "linear_init_phase", "linear_phase", "network_phase"]
 
 LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
@@ -45,20 +37,6 @@ _NETWORK_SETTINGS = (
     *("clip", "ema", "accumulate", "stop_below", "transform"),
 )
 """Settings of linear-init's second phase only."""
-
-
-@dataclass(frozen=True)
-class TrainingContext:
-    """What every phase of a run needs."""
-
-    folder: Path
-    data: Dataset
-    config: RunConfig
-    selection: Selection
-    network: Classifier
-    device: torch.device
-    workers: int
-    reporter: Reporter
 
 
 @dataclass(frozen=True)
@@ -121,32 +99,15 @@ def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
 
 def linear_phase(context: TrainingContext) -> PhaseResult:
     """Train a head on fixed features; several processes each train the same head."""
-    config, network = context.config, context.network
     features = _features(context)
     with single_process():
-        engine = LinearEngine(
-            features["train"],
-            [HeadPlan(config.method, config.options, config.lr, context.data.train.labels, config.seed)],
-            epochs=config.epochs,
-            batch_size=config.batch_size,
-            order_seed=config.seed,
-            device=context.device,
-            optimizer=config.optimizer,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-        )
-        saved = nn.ModuleDict({"head": network.head})
-        if not network.backbone.reproducible:
-            saved["backbone"] = network.backbone
-        trainer = HeadTrainer(
-            engine=engine, saved=saved, val_features=features.get("val"), **_trainer_settings(context)
-        )
-        state = trainer.fit(context.device)
+        trainer = HeadTrainer(context, features)
+        state = trainer.fit()
     barrier()
+    engine, head = trainer.engine, context.network.head
     if state.epoch:
-        load_weights(context.folder, saved)
-        engine.set_heads(network.head.weight[None], network.head.bias[None])
+        load_weights(context.folder, trainer.saved)
+        engine.set_heads(head.weight[None], head.bias[None])
     loss_state = engine.groups[0].loss_fn.handoff_state()
     return PhaseResult(
         state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
@@ -167,8 +128,8 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         ).in_memory()
         for split in context.data.splits
     }
-    trainer = _network_trainer(context, loss_fn, inputs)
-    state = trainer.fit(context.device)
+    trainer = NetworkTrainer(context, loss_fn, inputs)
+    state = trainer.fit()
     if state.epoch:
         load_weights(context.folder, network)
     return PhaseResult(
@@ -205,46 +166,3 @@ def _features(context: TrainingContext) -> dict[str, Tensor]:
     if is_main_process():
         barrier()
     return features
-
-
-def _trainer_settings(context: TrainingContext) -> dict[str, Any]:
-    """Return the arguments that both trainers share."""
-    config, split = context.config, context.data.train
-    return {
-        "folder": context.folder,
-        "fingerprint": config.fingerprint(),
-        "table": split.labels,
-        "truth": split.truth,
-        "selection": context.selection,
-        "epochs": config.epochs,
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "stop_below": config.stop_below,
-        "trace": Trace(split.labels, split.truth, config.trace, config.seed),
-        "reporter": context.reporter,
-    }
-
-
-def _network_trainer(context: TrainingContext, loss_fn: Loss, inputs: dict[str, Inputs]) -> NetworkTrainer:
-    config, network = context.config, context.network
-    groups = [
-        {"params": list(network.head.parameters()), "lr": config.lr},
-        {"params": list(network.backbone.parameters()), "lr": config.backbone_lr},
-        *({**group, "weight_decay": 0.0} for group in loss_fn.parameter_groups(config.lr)),
-    ]
-    optimizer = build_optimizer(groups, config)
-    steps_per_epoch = -(-len(context.data.train) // (config.batch_size * config.accumulate))
-    return NetworkTrainer(
-        network=network,
-        ddp_network=wrap_distributed(network),
-        loss_fn=loss_fn,
-        inputs=inputs["train"],
-        val_inputs=inputs.get("val"),
-        optimizer=optimizer,
-        scheduler=build_scheduler(optimizer, config, steps_per_epoch),
-        average=None if config.ema is None else MovingAverage(network, config.ema),
-        accumulate=config.accumulate,
-        clip=config.clip,
-        bf16=config.precision == "bf16",
-        **_trainer_settings(context),
-    )

@@ -24,16 +24,9 @@ def finish_epoch(
 
     The checkpoint decides what counts: a resumed run repeats or truncates what was written before it, and writes again
     what comes after it. Only the first process writes.
-
-    Args:
-        trainer: of the epoch.
-        state: before the epoch; updated in place.
-        record: of the epoch, for ``metrics.jsonl``.
-        score: on val, or None.
-        revisions: of the epoch.
     """
     if score is not None:
-        record |= {"select": trainer.selection.rule, "score": score.value, "classes_counted": score.counted}
+        record |= {"select": trainer.context.selection.rule, "score": score.value, "classes_counted": score.counted}
     record |= _revision_measures(trainer, revisions)
     with defer_interrupt():
         best = score is None or state.best_score is None or score.value > state.best_score
@@ -48,20 +41,20 @@ def finish_epoch(
 
 
 def _write(trainer: Trainer, state: TrainingState, best: bool, revised: bool) -> None:
+    folder = trainer.context.folder
     if revised:
-        trainer.revisions.to_parquet(trainer.folder / REVISIONS_FILE)
-    trainer.trace.write(trainer.folder)
-    save_checkpoint(trainer.folder, state, trainer.parts, fingerprint=trainer.fingerprint)
+        trainer.revisions.to_parquet(folder / REVISIONS_FILE)
+    trainer.trace.write(folder)
+    save_checkpoint(folder, state, trainer.parts, fingerprint=trainer.config.fingerprint())
     if best:
-        save_weights(trainer.folder, trainer.scored_network, state.epoch)
-    write_history(trainer.folder, state)
+        save_weights(folder, trainer.scored_network, state.epoch)
+    write_history(folder, state)
 
 
 def _revision_measures(trainer: Trainer, revisions: Revisions) -> dict[str, Any]:
     """Return the number of revisions of an epoch and, where the truth is known, their precision."""
-    if not len(revisions):
-        return {}
-    if trainer.truth is None:
-        return {"revisions": len(revisions)}
-    measured = revision_quality(trainer.table, trainer.truth, revisions)
+    truth = trainer.context.data.train.truth
+    if not len(revisions) or truth is None:
+        return {"revisions": len(revisions)} if len(revisions) else {}
+    measured = revision_quality(trainer.table, truth, revisions)
     return {"revisions": len(revisions), "revisions_precision": measured.precision}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,27 +12,44 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import RunError
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
-from labelgap.training.heads import LinearEngine
+from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
-from labelgap.training.loop.trainer import Trainer
+from labelgap.training.loop.trainer import Trainer, TrainingContext
 
 __all__ = ["HeadTrainer", "head_logits"]
 
 
-@dataclass(kw_only=True)
 class HeadTrainer(Trainer):
     """Trains a linear head.
+
+    Args:
+        context: of the phase.
+        features: by the name of the split.
 
     Attributes:
         engine: with this one head.
         saved: what ``best.safetensors`` holds: "head", and "backbone" where its name does not reproduce it.
-        val_features: of the val images, or None.
     """
 
-    engine: LinearEngine
-    saved: nn.ModuleDict
-    val_features: Tensor | None
+    def __init__(self, context: TrainingContext, features: Mapping[str, Tensor]) -> None:
+        super().__init__(context)
+        config, self.features = context.config, features
+        self.engine = LinearEngine(
+            features["train"],
+            [HeadPlan(config.method, config.options, config.lr, self.table, config.seed)],
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            order_seed=config.seed,
+            device=context.device,
+            optimizer=config.optimizer,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+        )
+        self.saved = nn.ModuleDict({"head": context.network.head})
+        if not context.network.backbone.reproducible:
+            self.saved["backbone"] = context.network.backbone
 
     @property
     def scored_network(self) -> nn.Module:
@@ -57,12 +73,12 @@ class HeadTrainer(Trainer):
         check_weights(self.engine.heads, epoch)
         revisions = self.engine.end_epoch()[0]
         score = None
-        if self.val_features is not None:
-            score = self.selection.score(head_logits(self.engine, self.val_features))
+        if "val" in self.features:
+            score = self.context.selection.score(head_logits(self.engine, self.features["val"]))
         record: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - started}
         finish_epoch(self, state, record, score, revisions)
-        steps = -(-len(self.table) // self.batch_size)
-        self.reporter.advance(steps, note=lambda: self.progress_note(epoch, loss, state))
+        steps = -(-len(self.table) // self.config.batch_size)
+        self.context.reporter.advance(steps, note=lambda: self.progress_note(epoch, loss, state))
 
     def _recorder(self) -> Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]:
         def record(rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
@@ -73,7 +89,7 @@ class HeadTrainer(Trainer):
     def _divergence(self, epoch: int) -> str:
         """Return the message about the step whose loss was not finite."""
         step = int(self.engine.failed_step)
-        rows = self.engine.order(epoch)[(step - 1) * self.batch_size : step * self.batch_size].tolist()
+        rows = self.engine.order(epoch)[(step - 1) * self.config.batch_size : step * self.config.batch_size].tolist()
         remedy = "a lower learning rate (--linear-lr in linear-init, else --lr)"
         return divergence_message(step, epoch, [self.table.images[row] for row in rows], remedy)
 

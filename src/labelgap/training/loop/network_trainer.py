@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.lr_scheduler import LRScheduler
 
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import Loss
@@ -25,12 +23,13 @@ from labelgap.training.loop.distributed import (
     gather_all,
     no_sync,
     shard_batches,
+    wrap_distributed,
 )
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.inputs import Inputs
 from labelgap.training.loop.nan_guard import NanGuard, check_weights
-from labelgap.training.loop.optimizers import MovingAverage
-from labelgap.training.loop.trainer import Trainer
+from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
+from labelgap.training.loop.trainer import Trainer, TrainingContext
 
 __all__ = ["NetworkTrainer", "RunningMean", "iterate_batches", "iterate_logits", "predict_logits"]
 
@@ -38,35 +37,28 @@ CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
 
 
-@dataclass(kw_only=True)
 class NetworkTrainer(Trainer):
     """Trains a whole network.
 
-    Attributes:
-        network: from inputs to logits; with ``return_features`` also the features of its head.
-        ddp_network: the network, wrapped where several processes train together.
+    Args:
+        context: of the phase.
         loss_fn: prepared.
-        inputs: of the training images.
-        val_inputs: of the val images, or None.
-        optimizer: over the parameters of the network and of the loss.
-        scheduler: of the learning rates; steps after every optimizer step.
-        average: moving average of the weights, or None.
-        accumulate: batches per optimizer step.
-        clip: largest norm of the gradient, or None.
-        bf16: whether the network computes in bfloat16 autocast.
+        inputs: by the name of the split.
     """
 
-    network: nn.Module
-    ddp_network: nn.Module
-    loss_fn: Loss
-    inputs: Inputs
-    val_inputs: Inputs | None
-    optimizer: torch.optim.Optimizer
-    scheduler: LRScheduler
-    average: MovingAverage | None = None
-    accumulate: int = 1
-    clip: float | None = None
-    bf16: bool = False
+    def __init__(self, context: TrainingContext, loss_fn: Loss, inputs: Mapping[str, Inputs]) -> None:
+        super().__init__(context)
+        config, self.network, self.loss_fn, self.inputs = context.config, context.network, loss_fn, inputs
+        self.ddp_network = wrap_distributed(self.network)
+        groups = [
+            {"params": list(self.network.head.parameters()), "lr": config.lr},
+            {"params": list(self.network.backbone.parameters()), "lr": config.backbone_lr},
+            *({**group, "weight_decay": 0.0} for group in loss_fn.parameter_groups(config.lr)),
+        ]
+        self.optimizer = build_optimizer(groups, config)
+        steps_per_epoch = -(-len(self.table) // (config.batch_size * config.accumulate))
+        self.scheduler = build_scheduler(self.optimizer, config, steps_per_epoch)
+        self.average = None if config.ema is None else MovingAverage(self.network, config.ema)
 
     @property
     def scored_network(self) -> nn.Module:
@@ -82,7 +74,7 @@ class NetworkTrainer(Trainer):
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context of the run's precision."""
-        return torch.autocast(device.type, torch.bfloat16) if self.bf16 else nullcontext()
+        return torch.autocast(device.type, torch.bfloat16) if self.config.precision == "bf16" else nullcontext()
 
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train on every image once, score val, and write a checkpoint."""
@@ -96,33 +88,35 @@ class NetworkTrainer(Trainer):
         if self.average is not None:
             broadcast_buffers(self.average.module)
         needs_scores = "scores" in self.loss_fn.needs
-        scores = (lambda: iterate_logits(self.network, self.inputs, trainer=self)) if needs_scores else None
+        scores = (lambda: iterate_logits(self.network, self.inputs["train"], trainer=self)) if needs_scores else None
         revisions = self.loss_fn.end_epoch(scores)
         score = None
-        if self.val_inputs is not None:
-            score = self.selection.score(predict_logits(self.scored_network, self.val_inputs, trainer=self))
+        if "val" in self.inputs:
+            logits = predict_logits(self.scored_network, self.inputs["val"], trainer=self)
+            score = self.context.selection.score(logits)
         record: dict[str, Any] = {"epoch": epoch, "loss": mean_loss.value, "seconds": time.perf_counter() - started}
         finish_epoch(self, state, record, score, revisions)
 
     def _train_steps(self, state: TrainingState, epoch: int) -> RunningMean:
         """Take the steps of an epoch; ``accumulate`` batches make one."""
-        order = numpy_generator(self.seed, "order", epoch).permutation(len(self.table))
-        sizes = [min(self.batch_size, len(order) - start) for start in range(0, len(order), self.batch_size)]
-        mean_loss, guard, group = RunningMean(), None, self.accumulate
-        for number, (rows, inputs) in enumerate(iterate_batches(self.inputs, order, self.batch_size, epoch)):
+        batch_size, group = self.config.batch_size, self.config.accumulate
+        order = numpy_generator(self.config.seed, "order", epoch).permutation(len(self.table))
+        sizes = [min(batch_size, len(order) - start) for start in range(0, len(order), batch_size)]
+        mean_loss = RunningMean()
+        guard = NanGuard(self.table.images, batch_size, self.context.device)
+        for number, (rows, inputs) in enumerate(iterate_batches(self.inputs["train"], order, batch_size, epoch)):
             images_per_step = sum(sizes[number // group * group :][:group])
             last_of_epoch = number + 1 == len(sizes)
             steps = last_of_epoch or (number + 1) % group == 0
             with nullcontext() if steps else no_sync(self.ddp_network):
                 loss, index = self._backward(rows, inputs, sizes[number] / images_per_step)
-            guard = guard or NanGuard(self.table.images, self.batch_size, loss.device)
             guard.update(loss, index, number + 1)
             if steps:
                 self._step(guard)
             mean_loss.add(loss, sizes[number])
             if last_of_epoch or (number + 1) % CHECK_EVERY == 0:
                 guard.check(epoch)
-            self.reporter.advance(note=lambda: self.progress_note(epoch, mean_loss.value, state))
+            self.context.reporter.advance(note=lambda: self.progress_note(epoch, mean_loss.value, state))
         return mean_loss
 
     def _backward(self, rows: Tensor, inputs: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -143,8 +137,8 @@ class NetworkTrainer(Trainer):
     def _step(self, guard: NanGuard) -> None:
         """Take an optimizer step, which changes nothing after a loss that was not finite."""
         average_gradients(self.loss_fn.parameters())
-        if self.clip is not None:
-            clip_grad_norm_(self.network.parameters(), self.clip)
+        if self.config.clip is not None:
+            clip_grad_norm_(self.network.parameters(), self.config.clip)
         guard.guard(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

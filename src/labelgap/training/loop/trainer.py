@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +12,9 @@ from torch import nn
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.seeds import derive_seed, seed_everything
-from labelgap.labels import LabelTable, Revisions
+from labelgap.data.dataset import Dataset
+from labelgap.labels import Revisions
+from labelgap.models import Classifier
 from labelgap.training.checkpoints.checkpoint import (
     Stateful,
     TrainingState,
@@ -20,47 +22,46 @@ from labelgap.training.checkpoints.checkpoint import (
     report_saved_epochs,
     save_weights,
 )
+from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.distributed import is_distributed
 from labelgap.training.loop.trace import Trace
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["REVISIONS_FILE", "Trainer", "should_stop"]
+__all__ = ["REVISIONS_FILE", "Trainer", "TrainingContext", "should_stop"]
 
 REVISIONS_FILE = "revisions.parquet"
 
 
-@dataclass(kw_only=True)
-class Trainer(ABC):
-    """A training that writes a folder epoch by epoch. Abstract: a trainer of a network, or of a head.
-
-    Attributes:
-        folder: of the run, or of its phase.
-        fingerprint: of the configuration; a checkpoint of another one is refused.
-        table: observed labels of the training images.
-        truth: their full labels where known; used only to measure revisions.
-        selection: how the epoch is chosen.
-        epochs: how many.
-        batch_size: images per batch.
-        seed: of the order.
-        stop_below: how far the score may fall below the best one, or None.
-        trace: recorder of training entries.
-        reporter: of messages and progress.
-        revisions: what the loss has revised so far.
-    """
+@dataclass(frozen=True)
+class TrainingContext:
+    """What every phase of a run needs; ``folder`` is that of the run, or of its phase."""
 
     folder: Path
-    fingerprint: str
-    table: LabelTable
-    truth: LabelTable | None
+    data: Dataset
+    config: RunConfig
     selection: Selection
-    epochs: int
-    batch_size: int
-    seed: int
-    stop_below: float | None
-    trace: Trace
+    network: Classifier
+    device: torch.device
+    workers: int
     reporter: Reporter
-    revisions: Revisions = field(default_factory=Revisions)
+
+
+class Trainer(ABC):
+    """Trains the epochs of a phase and writes its folder. Abstract: a trainer of a network, or of a head.
+
+    Attributes:
+        context: of the phase.
+        table: the observed labels of the training images.
+        trace: recorder of training entries.
+        revisions: of the loss so far.
+    """
+
+    def __init__(self, context: TrainingContext) -> None:
+        train, config = context.data.train, context.config
+        self.context, self.config, self.table = context, config, train.labels
+        self.trace = Trace(train.labels, train.truth, config.trace, config.seed)
+        self.revisions = Revisions()
 
     @property
     @abstractmethod
@@ -76,28 +77,29 @@ class Trainer(ABC):
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train one epoch, counted from 1, and end with ``finish_epoch``."""
 
-    def fit(self, device: torch.device) -> TrainingState:
+    def fit(self) -> TrainingState:
         """Train to the last epoch, from the checkpoint in the folder if there is one.
 
         Every epoch ends with a checkpoint. A Ctrl-C ends the training after the last complete epoch. Of several
         processes each may receive it at another point; there it ends the program, and the run can be resumed.
         """
-        state = load_checkpoint(self.folder, self.parts, device, fingerprint=self.fingerprint, log=self.reporter.log)
+        config, folder, reporter = self.config, self.context.folder, self.context.reporter
+        fingerprint, device = config.fingerprint(), self.context.device
+        state = load_checkpoint(folder, self.parts, device, fingerprint=fingerprint, log=reporter.log)
         if state.epoch and state.best_epoch == state.epoch and is_main_process():
-            save_weights(self.folder, self.scored_network, state.epoch)
-        self.trace.restore(self.folder, state.epoch)
-        path = self.folder / REVISIONS_FILE
-        self.revisions = Revisions.from_parquet(path).until(state.epoch) if path.exists() else Revisions()
+            save_weights(folder, self.scored_network, state.epoch)
+        self.trace.restore(folder, state.epoch)
+        if (folder / REVISIONS_FILE).exists():
+            self.revisions = Revisions.from_parquet(folder / REVISIONS_FILE).until(state.epoch)
         if not state.epoch:  # whatever was drawn before: measuring the cost, or an earlier phase, may be skipped
-            seed_everything(derive_seed(self.seed, "training"))
-        steps = -(-len(self.table) // self.batch_size)
-        bar = self.reporter.bar("training", self.epochs * steps, state.epoch * steps)
-        with bar, report_saved_epochs(self.folder):
+            seed_everything(derive_seed(config.seed, "training"))
+        steps = -(-len(self.table) // config.batch_size)
+        with reporter.bar("training", config.epochs * steps, state.epoch * steps), report_saved_epochs(folder):
             try:
-                while state.epoch < self.epochs and not should_stop(state, self.stop_below):
+                while state.epoch < config.epochs and not should_stop(state, config.stop_below):
                     self.train_epoch(state, state.epoch + 1)
             except KeyboardInterrupt:
-                self.reporter.log(f"stopped after {state.epoch} of {self.epochs} epochs; --resume continues from there")
+                reporter.log(f"stopped after {state.epoch} of {config.epochs} epochs; --resume continues from there")
                 if is_distributed():
                     raise
         return state
@@ -105,7 +107,7 @@ class Trainer(ABC):
     def progress_note(self, epoch: int, loss: float, state: TrainingState) -> str:
         """Return the text beside the progress bar."""
         score = "" if state.best_score is None else f"  best val score {100 * state.best_score:.1f}"
-        return f"epoch {epoch}/{self.epochs}  loss {loss:.4f}{score}"
+        return f"epoch {epoch}/{self.config.epochs}  loss {loss:.4f}{score}"
 
 
 def should_stop(state: TrainingState, stop_below: float | None) -> bool:
