@@ -103,20 +103,11 @@ def fit(
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
     folder = Path(out)
-    request = TrainingRequest(
-        method=method,
-        options=dict(options or {}),
-        preset=preset,
-        backbone=_copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone,
-        weights=_weights(weights, backbone, folder),
-        protocol=protocol,
-        head=head,
-        seed=seed,
-        select=select,
-        trace=trace,
-        allow_micro_batch=allow_micro_batch,
-        training=training,
-    )
+    given = dict(options or {})
+    source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
+    initial = _weights(weights, backbone, folder)
+    request = TrainingRequest(method, given, preset, source, initial, protocol, head, seed, select, trace)
+    request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
     torch_device = local_device(choose_device(device))
     init_distributed(torch_device)
     reporter = Reporter(quiet or not is_main_process())

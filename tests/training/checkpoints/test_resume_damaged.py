@@ -1,4 +1,4 @@
-"""A run whose checkpoint the disk has spoilt, or that the disk has let down, ends as an unbroken one does."""
+"""A run with a damaged checkpoint, or on a full disk, ends with the numbers of an unbroken one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from labelgap.training.checkpoints.checkpoint import BEST, LAST, PREVIOUS, compl
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import EpochScore, Selection
 
-METHODS: dict[str, dict[str, Any]] = {"an": {}, "ll-cp": {"options": {"delta_rel": 20}}, "role": {"ema": 0.9}}
-
+METHODS: dict[str, dict[str, Any]] = {"role": {"ema": 0.9, "schedule": "cosine", "warmup": 1}}
 
 STEPS = 3
 """Of an epoch: 48 images in batches of 16."""
@@ -171,7 +170,7 @@ def test_a_disk_that_is_full_in_the_middle_loses_nothing(
     said = capsys.readouterr().err.splitlines()[-1]
     assert code == 2
     assert said.startswith(f"labelgap: the disk is full: {out}") and "could not be written (file too large)" in said
-    assert said.endswith("Nothing is lost: the last whole epoch is 1; free some space, and go on with --resume.")
+    assert said.endswith("Nothing is lost: the last complete epoch is 1; free some space, and continue with --resume.")
     assert not [path.name for path in out.rglob("*") if ".partial" in path.name] and completed_epochs(out) == 1
     with monkeypatch.context() as patch:
         assert train(data, out, patch, "--resume") == 0
