@@ -13,7 +13,6 @@ from PIL import Image
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
-from labelgap.losses import describe_method
 from labelgap.reporting.model_card import render_model_card
 from labelgap.reporting.model_card.card import escape_markdown
 
