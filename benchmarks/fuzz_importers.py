@@ -3,8 +3,9 @@
     python benchmarks/fuzz_importers.py [CASES] [--seed SEED] [--keep FOLDER]
 
 Every case takes a table as common programs write them (the VOC2012 labels too, where ../shared/data exists), damages
-its bytes, lines, cells or columns, and reads it with random options. Two things must never happen: an error that is not labelgap's own, and a row that is in the file, but neither in the table nor in an error. 100,000 cases take
-a few minutes of one core. Failing cases are stored in FOLDER and printed with their number, which reproduces them.
+its bytes, lines, cells or columns, and reads it with random options. Two things must never happen: an error that is not
+labelgap's own, and a row that is in the file, but neither in the table nor in an error. 100,000 cases take some minutes
+of one core. Failing cases are stored in FOLDER and printed with their number, which reproduces them.
 """
 
 from __future__ import annotations

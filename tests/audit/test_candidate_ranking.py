@@ -76,7 +76,7 @@ def test_what_is_ranked_is_unknown_and_in_the_order_of_the_calibrated_scores() -
     assert len(ranking.random.rows) == round(0.1 * len(missing.rows))
 
 
-def test_known_labels_that_look_wrong_are_those_beyond_what_is_usual_for_the_class() -> None:
+def test_labels_that_look_wrong_are_beyond_the_mean_of_the_other_state() -> None:
     table, logits = case(400)
     ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})], CandidateLimits())
     codes, scores = table.to_dense(), ranking.calibration.scores(logits[None])
@@ -109,7 +109,7 @@ def test_counts_at_cuts_are_exact(small_blocks: None) -> None:
         assert counted[column].tolist() == [int((unknown >= cut).sum()) for cut in cuts[column]]
 
 
-def test_a_sample_of_images_stands_for_all(small_blocks: None) -> None:
+def test_a_sample_of_images_represents_all(small_blocks: None) -> None:
     table, logits = case(200)
     sample = sample_scores({"train": table}, [StoredScorer({"train": logits})], max_sampled=250)
     assert sample.unknown.shape == (1, 50, 5) and sample.scale == 4

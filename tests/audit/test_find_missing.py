@@ -44,7 +44,7 @@ def truth_of(audit: Audit, truth: lg.LabelTable, split: str = "train", kind: str
     )
 
 
-def test_the_file_has_the_columns_and_the_words_that_a_review_reads(run: lg.Run, audit: Audit) -> None:
+def test_the_file_has_the_columns_and_metadata_that_a_review_reads(run: lg.Run, audit: Audit) -> None:
     assert audit.path == run.path / "candidates.parquet"
     schema = pq.read_schema(audit.path)
     assert {name: schema.field(name).type for name in schema.names} == {
@@ -63,7 +63,11 @@ def test_the_file_has_the_columns_and_the_words_that_a_review_reads(run: lg.Run,
     assert about["data"] == run.config.data and about["folds"] == 5
     assert about["unknown_total"] == int(unknown.sum())
     assert about["unknown_per_class"] == dict(zip(CLASSES, unknown.tolist(), strict=True))
-    assert about["estimate"]["missing"] > 0 and "at random" in about["estimate"]["assumption"]
+    assert (
+        audit.estimate == about["estimate"]
+        and about["estimate"]["missing"] > 0
+        and "at random" in about["estimate"]["assumption"]
+    )
     assert about["estimate"]["interval"] is None
 
 
@@ -104,7 +108,7 @@ def test_the_same_seed_gives_the_same_file_and_another_one_does_not(run: lg.Run,
     assert not first.table.equals(other.table)
 
 
-def test_several_runs_are_put_together_and_val_can_be_looked_at_too(run: lg.Run, tmp_path: Path) -> None:
+def test_several_runs_are_averaged_and_val_can_be_audited_too(run: lg.Run, tmp_path: Path) -> None:
     path = write(tmp_path)
     data = lg.load("features", path).observe(positives=1, splits=("val",))
     runs = [train(tmp_path, data, name) for name in ("em", "an")]
@@ -119,7 +123,7 @@ def test_several_runs_are_put_together_and_val_can_be_looked_at_too(run: lg.Run,
     assert (answers[:missing] == lg.PRESENT).mean() > 2 * missing / len(answers)
 
 
-def test_a_label_given_by_mistake_looks_wrong(tmp_path: Path) -> None:
+def test_a_mistaken_label_looks_wrong(tmp_path: Path) -> None:
     made = arrays(600)
     observed, truth = made["train_observed"].copy(), made["train_truth"]
     random = np.random.default_rng(5)
@@ -150,7 +154,7 @@ def test_complete_labels_leave_only_what_looks_wrong(tmp_path: Path) -> None:
     assert 0 < audit.about["wrong"] == len(audit)
 
 
-def test_data_made_by_hand_are_given_by_hand(tmp_path: Path) -> None:
+def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None:
     from dataclasses import replace
 
     data = replace(lg.load("features", write(tmp_path)), recipe={})
@@ -214,7 +218,7 @@ def test_a_network_of_ones_own_is_audited_with_its_initial_weights_wherever_the_
     assert len(audit) > 0 and again.table.equals(audit.table)
 
 
-def test_a_backbone_without_weights_is_trained_anew_for_each_fold_and_goes_on_after_a_kill(
+def test_an_untrained_backbone_is_trained_for_each_fold_and_a_killed_audit_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from labelgap.audit import fold_networks as networks

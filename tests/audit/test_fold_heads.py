@@ -94,7 +94,7 @@ def test_where_memory_is_short_a_random_part_is_learned_from() -> None:
     assert len(training_rows(fold, 1, 12)) == 200
 
 
-def test_a_head_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_head_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(features: torch.Tensor, plans: list[HeadPlan], **named: Any) -> list[HeadResult]:
         return [
             HeadResult(plan, np.zeros((4, 12)), np.zeros(4), 0, None, failed="its loss was no number") for plan in plans

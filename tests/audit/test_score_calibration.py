@@ -42,7 +42,7 @@ def test_the_line_is_the_minimum_of_the_logistic_loss() -> None:
     assert platt_line(one) == pytest.approx(tuple(expected), rel=1e-3, abs=1e-3)
 
 
-def test_a_sample_that_stands_for_more_counts_for_more() -> None:
+def test_a_sample_of_larger_scale_has_larger_weights() -> None:
     sample, _ = drawn(300)
     one = sample.map(lambda logits: logits[0])
     doubled = ScoreSample(one.present, one.present_class, *EMPTY, np.concatenate([one.unknown, one.unknown]))

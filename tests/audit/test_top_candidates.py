@@ -86,6 +86,6 @@ def test_limits_below_one_are_refused() -> None:
         TopCandidates(classes=2, per_class=0, limit=5)
 
 
-def test_ranks_within_classes_start_anew() -> None:
+def test_ranks_restart_in_every_class() -> None:
     assert class_ranks(np.array([], np.int32)).tolist() == []
     assert class_ranks(np.array([1, 1, 1, 4, 5, 5], np.int32)).tolist() == [1, 2, 3, 1, 1, 2]

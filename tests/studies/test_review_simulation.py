@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> lg.Dataset:
     return lg.load("features", write(tmp_path_factory.mktemp("loop")))
 
 
-def test_an_audit_finds_more_than_chance_and_everything_reviewed_is_the_ceiling(data: lg.Dataset) -> None:
+def test_an_audit_finds_more_than_random_order_and_a_full_review_equals_full_labels(data: lg.Dataset) -> None:
     truth = data.train.truth
     assert truth is not None
     unknown = data.train.labels.counts().total[2]
@@ -41,7 +41,7 @@ def test_an_audit_finds_more_than_chance_and_everything_reviewed_is_the_ceiling(
     assert all(point.config in CONFIGS and 0 < point.test <= 1 for point in audited)
 
 
-def test_the_same_seed_gives_the_same_loop(data: lg.Dataset) -> None:
+def test_the_same_seed_gives_the_same_simulation(data: lg.Dataset) -> None:
     assert simulate_review(data, CONFIGS, (40,), folds=2, seed=3) == simulate_review(
         data, CONFIGS, (40,), folds=2, seed=3
     )

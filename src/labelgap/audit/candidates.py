@@ -50,6 +50,12 @@ class Audit:
         """Return the candidates of a kind, "missing", "wrong" or "random", in the order of their ranks."""
         return self.table.filter(pc.equal(self.table["kind"], kind)).sort_by("rank")
 
+    @property
+    def estimate(self) -> dict[str, Any] | None:
+        """How many labels are missing, and under which assumption; None where too few labels are known."""
+        estimate: dict[str, Any] | None = self.about["estimate"]
+        return estimate
+
     def __len__(self) -> int:
         return int(pq.read_metadata(self.path).num_rows)
 

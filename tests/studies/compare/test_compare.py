@@ -40,7 +40,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return groups
 
 
-def test_the_setting_with_the_highest_mean_val_score_is_taken(tmp_path: Path) -> None:
+def test_the_setting_with_the_highest_mean_val_score_is_selected(tmp_path: Path) -> None:
     made = run(features(), ["an", "em"], tmp_path / "c", learning_rates=[1e-1, 1e-3, 1e-5])
     assert {row.method for row in made.methods} == {"an", "em"}
     with (made.path / "settings.csv").open(encoding="utf-8") as file:
@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_a_linear_run(tmp_path: Path) -> None:
     assert row.mean_of("f1_macro") == pytest.approx(single.metrics["test"]["f1_macro"], abs=2e-2)
 
 
-def test_methods_that_need_more_labels_are_shown_them_and_stand_apart(tmp_path: Path) -> None:
+def test_methods_that_need_more_labels_see_them_and_are_listed_last(tmp_path: Path) -> None:
     made = run(features(), ["an", "bce", "iun", "iu", "imcl"], tmp_path / "c")
     assert [row.method for row in made.competitors] == ["an"]
     shown = {row.method: row.label_view for row in made.methods}
@@ -126,7 +126,7 @@ def test_what_is_trained_is_not_trained_again(tmp_path: Path, trained: list[list
     assert sorted(trained[2] + trained[3]) == ["wan"] * 4 and sorted({*trained[4]}) == ["an", "role", "wan"]
 
 
-def test_a_comparison_that_was_stopped_goes_on(
+def test_a_stopped_comparison_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[list[str]]
 ) -> None:
     counted, calls = vars(compare_heads)["train_heads"], 0
@@ -193,7 +193,7 @@ def test_positives_alone_support_no_accuracy_and_the_order_is_called_what_it_is(
     assert all(row.mean is not None and row.mean_of("map") is None for row in made.methods)
 
 
-def test_without_test_the_order_is_by_val_and_said_to_be_too_good(tmp_path: Path) -> None:
+def test_without_test_the_order_is_by_val_and_called_too_optimistic(tmp_path: Path) -> None:
     made = run(features(splits=("val",)), ["an", "em"], tmp_path / "c")
     assert made.metric.name == "val mAP" and "too optimistic" in made.metric.reason
     assert made.methods[0].seeds[0].test is None
@@ -240,7 +240,7 @@ def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
         (["an"], {"select": "clear"}, "clean"),
     ],
 )
-def test_what_cannot_be_asked_for_is_told(tmp_path: Path, names: list[str], settings: Any, message: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, names: list[str], settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(features(), names, tmp_path / "c", **settings)
 

@@ -61,7 +61,7 @@ def test_features_of_photos_are_computed_once(photos: Dataset, tmp_path: Path) -
     assert before > 0 and sorted(run("an", "asl")) == ["an", "asl"] and Means.batches == before
 
 
-def test_vectors_are_taken_as_they_are() -> None:
+def test_vectors_are_used_without_a_backbone() -> None:
     data = features()
     splits, _ = compute_split_features(data, "features", None, CPU, 0, Reporter(quiet=True))
     assert np.array_equal(splits["train"].numpy(), data.train.images.vectors)  # type: ignore[attr-defined]
