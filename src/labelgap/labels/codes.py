@@ -6,21 +6,23 @@ not the same as "it is absent".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from labelgap.core.errors import InputError
 
-__all__ = ["ABSENT", "PRESENT", "UNKNOWN", "as_codes"]
+__all__ = ["ABSENT", "PRESENT", "UNKNOWN", "as_array", "as_codes"]
 
 PRESENT: Final = 1
 ABSENT: Final = 0
 UNKNOWN: Final = -1
 
 
-def as_codes(values: ArrayLike, *, what: str = "labels") -> NDArray[np.int8]:
+def as_codes(values: ArrayLike | Tensor, *, what: str = "labels") -> NDArray[np.int8]:
     """Convert 1 / 0 / −1, booleans, or 1 / 0 / NaN to int8 codes; raise ``InputError`` for anything else.
 
     Args:
@@ -31,10 +33,7 @@ def as_codes(values: ArrayLike, *, what: str = "labels") -> NDArray[np.int8]:
         >>> as_codes([[1.0, float("nan"), 0.0]])
         array([[ 1, -1,  0]], dtype=int8)
     """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{what} must be a table of numbers, every row as long as the first ({error}).") from None
+    array = as_array(values, what)
     if array.dtype.kind not in "iubf":
         raise InputError(f"{what} must be numbers (1 present, 0 absent, -1 or NaN unknown), not {array.dtype}.")
     states = np.where(np.isnan(array), UNKNOWN, array) if array.dtype.kind == "f" else array
@@ -47,3 +46,19 @@ def as_codes(values: ArrayLike, *, what: str = "labels") -> NDArray[np.int8]:
         )
     codes: NDArray[np.int8] = states.astype(np.int8, copy=False)
     return codes
+
+
+def as_array(values: Any, what: str) -> NDArray[Any]:
+    """Convert a tensor on any device, nested lists or any array-like to an array of any type."""
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided:
+            raise InputError(
+                f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "
+                "give a dense one or a label table."
+            )
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} must be a table of numbers, every row as long as the first ({error}).") from None

@@ -114,7 +114,7 @@ class LabelTable:
 
     @classmethod
     def from_dense(
-        cls, labels: ArrayLike, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
+        cls, labels: ArrayLike | torch.Tensor, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
     ) -> LabelTable:
         """Create a table from an (N, K) array of 1 / 0 / −1, booleans, or 1 / 0 / NaN.
 
@@ -123,9 +123,6 @@ class LabelTable:
             >>> table
             LabelTable(2 images, 3 classes: 2 present, 1 absent, 3 unknown)
         """
-        if isinstance(labels, torch.Tensor):
-            labels = labels.detach().cpu()
-            labels = (labels.float() if labels.dtype == torch.bfloat16 else labels).numpy()
         codes = as_codes(labels)
         if codes.ndim != 2:
             raise InputError(f"labels must be a matrix, a row per image and a column per class, not {codes.shape}.")

@@ -16,10 +16,10 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_array
 from labelgap.metrics.average_precision import WeightedRanking, average_precision
 from labelgap.metrics.classification import ConfusionCounts
-from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, as_array, format_pair
+from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, format_pair
 
 __all__ = [
     "Interval",

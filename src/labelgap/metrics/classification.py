@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.codes import ABSENT, PRESENT, as_array
 from labelgap.metrics.validation import (
     Average,
     Codes,
@@ -23,7 +23,6 @@ from labelgap.metrics.validation import (
     Labels,
     Result,
     Scores,
-    as_array,
     average_over,
     format_pair,
     require_probabilities,

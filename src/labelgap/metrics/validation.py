@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.labels.codes import ABSENT, PRESENT, as_codes
+from labelgap.labels.codes import ABSENT, PRESENT, as_array, as_codes
 from labelgap.labels.table import LabelTable
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "Result",
     "Scores",
     "Unknown",
-    "as_array",
     "average_over",
     "format_labels",
     "format_pair",
@@ -120,7 +118,7 @@ def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
         array([[ 1, -1],
                [ 0, -1]], dtype=int8)
     """
-    codes = as_codes(as_array(labels.to_dense() if isinstance(labels, LabelTable) else labels, what), what=what)
+    codes = as_codes(labels.to_dense() if isinstance(labels, LabelTable) else labels, what=what)
     _require_matrix(codes, what)
     return codes
 
@@ -182,22 +180,6 @@ def average_over(
         return (each, count) if return_counted else each
     mean = float(values[counted].mean()) if count else float("nan")
     return (mean, count) if return_counted else mean
-
-
-def as_array(values: Any, what: str) -> NDArray[Any]:
-    """Convert a tensor on any device, nested lists or any array-like to an array of any type."""
-    if isinstance(values, Tensor):
-        if values.layout != torch.strided:
-            raise InputError(
-                f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "
-                "give a dense one or a label table."
-            )
-        values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{what} must be a table of numbers, every row as long as the first ({error}).") from error
 
 
 def _require_matrix(array: NDArray[Any], what: str) -> None:
