@@ -71,7 +71,7 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert len(rows_of("a.csv")) == 12 and "are not probabilities" in said
     assert call("predict", "runs/features", "photos", "--device", "cpu", "--out", "b.csv") == 2
-    assert "cannot look at images" in capsys.readouterr().err and not Path("b.csv.partial").exists()
+    assert "cannot read images" in capsys.readouterr().err and not Path("b.csv.partial").exists()
 
 
 def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
         assert on_features.predict(way, device="cpu").shape == (4, 3)
     with pytest.raises(InputError, match="trained on images: it needs pixels"):
         run.predict(vectors, device="cpu")
-    with pytest.raises(InputError, match="cannot look at images"):
+    with pytest.raises(InputError, match="cannot read images"):
         on_features.predict(np.zeros((4, 4, 3), np.uint8), device="cpu")
 
 

@@ -201,7 +201,7 @@ def test_features_are_predicted_like_images(tmp_path: Path, images: ArrayImages)
     summary = predict_to_file(run, vectors, tmp_path / "a.parquet", device="cpu")
     scores = pq.read_table(summary.path)["score.cat"].to_numpy()
     np.testing.assert_allclose(scores, run.predict(vectors, device="cpu")[:, 0], atol=1e-6)
-    with pytest.raises(InputError, match="cannot look at images"):
+    with pytest.raises(InputError, match="cannot read images"):
         predict_to_file(run, images, tmp_path / "b.parquet", device="cpu")
 
 

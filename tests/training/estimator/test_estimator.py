@@ -53,7 +53,7 @@ def quick(method: str = "an", **settings: Any) -> LabelGapClassifier:
     return LabelGapClassifier(method, **{"epochs": 3, "lr": 0.05, **settings})
 
 
-def test_scikit_learn_finds_nothing_wrong_but_what_it_asks_of_single_labels() -> None:
+def test_scikit_learn_checks_pass_but_those_of_single_labels() -> None:
     found = check_estimator(LabelGapClassifier(epochs=2), expected_failed_checks=EXPECTED, on_skip=None, on_fail=None)
     failed = {each["check_name"] for each in found if each["status"] == "failed"}
     assert not failed
@@ -126,14 +126,14 @@ def test_the_best_epoch_on_val_is_kept_and_the_last_without_one() -> None:
     assert quick(threshold=0.2).fit(X, Y).thresholds_.tolist() == [0.2] * 3
 
 
-def test_auto_says_what_it_took_and_why() -> None:
+def test_auto_records_the_method_and_why() -> None:
     X, full, Y = data()
     chosen = quick("auto").fit(X, Y)
     assert chosen.method_ in lg.methods() and "unknown" in chosen.why_
     assert quick("auto").fit(X, full).method_ == "bce"
 
 
-def test_methods_that_expect_positives_are_told_by_a_full_val() -> None:
+def test_a_fully_labeled_val_gives_the_expected_positives() -> None:
     X, full, Y = data(rows=150)
     model = quick("epr").fit(X, Y, X, full)
     assert model.options_["expected_positives"] == pytest.approx(full.sum(axis=1).mean(), abs=1e-4)
@@ -153,7 +153,7 @@ def test_it_can_be_cloned_pickled_and_seeded() -> None:
     assert fitted.set_params(lr=0.5).lr == 0.5
 
 
-def test_it_stands_in_a_pipeline_and_in_a_grid_search_with_unknown_labels() -> None:
+def test_it_works_in_a_pipeline_and_a_grid_search_with_unknown_labels() -> None:
     X, full, Y = data()
     Y[::2] = full[::2]
     pipeline = make_pipeline(StandardScaler(), quick(validation_fraction=0.2))
@@ -176,7 +176,7 @@ def test_score_is_the_precision_over_known_labels() -> None:
     assert lg.average_precision_scorer(model, X, gaps) == model.score(X, gaps)
 
 
-def test_positives_alone_have_no_score_but_an_order() -> None:
+def test_positives_alone_have_an_order_and_no_score() -> None:
     X, _, Y = data()
     model = quick().fit(X, Y)
     with pytest.raises(InputError, match="observed_scorer"):
@@ -194,7 +194,7 @@ def test_positives_alone_have_no_score_but_an_order() -> None:
         ({"method": "auto", "options": {"alpha": 1}}, None, "options belong to a method"),
         ({"validation_fraction": 1.5}, None, "val fraction"),
         ({"validation_fraction": 0.001}, None, "leaves none"),
-        ({"random_state": "a"}, None, "whole number"),
+        ({"random_state": "a"}, None, "an integer"),
         ({"epochs": 0}, None, "at least one"),
         ({"device": "tpu"}, None, "cpu, cuda"),
         ({}, np.ones(120), "a matrix is needed"),
@@ -206,7 +206,7 @@ def test_positives_alone_have_no_score_but_an_order() -> None:
         ({"lr": 1e38}, None, "lower learning rate"),
     ],
 )
-def test_what_cannot_be_done_is_told_with_the_way_out(settings: Any, labels: Any, message: str) -> None:
+def test_wrong_arguments_are_rejected_with_a_remedy(settings: Any, labels: Any, message: str) -> None:
     X, _, Y = data()
     with pytest.raises(InputError, match=message):
         LabelGapClassifier(**{"method": "an", "epochs": 2, **settings}).fit(X, Y if labels is None else labels)

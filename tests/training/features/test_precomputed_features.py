@@ -1,4 +1,4 @@
-"""A run on vectors that were computed elsewhere."""
+"""Runs on precomputed features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labelgap.training.features.precomputed import IdentityBackbone
 
 
 def features(count: int = 60, width: int = 6) -> Dataset:
-    """Three classes that the first three features tell exactly."""
+    """Three classes that the first three features determine."""
     random = np.random.default_rng(1)
     parts: dict[str, Split] = {}
     for split in ("train", "val", "test"):
@@ -52,14 +52,14 @@ def test_a_run_is_opened_again_and_predicts_on_vectors(run: Run) -> None:
     assert opened.evaluate(features(), device="cpu")["map"] == run.metrics["test"]["map"]
 
 
-def test_vectors_of_another_width_and_pictures_are_refused(run: Run) -> None:
+def test_vectors_of_another_width_and_images_are_rejected(run: Run) -> None:
     with pytest.raises(InputError, match="trained on 6 features, and these are 7"):
         run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
-    with pytest.raises(InputError, match="cannot look at images"):
+    with pytest.raises(InputError, match="cannot read images"):
         run.predict(load("digits", train=4, val=2, test=2).split("test"), device="cpu")
 
 
-def test_a_network_is_refused_where_there_are_no_pixels(tmp_path: Path) -> None:
+def test_a_network_is_rejected_for_vectors(tmp_path: Path) -> None:
     for wishes in ({"protocol": "end-to-end"}, {"backbone": "small-cnn"}):
         with pytest.raises(InputError, match="feature vectors and no pixels"):
             fit(features(), "bce", out=tmp_path / "a", quiet=True, **wishes)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_a_network_is_refused_where_there_are_no_pixels(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_run_on_pictures_refuses_vectors(tmp_path: Path) -> None:
+def test_a_run_on_images_rejects_vectors(tmp_path: Path) -> None:
     made = fit(load("digits", train=16, val=8, test=8), "an", out=tmp_path / "a", epochs=1, device="cpu", quiet=True)
     with pytest.raises(InputError, match="it needs pixels"):
         made.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")

@@ -16,22 +16,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, paper_split
 from labelgap.losses import loss
-from labelgap.metrics import Thresholds, choose_thresholds
+from labelgap.metrics import choose_thresholds
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.devices import choose_device
 from labelgap.training.estimator.labels import as_label_table, class_names
 from labelgap.training.estimator.scorers import average_precision_scorer
-from labelgap.training.heads import HeadPlan, HeadResult, train_heads
-from labelgap.training.selection import Selection, choose_selection
+from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.selection import choose_selection
 
 __all__ = ["LabelGapClassifier"]
 
+_Val = tuple[NDArray[np.float32], LabelTable]
+
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear multi-label classifier that learns from labels of which some, or most, are unknown.
+    """A linear multi-label classifier for labels of which some, or most, are unknown.
 
     Every method of ``labelgap.methods()`` behind scikit-learn's contract: ``clone``, ``get_params``, pipelines, grid
-    search, ``pickle``. X are vectors of any kind, with the same numbers as a run of the ``linear`` protocol.
+    search, ``pickle``. X are feature vectors; the numbers are those of a run of the ``linear`` protocol.
 
     Y is one of
 
@@ -41,16 +43,16 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - a ``LabelTable``.
 
     Args:
-        method: one of ``labelgap.methods()``, or "auto" to have it chosen from the states of the labels.
-        options: of the method; its own where not given.
+        method: one of ``labelgap.methods()``, or "auto", which chooses by the states of the labels.
+        options: of the method; its defaults where left out.
         lr: learning rate.
         batch_size: rows per step.
         epochs: how many.
-        validation_fraction: share of the rows that is held out to choose the epoch, where ``fit`` is given no val.
-        select: "auto", "clean", "known", "observed" or "last": how the epoch is chosen; see ``training.selection``.
-        stop_below: stop once the score of an epoch falls so far below the best, from 0 to 1; None never does.
-        threshold: the probability from which ``predict`` says present; "auto" chooses one per class on val, and takes
-            0.5 where there is none.
+        validation_fraction: share of the rows held out to select the epoch, where ``fit`` gets no val.
+        select: "auto", "clean", "known", "observed" or "last": how the epoch is selected; see ``training.selection``.
+        stop_below: stop when the score of an epoch is so far below the best, from 0 to 1; None never stops.
+        threshold: the probability from which ``predict`` returns 1; "auto" chooses one per class on val, and 0.5
+            without val.
         random_state: seed of the first weights, the order of the rows and the rows held out; None is 0.
         device: "auto", "cpu", "cuda" or "mps".
 
@@ -59,11 +61,11 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef_: ``(K, D)``
         intercept_: ``(K,)``
         method_: the method that was used, and ``options_`` its options.
-        why_: the sentence that says why this method.
-        select_: the rule by which the epoch was chosen.
-        best_epoch_: the epoch kept; ``n_iter_`` of them were trained, and ``history_`` has an entry for each.
+        why_: why this method was chosen.
+        select_: the rule that selected the epoch.
+        best_epoch_: the selected epoch; ``n_iter_`` were trained, and ``history_`` has an entry for each.
         best_score_: its score on val; None where the last epoch was kept.
-        thresholds_: ``(K,)`` from which ``predict`` says present.
+        thresholds_: ``(K,)`` from which ``predict`` returns 1.
         n_features_in_: D; ``feature_names_in_`` where X has names.
 
     Example:
@@ -101,33 +103,33 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
 
     def fit(self, X: ArrayLike, Y: Any, X_val: ArrayLike | None = None, Y_val: Any = None) -> Self:  # noqa: N803
-        """Learn from rows X and what is known of their labels Y.
+        """Train on rows X and the known part of their labels Y.
 
         Args:
             X: ``(N, D)``
             Y: ``(N, K)``, see above.
-            X_val: ``(M, D)`` rows that choose the epoch and the thresholds. In a pipeline they would not be
-                transformed: use ``validation_fraction`` there.
+            X_val: ``(M, D)`` rows that select the epoch and the thresholds. A pipeline does not transform them: use
+                ``validation_fraction`` there.
             Y_val: their labels.
         """
         features = self._features(X, reset=True)
         table = as_label_table(Y, len(features), "Y")
         val = self._val(X_val, Y_val, table)
         if val is None and self.validation_fraction:
-            rows, held = paper_split(len(features), self.validation_fraction, self._seed())
-            if not len(rows) or not len(held):
+            rows, held_out = paper_split(len(features), self.validation_fraction, self._seed())
+            if not len(rows) or not len(held_out):
                 raise InputError(
-                    f"validation_fraction={self.validation_fraction}: of {len(features)} rows it leaves none to learn "
-                    "from, or none to choose on."
+                    f"validation_fraction={self.validation_fraction}: of {len(features)} rows it leaves none to train "
+                    "on, or none to select on."
                 )
-            val = features[held], table.select(held)
+            val = features[held_out], table.select(held_out)
             features, table = features[rows], table.select(rows)
         self._train(features, table, val)
         self.classes_ = class_names(Y, len(table.classes))
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
-        """Return the (N, K) logits; a row's do not depend on the rows it comes with."""
+        """Return the (N, K) logits; those of a row do not depend on the other rows."""
         check_is_fitted(self)
         return self._logits(self._features(X, reset=False))
 
@@ -137,7 +139,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:  # noqa: N803
-        """Return (N, K) of 1 where a class is called present, else 0."""
+        """Return (N, K) of 1 where a class is predicted present, else 0."""
         return (self.predict_proba(X) >= self.thresholds_).astype(np.int64)
 
     def score(self, X: ArrayLike, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
@@ -147,7 +149,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return average_precision_scorer(self, X, y)
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that Y is a matrix of several labels for a row, and that X must be dense and finite."""
+        """Declare that Y is a multi-label matrix, and that X must be dense and finite."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
@@ -156,11 +158,11 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _seed(self) -> int:
-        """Return the seed; a generator would make two fits of one estimator differ without a word."""
+        """Return the seed; with a generator two fits of one estimator would differ silently."""
         if self.random_state is None:
             return 0
         if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
-            raise InputError(f"random_state={self.random_state!r}: it is a whole number.")
+            raise InputError(f"random_state={self.random_state!r}: it must be an integer.")
         return int(self.random_state)
 
     def _features(self, X: ArrayLike, *, reset: bool) -> NDArray[np.float32]:  # noqa: N803
@@ -172,7 +174,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(str(error)) from None
         return checked
 
-    def _val(self, X: ArrayLike | None, Y: Any, table: LabelTable) -> tuple[NDArray[np.float32], LabelTable] | None:  # noqa: N803
+    def _val(self, X: ArrayLike | None, Y: Any, table: LabelTable) -> _Val | None:  # noqa: N803
         if (X is None) != (Y is None):
             raise InputError("val needs both: X_val and Y_val.")
         if X is None:
@@ -185,11 +187,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("the classes of Y_val are not those of Y, in the same order.")
         return features, labels
 
-    def _train(
-        self, features: NDArray[np.float32], table: LabelTable, val: tuple[NDArray[np.float32], LabelTable] | None
-    ) -> None:
-        self._choose(table, None if val is None else val[1])
-        selection = choose_selection(None if val is None else val[1], None, self.select)
+    def _train(self, features: NDArray[np.float32], table: LabelTable, val: _Val | None) -> None:
+        val_features, val_labels = (None, None) if val is None else val
+        self._choose_method(table, val_labels)
+        self.select_ = choose_selection(val_labels, None, self.select).rule
         plan = HeadPlan(self.method_, self.options_, self.lr, table, seed=self._seed())
         (result,) = train_heads(
             torch.from_numpy(np.ascontiguousarray(features)),
@@ -197,18 +198,23 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=self.epochs,
             batch_size=self.batch_size,
             order_seed=self._seed(),
-            val_features=None if val is None else torch.from_numpy(np.ascontiguousarray(val[0])),
-            val_labels=None if val is None else val[1],
-            select=selection.rule,
+            val_features=None if val_features is None else torch.from_numpy(np.ascontiguousarray(val_features)),
+            val_labels=val_labels,
+            select=self.select_,
             stop_below=self.stop_below,
             device=choose_device(self.device),
         )
         if result.failed is not None:
-            raise InputError(f"{plan}: {result.failed}, or StandardScaler before it.")
-        self._keep(result, selection, val)
+            raise InputError(f"{plan}: {result.failed}, or a StandardScaler before it.")
+        self.coef_ = np.array(result.weight, dtype=np.float32)
+        self.intercept_ = np.array(result.bias, dtype=np.float32)
+        self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
+        self.n_iter_, self.history_ = len(result.history), list(result.history)
+        self.thresholds_ = np.full(len(self.intercept_), 0.5 if self.threshold == "auto" else float(self.threshold))
+        if self.threshold == "auto" and val is not None:
+            self.thresholds_ = np.array(choose_thresholds(expit(self._logits(val[0])), val[1].to_dense()).values)
 
-    def _choose(self, table: LabelTable, val: LabelTable | None) -> None:
-        """Decide the method and its options."""
+    def _choose_method(self, table: LabelTable, val: LabelTable | None) -> None:
         options = dict(self.options or {})
         if self.method == "auto":
             if options:
@@ -217,22 +223,6 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             self.method_, self.why_ = self.method, "as asked"
         self.options_ = {**options, **loss(self.method_, **options).initialize_from(table, val)}
-
-    def _keep(
-        self, result: HeadResult, selection: Selection, val: tuple[NDArray[np.float32], LabelTable] | None
-    ) -> None:
-        self.coef_ = np.array(result.weight, dtype=np.float32)
-        self.intercept_ = np.array(result.bias, dtype=np.float32)
-        self.select_ = selection.rule
-        self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
-        self.n_iter_, self.history_ = len(result.history), list(result.history)
-        cuts = Thresholds.default(len(self.intercept_))
-        if self.threshold != "auto":
-            self.thresholds_ = np.full(len(self.intercept_), float(self.threshold))
-            return
-        if val is not None:
-            cuts = choose_thresholds(expit(self._logits(val[0])), val[1].to_dense())
-        self.thresholds_ = np.array(cuts.values)
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.coef_.T.astype(np.float64) + self.intercept_

@@ -1,4 +1,4 @@
-"""What people hand to an estimator as Y, turned into a label table."""
+"""The forms of Y that an estimator accepts, as a label table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> Lab
     Args:
         labels: a matrix of 1, 0 and −1 or NaN; a ``DataFrame`` of these; a scipy sparse matrix, in which what is not
             stored is unknown; or a ``LabelTable``.
-        rows: how many there must be.
-        what: its name in messages.
+        rows: the required number of rows.
+        what: the name in messages.
 
     Example:
         >>> as_label_table(sparse.csr_array(([1, 0], ([0, 1], [0, 2])), shape=(2, 3))).to_dense()
@@ -42,7 +42,7 @@ def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> Lab
 
 
 def class_names(labels: Any, classes: int) -> NDArray[Any]:
-    """Return the names that labels bring along: those of a table or of a ``DataFrame``'s columns; else numbers."""
+    """Return the class names of a table or the columns of a ``DataFrame``; else numbers."""
     if isinstance(labels, LabelTable):
         return np.array(labels.classes, dtype=object)
     if hasattr(labels, "columns"):

@@ -1,4 +1,4 @@
-"""Scores for scikit-learn's searches, with labels that may be unknown.
+"""Scorers for scikit-learn's searches, with labels that may be unknown.
 
 Both are called as ``scorer(estimator, X, Y)``, so they go where scikit-learn takes ``scoring=``, with any estimator
 that has a ``decision_function`` or ``predict_proba`` of one column per class, pipelines included.
@@ -21,8 +21,8 @@ __all__ = ["average_precision_scorer", "observed_scorer"]
 def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
     """Return the mean average precision over the known labels, 0 to 1.
 
-    A class counts where Y holds a known present and a known absent of it. Where no class does there is no accuracy to
-    be told, and that is an error rather than a number; ``observed_scorer`` orders settings all the same.
+    A class counts where Y has a known present and a known absent label of it. Where no class does there is no accuracy,
+    and that is an error; ``observed_scorer`` still orders settings.
 
     Args:
         estimator: fitted.

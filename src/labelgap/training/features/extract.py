@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -48,8 +48,8 @@ def extract_features(
 
     Args:
         images: the source.
-        backbone: in eval mode afterwards.
-        device: where to compute.
+        backbone: moved to ``device``, in eval mode.
+        device: of the computation.
         inputs: gives the images as the backbone sees them; resized to its input size when left out.
         transform: describes ``inputs``: any text that changes when they do.
         precision: "float32", or "bf16" where that is safe.
@@ -68,16 +68,7 @@ def extract_features(
         return features
     backbone = backbone.to(device).eval()
     inputs = ImageInputs(images, backbone, device, workers=workers) if inputs is None else inputs
-    metadata = {
-        "data": str(images.root) if isinstance(images, FileImages) else type(images).__name__,
-        "images": len(images),
-        "backbone": backbone.name,
-        "size": backbone.input_spec.size,
-        "width": backbone.num_features,
-        "transform": transform or repr(backbone.input_spec),
-        "precision": precision,
-        "created": utc_now(),
-    }
+    metadata = {**_metadata(images, backbone, transform), "precision": precision, "created": utc_now()}
     with FeatureWriter(path, shape, metadata, log) as writer:
         if writer.finished is not None:
             advance(len(images))
@@ -99,6 +90,17 @@ def features_cached(
 ) -> bool:
     """Return whether the features of images are in the cache."""
     return _entry_path(images, backbone, transform, precision).exists()
+
+
+def _metadata(images: ImageSource, backbone: Backbone, transform: str) -> dict[str, Any]:
+    return {
+        "data": str(images.root) if isinstance(images, FileImages) else type(images).__name__,
+        "images": len(images),
+        "backbone": backbone.name,
+        "size": backbone.input_spec.size,
+        "width": backbone.num_features,
+        "transform": transform or repr(backbone.input_spec),
+    }
 
 
 def _entry_path(images: ImageSource, backbone: Backbone, transform: str, precision: str) -> Path:

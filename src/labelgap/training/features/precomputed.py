@@ -1,6 +1,6 @@
-"""Data that are features already: what stands in for the network that computed them.
+"""Data that are features already.
 
-The backbone "features" passes vectors on as they are, so that a run on them is a linear run like any other.
+The backbone "features" is the identity, so that a run on feature vectors is a linear run like any other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class IdentityBackbone(Backbone):
-    """No network: vectors ``(B, D)`` come in and go on as the features of a single place.
+    """Returns vectors ``(B, D)`` unchanged, as the features of one location.
 
     Example:
         >>> IdentityBackbone(3)(torch.ones(1, 3))
@@ -88,12 +88,12 @@ def _without_lists(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def feature_width(data: Dataset) -> int | None:
-    """Return how wide the features of a data set are; None for images."""
+    """Return the number of features of a data set; None for images."""
     return data.train.images.width if isinstance(data.train.images, FeatureVectors) else None
 
 
 def stored_feature_width(path: Path) -> int:
-    """Return how wide the features are that a file of weights expects."""
+    """Return the number of features that the head in a weight file expects."""
     with safe_open(path, framework="pt") as file:
         shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
     widths = [shape[1] for shape in shapes if len(shape) > 1]
@@ -103,7 +103,7 @@ def stored_feature_width(path: Path) -> int:
 
 
 def check_feature_data(data: Dataset, backbone: str, protocol: str) -> None:
-    """Refuse a network where there are no pixels, and features where there are only pixels."""
+    """Reject a network for feature vectors, and the backbone "features" for images."""
     if feature_width(data) is None:
         if backbone == FEATURES:
             raise InputError(f"the backbone '{FEATURES}' is for data that are feature vectors; {data.name} has images.")
@@ -115,11 +115,11 @@ def check_feature_data(data: Dataset, backbone: str, protocol: str) -> None:
 
 
 def feature_inputs(images: ImageSource, network: Classifier, device: torch.device) -> FeatureInputs | None:
-    """Return vectors as the inputs of a head; None for images, and an error where data and network do not match."""
+    """Return feature vectors as inputs of a head; None for images, an error where data and network do not match."""
     given = isinstance(network.backbone, IdentityBackbone)
     if not isinstance(images, FeatureVectors):
         if given:
-            raise InputError("this run was trained on feature vectors and cannot look at images: give it features.")
+            raise InputError("this run was trained on feature vectors and cannot read images: pass features.")
         return None
     if not given:
         raise InputError("this run was trained on images: it needs pixels, and these are feature vectors.")
