@@ -47,7 +47,7 @@ def seen(bits: NDArray[np.uint64], color: NDArray[np.float32] | None = None) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_copy_of_another_size_or_quality_has_nearly_the_same_bits_and_another_picture_has_not(seed: int) -> None:
+def test_a_copy_of_another_size_or_quality_has_nearly_the_same_bits_and_another_image_has_not(seed: int) -> None:
     image = scene(seed)
     assert distance(image, saved(image, 50)) <= MAX_HASH_DISTANCE
     assert distance(image, image.resize((320, 240), Image.Resampling.BICUBIC)) <= MAX_HASH_DISTANCE
@@ -75,12 +75,12 @@ def test_near_pairs_are_exactly_those_that_comparing_all_with_all_finds() -> Non
     assert not found.exact.any() and len(expected) >= 80
 
 
-def test_pictures_with_one_hash_are_connected_however_many_they_are() -> None:
+def test_images_with_one_hash_are_connected_however_many_they_are() -> None:
     found = near_pairs(seen(np.full(5000, 7, dtype=np.uint64)))
     assert len(found) == 4999 and len(np.unique(cluster_ids(found, 5000))) == 1
 
 
-def test_other_colours_are_other_pictures_and_plain_sheets_are_never_alike() -> None:
+def test_other_colours_are_other_images_and_plain_sheets_are_never_alike() -> None:
     bits = np.full(3, 7, dtype=np.uint64)
     red = seen(bits, np.array([[90, 0], [0, 0], [3, 0]], dtype=np.float32))
     assert set(zip(near_pairs(red).first, near_pairs(red).second, strict=True)) == {(1, 2)}

@@ -68,7 +68,7 @@ def test_types_and_shapes_are_as_documented(array: NDArray[np.uint8]) -> None:
         assert pixels.dtype == torch.uint8 and pixels.shape == (4, channels, size, size) and pixels.is_contiguous()
 
 
-def test_whole_batches_from_an_array_equal_pictures_one_by_one() -> None:
+def test_whole_batches_from_an_array_equal_images_one_by_one() -> None:
     colors = np.random.default_rng(1).integers(0, 256, (9, 6, 6, 3)).astype(np.uint8)
     for source in (colors, colors[..., :1]):
         for channels in (1, 3):
@@ -92,7 +92,7 @@ def test_the_array_is_never_changed(array: NDArray[np.uint8]) -> None:
     assert np.array_equal(array, before)
 
 
-def test_mirrored_pictures_are_mirrored_left_to_right(array: NDArray[np.uint8]) -> None:
+def test_mirrored_images_are_mirrored_left_to_right(array: NDArray[np.uint8]) -> None:
     _, plain = everything(ImageLoader(ArrayImages(array), transform=Resize(8), channels=1))
     _, mirrored = everything(ImageLoader(ArrayImages(array), transform=Resize(8, 5), channels=1, epoch=2))
     which = flip_mask(5, 2, np.arange(len(array)))

@@ -104,7 +104,7 @@ def test_sources_survive_pickling(tmp_path: Path) -> None:
         assert np.array_equal(back[0], ramp()) and back.names == images.names
 
 
-def test_rgb_and_grey_files_come_as_three_channels(tmp_path: Path) -> None:
+def test_rgb_and_gray_files_come_as_three_channels(tmp_path: Path) -> None:
     Image.fromarray(ramp()).save(tmp_path / "rgb.png")
     Image.fromarray(ramp()[..., 0]).save(tmp_path / "grey.png")
     assert np.array_equal(read(tmp_path, "rgb.png"), ramp())
@@ -187,7 +187,7 @@ def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_sixteen_bit_grey_is_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
+def test_sixteen_bit_gray_is_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
     values = np.array([[0, 257, 128 * 257, 65535]], dtype=np.uint16)
     if suffix == "pgm":
         (tmp_path / "a.pgm").write_bytes(b"P5 4 1 65535\n" + values.astype(">u2").tobytes())
@@ -227,7 +227,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -
         read(tmp_path, "bomb.png")
 
 
-def test_files_that_are_no_whole_picture_are_named(tmp_path: Path) -> None:
+def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     for suffix in ("png", "jpg", "webp", "gif", "tif", "bmp"):
         Image.fromarray(noise).save(tmp_path / f"whole.{suffix}")
@@ -297,7 +297,7 @@ def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
     assert np.abs(resize(small, 64, 64).astype(int) - resize(large, 64, 64)).mean() < 2
 
 
-def test_grey_is_weighed_as_pillow_does() -> None:
+def test_gray_is_weighed_as_pillow_does() -> None:
     colors = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     assert np.array_equal(to_channels(colors, 1)[..., 0], np.asarray(Image.fromarray(colors).convert("L")))
 

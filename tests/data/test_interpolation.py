@@ -93,7 +93,7 @@ def test_a_loader_resizes_by_the_filter_of_its_transform(tmp_path: Path, workers
     assert torch.equal(bicubic, same) and not torch.equal(bicubic, bilinear)
 
 
-def test_pictures_of_the_right_size_stay_as_they_are() -> None:
+def test_images_of_the_right_size_stay_as_they_are() -> None:
     array = np.random.default_rng(0).integers(0, 256, (2, 9, 9, 3), dtype=np.uint8)
     ((_, pixels),) = ImageLoader(ArrayImages(array), transform=Resize(9, interpolation="bicubic"))
     assert np.array_equal(pixels.numpy(), array.transpose(0, 3, 1, 2))

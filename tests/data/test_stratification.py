@@ -25,7 +25,7 @@ def presents(table: LabelTable, rows: NDArray[np.int64]) -> list[int]:
     return [sum(int(dense[row, column] == PRESENT) for row in rows) for column in range(dense.shape[1])]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(count=st.integers(1, 60), classes=st.integers(1, 8), seed=st.integers(0, 10_000), positive=st.floats(0, 0.8))
 def test_every_row_is_in_exactly_one_split_of_the_size_asked_for(
     count: int, classes: int, seed: int, positive: float
@@ -38,7 +38,7 @@ def test_every_row_is_in_exactly_one_split_of_the_size_asked_for(
     assert all(part.tolist() == sorted(part.tolist()) for part in parts)
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(count=st.integers(38, 50), classes=st.integers(1, 30), seed=st.integers(0, 10_000), positive=st.floats(0, 0.3))
 def test_a_class_that_is_known_anywhere_is_known_in_train(count: int, classes: int, seed: int, positive: float) -> None:
     table = random_table(count, classes, seed, positive)
@@ -123,7 +123,7 @@ def test_sizes_that_do_not_add_up_are_refused(sizes: tuple[int, ...]) -> None:
         stratified_split(LabelTable.from_dense(np.zeros((10, 2))), sizes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(count=st.integers(0, 500))
 def test_shares_add_up_and_leave_something_to_learn_from(count: int) -> None:
     train, val, test = split_sizes(count, 1, 1)

@@ -39,14 +39,9 @@ RARE_BELOW: Final = 10
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """Labels of one split, or of all together.
+    """Numbers of images, and of labels of each state, in one split or in all.
 
-    Attributes:
-        images: how many.
-        present: labels known to be present.
-        absent: labels known to be absent.
-        unknown: labels that are not known.
-        measurable: classes with a known present and a known absent, so that accuracy can be measured.
+    ``measurable`` counts the classes with a known present and a known absent label, whose accuracy can be measured.
     """
 
     images: int
@@ -58,15 +53,9 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """Labels of one class over all splits.
+    """Labels of each state of one class over all splits.
 
-    Attributes:
-        name: of the class.
-        present: images known to have it.
-        absent: images known not to have it.
-        unknown: images for which it is not known.
-        present_in_train: images to learn it from.
-        measurable: the splits among val and test on which its accuracy can be measured.
+    ``measurable`` names the splits among val and test on which its accuracy can be measured.
     """
 
     name: str

@@ -22,7 +22,7 @@ from labelgap.core.findings import Note
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
+from labelgap.data.readers.official_splits import Box, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 __all__ = ["find_coco", "load_coco2014", "load_coco2017"]
@@ -104,7 +104,7 @@ def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, 
             raise InputError(f"{path}: image {number} has annotations, but is not among the images.")
     row_of = {number: row for row, number in enumerate(ids)}
     codes = np.full((len(ids), len(classes)), ABSENT, dtype=np.int8)
-    found = BoxBuilder()
+    found: list[Box] = []
     for each in annotations:
         row, column = row_of[int(each["image_id"])], categories.get(int(each["category_id"]))
         if column is None:
@@ -113,11 +113,11 @@ def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, 
             )
         codes[row, column] = PRESENT
         if each.get("bbox"):
-            found.add(row, column, _corners(each["bbox"]), bool(each.get("iscrowd", 0)))
+            found.append((row, column, _corners(each["bbox"]), bool(each.get("iscrowd", 0))))
     if not ids:
         raise InputError(f"{path} has no annotations.")
     names = [files[number] for number in ids]
-    return _split(root, path, f"{split}{year}", LabelTable.from_dense(codes, classes, names), found.boxes()), (
+    return _split(root, path, f"{split}{year}", LabelTable.from_dense(codes, classes, names), make_boxes(found)), (
         len(files) - len(ids)
     )
 

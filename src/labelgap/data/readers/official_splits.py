@@ -14,30 +14,22 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import PaperSplit
 from labelgap.labels import paper_split
 
-__all__ = ["BoxBuilder", "from_official_splits", "require_files", "subset"]
+__all__ = ["Box", "from_official_splits", "make_boxes", "require_files", "subset"]
 
 
-class BoxBuilder:
-    """Collects boxes image by image.
+Box = tuple[int, int, Sequence[float], bool]
+"""Row of the image, number of the class, corners (inclusive, from 0), and whether the object is difficult."""
 
-    Corners are inclusive and count from 0; a box has at least one pixel.
-    """
 
-    def __init__(self) -> None:
-        self._boxes: list[tuple[int, int, float, float, float, float, bool]] = []
-
-    def add(self, row: int, column: int, corners: Sequence[float], difficult: bool) -> None:
-        """Add a box of class ``column`` in image ``row``."""
-        left, top, right, bottom = corners
-        left, top = max(left, 0.0), max(top, 0.0)
-        self._boxes.append((row, column, left, top, max(right, left), max(bottom, top), difficult))
-
-    def boxes(self) -> Boxes:
-        """Return all of them, by image and class, in the order they were added."""
-        found = np.array(self._boxes, dtype=np.float64).reshape(-1, 7)
-        found = found[np.lexsort((found[:, 1], found[:, 0]))]
-        rows, classes = found[:, 0].astype(np.int64), found[:, 1].astype(np.int64)
-        return Boxes(rows, classes, found[:, 2:6], found[:, 6].astype(bool))
+def make_boxes(found: Sequence[Box]) -> Boxes:
+    """Return boxes sorted by image and class; a box has at least one pixel, inside the image on the left and top."""
+    rows, classes = (np.array([box[part] for box in found], dtype=np.int64) for part in (0, 1))
+    corners = np.array([box[2] for box in found], dtype=np.float64).reshape(-1, 4)
+    corners[:, :2] = np.maximum(corners[:, :2], 0)
+    corners[:, 2:] = np.maximum(corners[:, 2:], corners[:, :2])
+    order = np.lexsort((classes, rows))
+    difficult = np.array([box[3] for box in found], dtype=bool)
+    return Boxes(rows[order], classes[order], corners[order], difficult[order])
 
 
 def from_official_splits(

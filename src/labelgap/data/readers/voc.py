@@ -21,7 +21,7 @@ from labelgap.core.findings import Note
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import BoxBuilder, from_official_splits, require_files
+from labelgap.data.readers.official_splits import Box, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 __all__ = ["find_voc", "load_voc2007", "load_voc2012"]
@@ -133,7 +133,7 @@ def _read_class(file: Path, problems: list[Problem]) -> dict[str, str]:
 def _boxes(root: Path, table: LabelTable) -> Boxes:
     """Read the objects of every image; the devkit counts pixels from 1. An image without a file of them has none."""
     number = {name: column for column, name in enumerate(table.classes)}
-    found = BoxBuilder()
+    found: list[Box] = []
     for row, image in enumerate(table.images):
         file = root / "Annotations" / f"{image}.xml"
         try:
@@ -141,12 +141,12 @@ def _boxes(root: Path, table: LabelTable) -> Boxes:
             for each in objects:
                 column = number.get((each.findtext("name") or "").strip())
                 if column is not None:
-                    found.add(row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1")
+                    found.append((row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1"))
         except FileNotFoundError:
             continue
         except (ElementTree.ParseError, ValueError, OSError) as error:
             raise InputError(f"{file} cannot be read ({error}).") from None
-    return found.boxes()
+    return make_boxes(found)
 
 
 def _corners(element: ElementTree.Element) -> list[float]:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from labelgap.core.errors import InputError
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Note
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.findings import BracketedLists, SeparatorDetected
 
 __all__ = ["CellParser", "SEPARATORS", "TagListParser", "describe_separator", "parse_separator"]
 
@@ -107,13 +106,14 @@ class TagListParser:
             return names
         return [name for part in cell.split(self.separator) if (name := part.strip())]
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Note]:
         """Return what was detected, unless it is what labelgap itself writes."""
         if self.bracketed:
-            return [BracketedLists()]
+            return [Note("lists written as ['a', 'b'] are read as such (--separator says otherwise)", "source")]
         if not self.detected or self.separator == ";":
             return []
-        return [SeparatorDetected(describe_separator(self.separator))]
+        separator = describe_separator(self.separator)
+        return [Note(f"{separator} between tags, as it seems (--separator says otherwise)", "source")]
 
 
 def _parse_bracketed(cell: str) -> list[str] | None:

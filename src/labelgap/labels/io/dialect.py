@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from labelgap.core.errors import InputError
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Note
 from labelgap.labels.io.cells import describe_separator, parse_separator
-from labelgap.labels.io.findings import DelimiterDetected, EncodingDetected
 
 __all__ = ["Dialect", "detect_dialect", "open_text"]
 
@@ -42,7 +41,7 @@ class Dialect:
     encoding: str
     delimiter: str
     skip: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Note, ...]
 
 
 def detect_dialect(
@@ -57,9 +56,9 @@ def detect_dialect(
         is_header: whether the cells of the first record can be the header.
     """
     codec = _detect_encoding(path) if encoding is None else _python_codec(encoding)
-    findings: list[Finding] = []
+    findings: list[Note] = []
     if encoding is None and codec != "utf-8-sig":
-        findings.append(EncodingDetected(codec))
+        findings.append(Note(f"text in {codec} (--encoding says otherwise)", "source"))
     with open_text(path, codec) as file:
         sep_line = _SEP_LINE.fullmatch(file.readline())
     skip = 1 if sep_line else 0
@@ -67,7 +66,7 @@ def detect_dialect(
         return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(findings))
     detected = sep_line[1] if sep_line else _detect_delimiter(path, codec, is_header)
     if detected != ",":
-        findings.append(DelimiterDetected(describe_separator(detected)))
+        findings.append(Note(f"{describe_separator(detected)} between cells (--delimiter says otherwise)", "source"))
     return Dialect(codec, detected, skip, tuple(findings))
 
 

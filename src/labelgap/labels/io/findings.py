@@ -10,54 +10,18 @@ from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize, truncate_text
 
 __all__ = [
-    "AllCellsKnown",
-    "BracketedLists",
     "ClassNeverListed",
     "ClassesLeftOut",
     "ClassesRenamed",
     "ColumnPerClass",
     "ColumnsIgnored",
-    "DelimiterDetected",
-    "EncodingDetected",
-    "GroupColumn",
     "HierarchyApplied",
     "ListsOfClasses",
     "MoreSimilarClasses",
-    "SeparatorDetected",
     "SimilarClasses",
 ]
 
 _SPELLINGS_SHOWN: Final = 4
-
-
-@dataclass(frozen=True)
-class EncodingDetected(Finding, topic="source", text="text in {encoding} (--encoding says otherwise)"):
-    """The encoding of a text that is not UTF-8."""
-
-    encoding: str
-
-
-@dataclass(frozen=True)
-class DelimiterDetected(Finding, topic="source", text="{delimiter} between cells (--delimiter says otherwise)"):
-    """The delimiter of a CSV that is not a comma, by its name."""
-
-    delimiter: str
-
-
-@dataclass(frozen=True)
-class SeparatorDetected(
-    Finding, topic="source", text="{separator} between tags, as it seems (--separator says otherwise)"
-):
-    """The separator of lists that is not a semicolon, by its name."""
-
-    separator: str
-
-
-@dataclass(frozen=True)
-class BracketedLists(
-    Finding, topic="source", text="lists written as ['a', 'b'] are read as such (--separator says otherwise)"
-):
-    """Lists in the notation of Python or JSON."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +53,6 @@ class ListsOfClasses(Finding, text="lists of tags; a tag that is not listed is {
     """A table of lists; ``unlisted`` is "unknown" or "absent"."""
 
     unlisted: str
-
-
-@dataclass(frozen=True)
-class AllCellsKnown(
-    Finding,
-    topic="counts",
-    text="every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown",
-):
-    """A wide table without a blank cell."""
-
-
-@dataclass(frozen=True)
-class GroupColumn(Finding, text="the column 'group' says which images belong together, it is no tag"):
-    """The table has a column of groups."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, nearest
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, TagListParser
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
-from labelgap.labels.io.findings import AllCellsKnown, ColumnPerClass, ColumnsIgnored, GroupColumn, ListsOfClasses
+from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
 from labelgap.labels.io.header import HeaderColumns, parse_header
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import LabelTable
@@ -35,6 +35,7 @@ CheckImage = Callable[[str], str | None]
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
+_ALL_KNOWN: Final = "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
 
 
 def parse_rows(
@@ -81,9 +82,9 @@ def parse_rows(
     if not len(table.values):
         raise InputError(f"{path}: no label is known, all of its {len(table)} rows are blank. Tag a few images.")
     if not columns.lists and table.complete and options.zeros == "absent":
-        cell_findings.append(AllCellsKnown())
+        cell_findings.append(Note(_ALL_KNOWN, "counts"))
     if columns.group is not None:
-        cell_findings.append(GroupColumn())
+        cell_findings.append(Note("the column 'group' says which images belong together, it is no tag"))
     if columns.ignored:
         cell_findings.append(ColumnsIgnored(columns.ignored))
     return TableFile(

@@ -24,10 +24,6 @@ def paper_background(rng: np.random.Generator, count: int, side: int) -> NDArray
 
     Returns:
         ``(count, side, side)``, grey levels around 70…190.
-
-    Example:
-        >>> paper_background(np.random.default_rng(0), 2, 64).shape
-        (2, 64, 64)
     """
     level = rng.integers(75, 186, (count, 1, 1)).astype(np.float32)
     ramp = np.linspace(-1, 1, side, dtype=np.float32)

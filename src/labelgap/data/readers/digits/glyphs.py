@@ -26,13 +26,7 @@ _VISIBLE: Final = 32
 
 @lru_cache(maxsize=1)
 def sklearn_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the cells ``(1797, 8, 8)`` of 0…16 and the classes ``(1797,)``, both read-only.
-
-    Example:
-        >>> cells, classes = sklearn_digits()
-        >>> cells.shape, float(cells.max()), len(set(classes.tolist()))
-        ((1797, 8, 8), 16.0, 10)
-    """
+    """Return the cells ``(1797, 8, 8)`` of 0…16 and the classes ``(1797,)``, both read-only."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -54,11 +48,6 @@ def render_digits(cells: NDArray[np.float32], size: int, turn: int, threshold: N
 
     Returns:
         ``(M, P, P)``, where ``P`` is about 1.3 × ``size``, so that a turned digit fits.
-
-    Example:
-        >>> cells, _ = sklearn_digits()
-        >>> render_digits(cells[:2], 20, 0, np.array([24, 24])).shape
-        (2, 28, 28)
     """
     matrix, side = _enlarging(size, turn)
     ink = matrix @ cells.reshape(-1, CELLS * CELLS).T  # whole numbers below 2**24: exact
@@ -77,12 +66,6 @@ def ink_box(ink: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
     Returns:
         ``(M, 4)`` of ``x0, y0, x1, y1``, edges inclusive, and ``(M,)``: whether there is any ink at all.
-
-    Example:
-        >>> ink = np.zeros((1, 5, 5), np.uint8)
-        >>> ink[0, 1:3, 2:5] = 255
-        >>> ink_box(ink)[0]
-        array([[2, 1, 4, 2]])
     """
     visible = ink >= _VISIBLE
     columns: NDArray[np.bool_] = np.asarray(visible.any(axis=1))
