@@ -242,15 +242,12 @@ class Revisions(Sequence[Revision]):
 
 def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of every name of a column in the names of a table."""
-    unique = pc.unique(column)
-    used = set(unique.to_pylist())
-    number = {name: index for index, name in enumerate(names) if name in used}
-    for name in unique.to_pylist():
-        if name not in number:
-            raise InputError(f"a revision names the {kind} {name!r}, which is not in the table.")
-    numbers = np.array([number[name] for name in unique.to_pylist()], dtype=np.int64)
-    place: NDArray[np.int64] = pc.index_in(column, unique).to_numpy()
-    return numbers[place]
+    numbers = pc.index_in(column, pa.array(names, pa.string()))
+    if numbers.null_count:
+        name = column.filter(numbers.is_null())[0].as_py()
+        raise InputError(f"a revision names the {kind} {name!r}, which is not in the table.")
+    result: NDArray[np.int64] = numbers.to_numpy().astype(np.int64)
+    return result
 
 
 def _source_array(sources: Iterable[str]) -> pa.Array:
