@@ -114,7 +114,7 @@ def test_several_runs_are_averaged_and_val_can_be_audited_too(run: lg.Run, tmp_p
     runs = [train(tmp_path, data, name) for name in ("em", "an")]
     runs.append(train(tmp_path, data, "wan", epochs=3, batch_size=32))
     audit = find_missing([runs[0].path, str(runs[1].path), runs[2]], splits=("train", "val"), quiet=True)
-    assert audit.about["method"] == "em, an, wan" and audit.about["splits"] == ["train", "val"]
+    assert audit.metadata["method"] == "em, an, wan" and audit.metadata["splits"] == ["train", "val"]
     table = audit.of_kind("missing")
     assert set(table["split"].to_pylist()) == {"train", "val"}
     assert data.val is not None and data.val.truth is not None
@@ -144,14 +144,14 @@ def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> 
     assert audit.path == tmp_path / "candidates.parquet"
     names = audit.of_kind("missing")["class"].to_pylist()
     assert len(names) == 40 and min(names.count(name) for name in CLASSES) >= 5
-    assert audit.about["random"] == 4
+    assert audit.metadata["random"] == 4
 
 
 def test_complete_labels_leave_only_what_looks_wrong(tmp_path: Path) -> None:
     data = lg.load("features", write(tmp_path)).reveal()
     audit = find_missing(train(tmp_path, data, "bce"), quiet=True)
-    assert audit.about["unknown_total"] == 0 and len(audit.of_kind("missing")) == 0
-    assert 0 < audit.about["wrong"] == len(audit)
+    assert audit.metadata["unknown_total"] == 0 and len(audit.of_kind("missing")) == 0
+    assert 0 < audit.metadata["wrong"] == len(audit)
 
 
 def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None:

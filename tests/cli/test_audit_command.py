@@ -44,7 +44,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.Capt
     assert found["missing"] == 50 and found["estimate"]["interval"] is None
     assert said.err == ""
     read = Candidates(out, run.config.classes)
-    assert read.about["unknown_total"] == 900 and len(read) <= 55 + found["wrong"]
+    assert read.metadata["unknown_total"] == 900 and len(read) <= 55 + found["wrong"]
     ranked = np.flatnonzero(read.columns.kind == MISSING)
     assert np.array_equal(np.sort(read.columns.rank[ranked]), np.arange(1, 51))
 

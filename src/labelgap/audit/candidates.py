@@ -34,12 +34,12 @@ class Audit:
 
     Attributes:
         path: the file.
-        about: its metadata: runs, data, how many labels are unknown, the estimate, and so on.
+        metadata: runs, data, how many labels are unknown, the estimate, and so on.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.about = read_metadata(path)
+        self.metadata = read_metadata(path)
 
     @cached_property
     def table(self) -> pa.Table:
@@ -53,7 +53,7 @@ class Audit:
     @property
     def estimate(self) -> dict[str, Any] | None:
         """How many labels are missing, and under which assumption; None where too few labels are known."""
-        estimate: dict[str, Any] | None = self.about["estimate"]
+        estimate: dict[str, Any] | None = self.metadata["estimate"]
         return estimate
 
     def __len__(self) -> int:
@@ -77,24 +77,24 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if missing:
         raise RunError(f"{path} has no column {missing[0]!r}: it holds no candidates. Audit the run again.")
     try:
-        about = dict(json.loads((schema.metadata or {})[_METADATA_KEY]))
-        version = about["format"]
+        metadata = dict(json.loads((schema.metadata or {})[_METADATA_KEY]))
+        version = metadata["format"]
     except (KeyError, TypeError, ValueError):
         raise RunError(f"{path} has no metadata of labelgap. Audit the run again.") from None
     if version != FORMAT:
         raise RunError(f"{path} is of format {version}; this version of labelgap reads format {FORMAT}.")
-    return about
+    return metadata
 
 
 def write_candidates(
-    path: Path, lists: Mapping[str, CandidateList], tables: Mapping[str, LabelTable], about: Mapping[str, Any]
+    path: Path, lists: Mapping[str, CandidateList], tables: Mapping[str, LabelTable], metadata: Mapping[str, Any]
 ) -> Audit:
     """Write candidates by kind, and metadata, atomically; ``tables`` are in the order in which rows are counted."""
     parts = [_table(kind, candidates, tables) for kind, candidates in lists.items()]
-    metadata = {_METADATA_KEY: json.dumps(dict(about), ensure_ascii=False)}
+    schema_metadata = {_METADATA_KEY: json.dumps(dict(metadata), ensure_ascii=False)}
     make_folder(path.absolute().parent)
     with atomic_path(path) as temporary:
-        pq.write_table(pa.concat_tables(parts).replace_schema_metadata(metadata), temporary)
+        pq.write_table(pa.concat_tables(parts).replace_schema_metadata(schema_metadata), temporary)
     return Audit(path)
 
 

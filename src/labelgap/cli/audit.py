@@ -53,31 +53,32 @@ def audit(
         quiet=as_json,
     )
     if as_json:
-        print(json.dumps({"path": str(found.path), **found.about}, ensure_ascii=False))
+        print(json.dumps({"path": str(found.path), **found.metadata}, ensure_ascii=False))
     else:
         print("\n".join(_lines(found, runs[0], time.perf_counter() - started)))
 
 
 def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
-    about = found.about
-    scope = f"{about['unknown_total']:,} unknown labels of {about['images']:,} images ({', '.join(about['splits'])})"
-    lines = [_line("audited", f"{scope}, {about['folds']} folds, {about['method']}; {seconds:.0f} s")]
-    lines += _missing(about)
-    if about["missing"]:
-        likely = f"{about['likely']:,} of them more likely present than not"
-        lines.append(_line("candidates", f"{about['missing']:,} ranked, {likely}"))
-        lines.append(_line("", f"{about['random']:,} random ones, for an estimate with an interval after a review"))
-    if about["wrong"]:
-        lines.append(_line("look wrong", f"{about['wrong']:,} known labels"))
+    metadata = found.metadata
+    splits = ", ".join(metadata["splits"])
+    scope = f"{metadata['unknown_total']:,} unknown labels of {metadata['images']:,} images ({splits})"
+    lines = [_line("audited", f"{scope}, {metadata['folds']} folds, {metadata['method']}; {seconds:.0f} s")]
+    lines += _missing(metadata)
+    if metadata["missing"]:
+        likely = f"{metadata['likely']:,} of them more likely present than not"
+        lines.append(_line("candidates", f"{metadata['missing']:,} ranked, {likely}"))
+        lines.append(_line("", f"{metadata['random']:,} random ones, for an estimate with an interval after a review"))
+    if metadata["wrong"]:
+        lines.append(_line("look wrong", f"{metadata['wrong']:,} known labels"))
     lines.append(_line("written", str(found.path)))
-    if about["backbone"] == FEATURES:
+    if metadata["backbone"] == FEATURES:
         return [*lines, _line("next", "see that file; features have no images to review")]
     return [*lines, _line("next", f"labelgap review {shlex.quote(str(run))}")]
 
 
-def _missing(about: dict[str, Any]) -> list[str]:
-    estimate = about["estimate"]
-    if not about["unknown_total"]:
+def _missing(metadata: dict[str, Any]) -> list[str]:
+    estimate = metadata["estimate"]
+    if not metadata["unknown_total"]:
         return [_line("missing", "nothing: every label is known")]
     if estimate is None:
         return [_line("missing", "no class has five known labels: too few for an estimate")]

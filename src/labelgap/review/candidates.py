@@ -75,14 +75,14 @@ class Candidates:
         split: leave out the candidates of other splits.
 
     Attributes:
-        about: the metadata that the audit wrote: runs, data, method, number of unknown labels.
+        metadata: what the audit wrote: runs, data, method, number of unknown labels.
     """
 
     def __init__(self, path: Path, classes: Sequence[str], split: str | None = None) -> None:
         self.path = path
         self.classes = tuple(classes)
         self.split = split
-        self.about = read_metadata(path)
+        self.metadata = read_metadata(path)
 
     def __len__(self) -> int:
         return len(self.columns.ids)

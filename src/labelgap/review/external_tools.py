@@ -74,7 +74,8 @@ def export_candidates(
     written = convert(data, to, out, prefix=prefix, force=force)
     images = merge_splits(data).table.images
     add = _add_predictions if to == "labelstudio" else _add_field
-    write_compact_json(out, add(read_json(out), images, suggested, review.candidates.about.get("method", "labelgap")))
+    method = review.candidates.metadata.get("method", "labelgap")
+    write_compact_json(out, add(read_json(out), images, suggested, method))
     return written
 
 

@@ -116,5 +116,5 @@ class Review:
         """``(K,)`` how many labels of each class are unknown in the data that the random sample was drawn from."""
         if self.split is not None and self.folder.run is not None:
             return self.folder.data.split(self.split).labels.counts().unknown
-        counts = self.candidates.about.get("unknown_per_class") or {}
+        counts = self.candidates.metadata.get("unknown_per_class") or {}
         return np.array([int(counts.get(name, 0)) for name in self.candidates.classes], dtype=np.int64)

@@ -231,7 +231,7 @@ def _estimates(review: Review, estimate: SampleEstimate | None, class_number: in
     if own is not None and class_number is not None and own.reviewed >= MIN_SAMPLE:
         sentences.append(describe_estimate(own, review.candidates.classes[class_number]))
     if not sentences or estimate is None or estimate.classes > 1:
-        sentences.append(describe_estimate(estimate, audit=review.candidates.about.get("estimate")))
+        sentences.append(describe_estimate(estimate, audit=review.candidates.metadata.get("estimate")))
     return sentences
 
 
