@@ -1,4 +1,4 @@
-"""Figures, tables and the self-contained page of a run or a study."""
+"""Reports: the HTML page of a run, a study or a comparison, its figures and tables, and the model card of a run."""
 
 from labelgap.reporting.figures.study import study_figure
 from labelgap.reporting.pages.methods import methods_markdown

@@ -38,7 +38,13 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         everything: also settings that have their default value.
         size: the image size of the backbone, if it is known.
     """
+    linear, accumulate, stop = config.linear, config.accumulate, config.stop_below
     preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"
+    phase = "" if linear is None else f"the head alone: {linear.epochs} epochs of Adam at {linear.lr:g}, batches of "
+    stops = "" if stop is None else f"; stops {100 * stop:g} points below the best val score"
+    rates = f"head {config.lr:g}, backbone {config.backbone_lr:g}"
+    one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
+    bf16 = config.precision == "bf16" and config.protocol != "linear"
     rows = [
         ("method", config.method, ""),
         ("options", format_value(_effective_options(config)), "none"),
@@ -47,15 +53,17 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("head", "" if config.head == "linear" else config.head, "linear"),
         ("images", "" if config.backbone == FEATURES else _images(config, size), ""),
         ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
-        ("first phase", _first_phase(config), ""),
-        ("epochs", _epochs(config), ""),
-        ("batch size", _batch_size(config), ""),
+        ("first phase", "" if linear is None else f"{phase}{linear.batch_size}", ""),
+        ("epochs", f"at most {config.epochs}{stops}" if stops else str(config.epochs), ""),
+        ("batch size", f"{config.batch_size}", ""),
+        ("gradient accumulation", "" if accumulate == 1 else f"over {accumulate} batches", "none"),
         ("optimizer", _optimizer(config), ""),
-        ("learning rate", _learning_rates(config), ""),
-        ("schedule", _schedule(config), "constant"),
+        ("learning rate", f"{config.lr:g}" if one_rate else rates, ""),
+        ("warmup", f"{config.warmup:g} epochs" if config.warmup else "", "none"),
+        ("schedule", "" if config.schedule == "constant" else config.schedule, "constant"),
         ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
-        ("precision", _precision(config), ""),
+        ("precision", "bfloat16 autocast" if bf16 else "float32", ""),
         ("epoch selection", config.select, ""),
         ("seed", str(config.seed), ""),
     ]
@@ -86,41 +94,8 @@ def _images(config: RunConfig, backbone_size: int | None) -> str:
     return f"resized to {shape}" + (", flipped at random" if config.flip else "")
 
 
-def _first_phase(config: RunConfig) -> str:
-    phase = config.linear
-    if phase is None:
-        return ""
-    return f"the head alone: {phase.epochs} epochs of Adam at {phase.lr:g}, batches of {phase.batch_size}"
-
-
-def _epochs(config: RunConfig) -> str:
-    if config.stop_below is None:
-        return str(config.epochs)
-    return f"at most {config.epochs}; stops {100 * config.stop_below:g} points below the best val score"
-
-
-def _batch_size(config: RunConfig) -> str:
-    accumulated = "" if config.accumulate == 1 else f", gradients accumulated over {config.accumulate} batches"
-    return f"{config.batch_size}{accumulated}"
-
-
 def _optimizer(config: RunConfig) -> str:
     parts = ["Adam"] if config.optimizer == "adam" else ["SGD", f"momentum {config.momentum:g}"]
     if config.optimizer == "sgd" and config.nesterov:
         parts.append("Nesterov")
     return ", ".join([*parts, *([f"weight decay {config.weight_decay:g}"] if config.weight_decay else [])])
-
-
-def _learning_rates(config: RunConfig) -> str:
-    if config.protocol != "linear" and config.backbone_lr != config.lr:
-        return f"head {config.lr:g}, backbone {config.backbone_lr:g}"
-    return f"{config.lr:g}"
-
-
-def _schedule(config: RunConfig) -> str:
-    warmup = f"warmup of {config.warmup:g} {'epoch' if config.warmup == 1 else 'epochs'}" if config.warmup else ""
-    return ", ".join(part for part in (warmup, "cosine" if config.schedule == "cosine" else "") if part)
-
-
-def _precision(config: RunConfig) -> str:
-    return "bfloat16 autocast" if config.precision == "bf16" and config.protocol != "linear" else "float32"

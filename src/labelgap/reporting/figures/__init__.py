@@ -1,3 +1,3 @@
-"""Figures."""
+"""Figures, from arrays and results to matplotlib; they keep no state and open no window."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The figure of a comparison: every method's mean and seeds, and beside it how far behind the best it is."""
+"""The figure of a comparison: the mean and the seeds of every method, and its gap to the best."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ from labelgap.studies.compare.comparison import Comparison, MethodResult
 __all__ = ["comparison_figure"]
 
 MAX_SCALE_FACTOR: Final = 2.5
-"""A method further behind the best than so many times the median one is not drawn to scale."""
+"""A method whose gap to the best is more than so many times the median gap is not drawn to scale,"""
 MIN_SCALE_POINTS: Final = 4.0
-"""But within so many points it always is."""
+"""unless the gap is within so many points."""
 
 
 def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
-    """Draw the measure of every method, and where there are several seeds its distance to the best.
+    """Draw the measure of every method and, on a wide screen and with several seeds, the 95 % interval of its gap.
 
-    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow and stand below. The second
-    panel, on a wide screen, holds the 95 % interval of the difference to the best method: it decides what may be said.
+    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom.
 
     Args:
         comparison: with at least one mean.
@@ -45,9 +44,9 @@ def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
     """
     rows = [row for row in comparison.methods if row.mean is not None]
     places = _places(rows)
-    distances = width > NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
-    figure, axes = make_figure(1, 2 if distances else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
-    if distances:
+    gaps = width > NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
+    figure, axes = make_figure(1, 2 if gaps else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
+    if gaps:
         grid = axes[0].get_gridspec()
         assert grid is not None
         grid.set_width_ratios([3, 2])
@@ -58,13 +57,13 @@ def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
     for axis in axes:
         axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
         axis.set_ylim(places[-1] + 0.6, -0.6)
-    if distances:
-        _distances(axes[1], rows, places, _lowest(rows))
+    if gaps:
+        _gaps(axes[1], rows, places, _lowest(rows))
     return figure
 
 
 def _lowest(rows: Sequence[MethodResult]) -> float:
-    """Return the mean, in percent, below which methods are only marked, so that the others can be told apart."""
+    """Return the mean, in percent, below which methods are only marked, so that the others can be distinguished."""
     means = sorted((100 * (row.mean or 0.0) for row in rows if not row.extra_labels), reverse=True)
     if not means:
         return 0.0
@@ -72,7 +71,7 @@ def _lowest(rows: Sequence[MethodResult]) -> float:
 
 
 def _places(rows: Sequence[MethodResult]) -> list[float]:
-    """Return the height of every row, with a gap before those that saw more."""
+    """Return the y position of every row, with a space before those that saw more labels."""
     return [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
 
 
@@ -109,21 +108,21 @@ def _values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], n
     axis.set_xlabel(name)
 
 
-def _distances(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], lowest: float) -> None:
-    """Draw how far each competitor is behind the best; the farthest are left out."""
+def _gaps(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], lowest: float) -> None:
+    """Draw the gap of every method to the best; the largest are left out."""
     shown = [
         (row.gap, place)
         for row, place in zip(rows, places, strict=True)
         if row.gap is not None and row.gap.mean > 0 and 100 * (row.mean or 0.0) >= lowest
     ]
-    limit = max([1.0, *(100 * (behind.mean + (behind.half_width or 0.0)) for behind, _ in shown)])
+    limit = max([1.0, *(100 * (gap.mean + (gap.half_width or 0.0)) for gap, _ in shown)])
     axis.set_xlim(-1.06 * limit, 0.18 * limit)
     axis.grid(False)
     axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
     axis.axvline(0, color=MUTED_COLOR, linewidth=1.0)
-    for behind, place in shown:
-        mean, half = -100 * behind.mean, 100 * (behind.half_width or 0.0)
-        color = MUTED_COLOR if behind.significant else VERMILLION
+    for gap, place in shown:
+        mean, half = -100 * gap.mean, 100 * (gap.half_width or 0.0)
+        color = MUTED_COLOR if gap.significant else VERMILLION
         axis.plot([mean - half, mean + half], [place, place], color=color, linewidth=1.8, solid_capstyle="butt")
         axis.plot([mean], [place], "o", markersize=5, color=color)
     axis.set_yticks([])

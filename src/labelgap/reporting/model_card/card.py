@@ -10,7 +10,6 @@ import platform
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -44,22 +43,6 @@ _THRESHOLD_SOURCES: Final = {
     "estimated": "estimated on val from known present labels alone",
     "default": "left at 0.5 because too few labels are known",
 }
-
-
-@dataclass(frozen=True)
-class _ClassRow:
-    """One class in the table of the best and worst classes."""
-
-    name: str
-    average_precision: float
-    present: int
-    train_present: int
-    threshold: float
-    threshold_source: str
-
-    @property
-    def rare(self) -> bool:
-        return self.present < RARE_CLASS_LIMIT
 
 
 def write_model_card(run: Run, data: Dataset | None = None) -> Path:
@@ -191,21 +174,26 @@ def _class_values(run: Run, data: Dataset) -> dict[str, Any]:
         return {"class_rows": (), "class_split": "", "classes_omitted": False}
     omitted = len(order) > 2 * _ENDS
     present, train_present = split.evaluation_labels.counts().present, data.train.labels.counts().present
-    rows = []
-    for name in [*order[:_ENDS], *order[-_ENDS:]] if omitted else order:
-        column, found = data.classes.index(name), run.thresholds
-        counts = int(present[column]), int(train_present[column])
-        rows.append(_ClassRow(name, each[name], *counts, float(found.values[column]), found.marks[column]))
+    found = run.thresholds
+    rows = [
+        {
+            "name": name,
+            "average_precision": each[name],
+            "present": int(present[column]),
+            "train_present": int(train_present[column]),
+            "threshold": float(found.values[column]),
+            "threshold_source": found.marks[column],
+            "rare": present[column] < RARE_CLASS_LIMIT,
+        }
+        for name in ([*order[:_ENDS], *order[-_ENDS:]] if omitted else order)
+        for column in [data.classes.index(name)]
+    ]
     return {"class_rows": rows, "class_split": split.name, "classes_omitted": omitted}
 
 
 def _label_counts(split: Split) -> dict[str, Any]:
-    present, absent, unknown = split.labels.counts().total
-    share = _unknown_share(split.labels)
-    return {
-        **{"split": split.name, "images": len(split), "present": present, "absent": absent, "unknown": unknown},
-        "unknown_share": share,
-    }
+    counts = dict(zip(("present", "absent", "unknown"), split.labels.counts().total, strict=True))
+    return {"split": split.name, "images": len(split), "unknown_share": _unknown_share(split.labels), **counts}
 
 
 def _unknown_share(labels: Any) -> float:

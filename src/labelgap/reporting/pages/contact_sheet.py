@@ -1,7 +1,7 @@
 """A page of images with their labels in three states: what ``labelgap inspect --report`` writes.
 
-Some images are drawn at random, so that one sees what is typical; some show the rarest classes, where a wrong label
-hurts most. The page is one file that loads nothing; thumbnails carry no metadata.
+Some images are random, to show what is typical; some show the rarest classes, where a wrong label matters most. The
+page is one file that loads nothing; thumbnails have no metadata.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _contact_sheet_image(split: Split, row: int, images: bool) -> ContactSheetIm
 
 
 def _draw_random(data: Dataset, seed: int) -> list[ImageLocation]:
-    """Draw images at random from all splits together."""
+    """Draw random images from all splits together."""
     sizes = [len(split) for split in data.splits]
     starts = np.cumsum([0, *sizes])
     chosen = numpy_generator(seed, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
@@ -140,7 +140,7 @@ def _draw_random(data: Dataset, seed: int) -> list[ImageLocation]:
 
 
 def _find_rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocation]) -> dict[str, ImageLocation]:
-    """Return an image of each of the rarest classes, another one each where there is a choice."""
+    """Return an image of each of the rarest classes, different ones if possible."""
     used = {(split.name, row) for split, row in shown}
     found: dict[str, ImageLocation] = {}
     for row in summary.rarest(RAREST_COUNT):

@@ -1,4 +1,4 @@
-"""The page of all methods: name, paper, options, and the papers' settings per data set."""
+"""The Markdown page of all methods: name, paper, options, and the papers' settings per data set."""
 
 from __future__ import annotations
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from labelgap.reporting.formatting import (
     NO_VALUE,
@@ -15,8 +13,8 @@ from labelgap.reporting.formatting import (
     format_learning_rate,
     format_options,
     join_names,
-    single_line,
 )
+from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.compare.comparison import Comparison, MethodResult
 
 __all__ = [
@@ -97,35 +95,15 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return the table for the terminal."""
-    rows = comparison_rows(comparison)
+    """Return the table for the terminal: the measures, and of the settings lr and, if it differs, batch."""
     options = [f"{row.method} ({format_options(row.options)})" for row in comparison.methods if row.options]
     notes = [*comparison_notes(comparison), *([f"Options: {'; '.join(options)}."] if options else [])]
-    table = Table(
-        title=escape(single_line(comparison.title)),
-        caption=escape("\n".join(notes)) or None,
-        title_justify="left",
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-        caption_style="dim",
-        title_style="bold",
-    )
-    table.add_column("", no_wrap=True)
-    batches = {row.batch_size for row in comparison.methods}
-    shown = ("lr", "batch") if len(batches) > 1 else ("lr",)
-    for name in (*comparison_columns(comparison), *shown):
-        table.add_column(name, justify="right", no_wrap=True)
-    places = [setting_columns(comparison).index(name) for name in shown]
-    for place, row in enumerate(rows):
-        last = place + 1 < len(rows) and rows[place + 1].extra_labels and not row.extra_labels
-        style = "dim" if row.extra_labels else "bold" if row.tied else ""
-        setting = [row.setting[number] for number in places]
-        table.add_row(Text(row.label), *row.cells, *setting, style=style)
-        if last:
-            table.add_row()
-    return table
+    shown = ("lr", "batch") if len({row.batch_size for row in comparison.methods}) > 1 else ("lr",)
+    rows = [
+        (row.label, (*row.cells, *row.setting[: len(shown)]), row.tied, row.extra_labels)
+        for row in comparison_rows(comparison)
+    ]
+    return terminal_table(comparison.title, (*comparison_columns(comparison), *shown), rows, notes)
 
 
 def _setting(row: MethodResult) -> dict[str, str]:

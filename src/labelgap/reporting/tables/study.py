@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from labelgap.reporting.formatting import (
     NO_VALUE,
@@ -18,8 +15,8 @@ from labelgap.reporting.formatting import (
     join_names,
     single_line,
 )
-from labelgap.studies import Study, StudyMember
-from labelgap.training import Run
+from labelgap.reporting.tables.terminal import terminal_table
+from labelgap.studies import Study
 
 __all__ = ["STUDY_COLUMNS", "StudyRow", "study_notes", "study_rows", "study_table"]
 
@@ -36,54 +33,51 @@ class StudyRow:
         folder: of its run, relative to the study's.
         extra_labels: whether it saw labels that were hidden from the others.
         best: whether its test mAP is the highest of the runs that saw the same labels.
-        map: test mAP from 0 to 1; None when the known labels support none.
-        f1_micro: at its thresholds.
-        f1_macro: at its thresholds.
+        finished: whether the run is finished.
+        map: test mAP from 0 to 1; None if the known labels support none.
         classes_counted: how many classes the means are over; None without a test split.
         classes: how many there are.
-        best_epoch: the epoch kept; None while the run is not finished.
-        epochs: how many were trained.
-        seconds: of training.
+        cells: under ``STUDY_COLUMNS``; a dash where there is no number.
     """
 
     label: str
     folder: str
     extra_labels: bool
     best: bool
+    finished: bool
     map: float | None
-    f1_micro: float | None
-    f1_macro: float | None
     classes_counted: int | None
     classes: int
-    best_epoch: int | None
-    epochs: int | None
-    seconds: float | None
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The cells under ``STUDY_COLUMNS``; a dash where there is no number."""
-        epoch = NO_VALUE if self.best_epoch is None else f"{self.best_epoch} of {self.epochs}"
-        measures = (format_measure(self.map), format_measure(self.f1_micro), format_measure(self.f1_macro))
-        known = None if self.classes_counted is None else self.classes
-        return (*measures, format_class_count(self.classes_counted, known), epoch, format_elapsed(self.seconds))
+    cells: tuple[str, ...]
 
 
 def study_rows(study: Study) -> list[StudyRow]:
-    """Return the rows of a study in its order, ceilings last."""
+    """Return the rows of a study in its order; runs that saw more labels come last."""
     runs = sorted(study.runs, key=lambda pair: pair[0].extra_labels)
-    measured = [
-        value for member, run in runs if not member.extra_labels and (value := _test(run).get("map")) is not None
-    ]
-    highest = max(measured, default=None)
-    return [_row(member, run, highest) for member, run in runs]
+    tests = [run.metrics.get("test") or {} for _, run in runs]
+    measured = [test.get("map") for (member, _), test in zip(runs, tests, strict=True) if not member.extra_labels]
+    highest = max((value for value in measured if value is not None), default=None)
+    rows = []
+    for (member, run), test in zip(runs, tests, strict=True):
+        value, counted, classes = test.get("map"), test.get("classes_counted"), len(run.config.classes)
+        cells = (
+            *(format_measure(test.get(key)) for key in ("map", "f1_micro", "f1_macro")),
+            format_class_count(counted, classes),
+            f"{run.metrics['best_epoch']} of {run.metrics['epochs']}" if run.finished else NO_VALUE,
+            format_elapsed(run.metrics.get("seconds")),
+        )
+        best = not member.extra_labels and value is not None and value == highest
+        about = (member.label, member.folder, member.extra_labels, best, run.finished)
+        rows.append(StudyRow(*about, value, counted, classes, cells))
+    return rows
 
 
 def study_notes(rows: Sequence[StudyRow]) -> list[str]:
     """Return the notes under the table: what a dash means, and what must not be compared."""
     notes = []
-    if any(row.best_epoch is None for row in rows):
+    if any(not row.finished for row in rows):
         notes.append(f"{NO_VALUE} The run is not finished.")
-    if any(row.best_epoch is not None and row.classes_counted is None for row in rows):
+    if any(row.finished and row.classes_counted is None for row in rows):
         notes.append(f"{NO_VALUE} There is no test split, so nothing was measured on one.")
     if any(row.classes_counted == 0 for row in rows):
         notes.append(
@@ -100,44 +94,7 @@ def study_notes(rows: Sequence[StudyRow]) -> list[str]:
 def study_table(study: Study) -> Table:
     """Return the table of a study for the terminal."""
     rows = study_rows(study)
-    ceilings = join_names([single_line(row.label) for row in rows if row.extra_labels])
-    apart = [f"{ceilings}: saw labels that were hidden from the others."] if ceilings else []
-    table = Table(
-        title=escape(single_line(study.title)),
-        caption=escape("\n".join([*apart, *study_notes(rows)])) or None,
-        title_justify="left",
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column("", no_wrap=True)
-    for name in STUDY_COLUMNS:
-        table.add_column(name, justify="right")
-    for place, row in enumerate(rows):
-        last = place + 1 < len(rows) and rows[place + 1].extra_labels and not row.extra_labels
-        style = "dim" if row.extra_labels else "bold" if row.best else ""
-        table.add_row(Text(single_line(row.label)), *row.cells, style=style, end_section=last)
-    return table
-
-
-def _row(member: StudyMember, run: Run, highest: float | None) -> StudyRow:
-    test, summary = _test(run), run.metrics
-    value = test.get("map")
-    return StudyRow(
-        label=member.label,
-        folder=member.folder,
-        extra_labels=member.extra_labels,
-        best=not member.extra_labels and value is not None and value == highest,
-        map=value,
-        f1_micro=test.get("f1_micro"),
-        f1_macro=test.get("f1_macro"),
-        classes_counted=test.get("classes_counted"),
-        classes=len(run.config.classes),
-        best_epoch=summary.get("best_epoch"),
-        epochs=summary.get("epochs"),
-        seconds=summary.get("seconds"),
-    )
-
-
-def _test(run: Run) -> dict[str, Any]:
-    return run.metrics.get("test") or {}
+    extra = join_names([single_line(row.label) for row in rows if row.extra_labels])
+    notes = [f"{extra}: saw labels that were hidden from the others."] if extra else []
+    cells = [(row.label, row.cells, row.best, row.extra_labels) for row in rows]
+    return terminal_table(study.title, STUDY_COLUMNS, cells, [*notes, *study_notes(rows)])

@@ -1,0 +1,47 @@
+"""A table for the terminal: rows of text with notes below, and a gap before the rows that saw more labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from labelgap.reporting.formatting import single_line
+
+__all__ = ["terminal_table"]
+
+
+def terminal_table(
+    title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str], bool, bool]], notes: Sequence[str]
+) -> Table:
+    """Return a table.
+
+    Args:
+        title: above it.
+        columns: headers, after the label.
+        rows: label, cells, whether it is bold, and whether it saw more labels than the others: those come last.
+        notes: below it.
+    """
+    table = Table(
+        title=escape(single_line(title)),
+        caption=escape("\n".join(notes)) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        caption_style="dim",
+        title_style="bold",
+    )
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    before = True
+    for label, cells, bold, extra_labels in rows:
+        if extra_labels and not before:
+            table.add_row()
+        before = extra_labels
+        table.add_row(Text(single_line(label)), *cells, style="dim" if extra_labels else "bold" if bold else "")
+    return table
