@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,7 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="labelgap-state-")
 
 import matplotlib
 import torch

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from labelgap.core import class_path as class_path_module
 from labelgap.core.class_path import ALLOWED_VARIABLE, class_path, find_class, is_class_path
 from labelgap.core.errors import RunError
 
@@ -22,6 +24,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = "someones_package"
     (tmp_path / f"{name}.py").write_text("class Theirs(dict): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield name
     sys.modules.pop(name, None)
 
@@ -47,6 +50,26 @@ def test_a_module_is_not_imported_because_a_run_names_it(module: str) -> None:
 def test_a_module_that_the_user_allows_is_imported(module: str, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED_VARIABLE, allowed)
     assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
+
+
+def test_a_class_that_the_user_has_used_before_is_imported_in_a_later_process(module: str) -> None:
+    class_path(find_class_in_new_module(module))
+    forget(module)
+    assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
+    forget(module)
+    with pytest.raises(RunError, match="does not import code because a run folder names it"):
+        find_class(f"{module}:Other", dict)
+
+
+def find_class_in_new_module(module: str) -> type:
+    found: type = importlib.import_module(module).Theirs
+    return found
+
+
+def forget(module: str) -> None:
+    """What a new process knows: no module, and no object that was given."""
+    sys.modules.pop(module, None)
+    class_path_module._GIVEN.clear()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ a run folder names it. A class is found only if
 
 - an object of it was given to labelgap in this process, or
 - its module is already imported: ``import package.module`` before ``open_run`` is enough, or
-- the environment variable ``LABELGAP_IMPORT`` names the module or a package above it. This is for the commands.
+- this user has given an object of it to labelgap before: ``used_classes`` lists them, in a file of the user's, or
+- the environment variable ``LABELGAP_IMPORT`` names the module or a package above it.
 
 Either way it must be a subclass of what is expected in its place. Names that are registered (``register_method`` …) or
 come from the entry points of an installed package need none of this.
@@ -17,11 +18,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
+
+import platformdirs
 
 from labelgap.core.errors import RunError
 
-__all__ = ["ALLOWED_VARIABLE", "class_path", "find_class", "is_class_path"]
+__all__ = ["ALLOWED_VARIABLE", "class_path", "find_class", "is_class_path", "used_classes"]
 
 ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
 """Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
@@ -42,8 +47,15 @@ def is_class_path(name: str) -> bool:
     return name in _GIVEN or is_class
 
 
+def used_classes() -> frozenset[str]:
+    """Return the import paths of the classes whose objects this user has given to labelgap."""
+    with suppress(OSError, UnicodeDecodeError):
+        return frozenset(_used_file().read_text(encoding="utf-8").splitlines())
+    return frozenset()
+
+
 def class_path(cls: type) -> str:
-    """Return the import path of a class, and remember the class for ``find_class`` in this process.
+    """Return the import path of a class, and remember it for ``find_class``, here and in later processes of this user.
 
     Example:
         >>> from collections import OrderedDict
@@ -52,6 +64,11 @@ def class_path(cls: type) -> str:
     """
     path = f"{cls.__module__}:{cls.__qualname__}"
     _GIVEN[path] = cls
+    if cls.__module__ != "__main__" and "<locals>" not in path and path not in used_classes():
+        with suppress(OSError):  # a home that cannot be written to: LABELGAP_IMPORT remains
+            _used_file().parent.mkdir(parents=True, exist_ok=True)
+            with _used_file().open("a", encoding="utf-8") as file:
+                file.write(f"{path}\n")
     return path
 
 
@@ -87,11 +104,12 @@ def find_class(path: str, base: type[T]) -> type[T]:
 
 
 def _module(path: str, module: str) -> object:
-    """Return a module that is already imported, or import one that ``LABELGAP_IMPORT`` allows."""
+    """Return a module that is already imported, or import one that the user has used or allows."""
     if module in sys.modules:
         return sys.modules[module]
     allowed = [name.strip() for name in os.environ.get(ALLOWED_VARIABLE, "").split(",")]
-    if not any(name and (module == name or module.startswith(f"{name}.")) for name in allowed):
+    is_allowed = any(name and (module == name or module.startswith(f"{name}.")) for name in allowed)
+    if not is_allowed and path not in used_classes():
         raise RunError(
             f"the class {path} is not loaded. labelgap does not import code because a run folder names it: "
             f"`import {module}` first, or for the commands set {ALLOWED_VARIABLE}={module}."
@@ -99,4 +117,10 @@ def _module(path: str, module: str) -> object:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise RunError(f"the class {path} cannot be imported ({error}): install its package.") from None
+        raise RunError(
+            f"the class {path} cannot be imported ({error}): install its package, or add its folder to PYTHONPATH."
+        ) from None
+
+
+def _used_file() -> Path:
+    return platformdirs.user_state_path("labelgap") / "used_classes.txt"

@@ -80,7 +80,8 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
     backbone = "" if metadata["backbone"] == "features" else f" --backbone {metadata['backbone']}"
     return (
         f"labelgap train {_data(metadata, whole_path)} --method {row.method}{options} "
-        f"--lr {format_learning_rate(row.lr)} --batch-size {row.batch_size} --protocol linear{backbone}{hidden} --out runs/{row.method}"
+        f"--lr {format_learning_rate(row.lr)} --batch-size {row.batch_size} --protocol linear"
+        f"{backbone}{hidden} --out runs/{row.method}"
     )
 
 

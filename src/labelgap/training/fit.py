@@ -200,7 +200,7 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
     """Measure the best epoch, and write predictions, trace and summary."""
     data, config, state = context.data, context.config, result.state
     logits = {split.name: result.logits(split.name) for split in data.splits}
-    val = data.val
+    val, backbone = data.val, context.network.backbone
     cuts = Thresholds.default(len(data.classes))
     if val is not None:
         cuts = choose_thresholds(expit(logits["val"]), val.labels.to_dense())
@@ -211,7 +211,7 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
         "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
         "select": config.select,
         "score": state.best_score,
-        "weights": {"source": context.network.backbone.source, "license": context.network.backbone.license},
+        "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
         "calibration": None if val is None else fit_platt_calibration(logits["val"], val.labels),
         "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
     }

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from PIL import Image
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
+from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.reporting.model_card import render_model_card
 from labelgap.reporting.model_card.card import escape_markdown
 
@@ -47,7 +49,11 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_write_report_writes_the_card_with_every_section(run: lg.Run, digits: Dataset) -> None:
+def test_write_report_writes_the_card_with_every_section(
+    run: lg.Run, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = ResponsiveFigure(Markup(""), Markup(""))
+    monkeypatch.setattr(FigureRenderer, "render", lambda *arguments: nothing)  # drawing takes most of the time
     path = run.path / "MODEL_CARD.md"
     assert not path.exists()
     lg.write_report(run)

@@ -23,7 +23,6 @@ from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import describe_method
-from labelgap.models import create_backbone
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
 from labelgap.reporting.html import package_version
 from labelgap.reporting.run_description import describe_settings
@@ -88,6 +87,7 @@ def _run_values(run: Run) -> dict[str, Any]:
     val_selected = ["the epoch"] if config.select != "last" else []
     val_selected += ["the thresholds"] if set(thresholds.marks) != {"default"} else []
     vectors = config.backbone == FEATURES
+    weights = metrics.get("weights") or {"source": "not recorded", "license": "not recorded"}
     return {
         "name": name,
         "config": config,
@@ -110,11 +110,11 @@ def _run_values(run: Run) -> dict[str, Any]:
         **_method_values(config.method),
         "revision_count": len(run.revisions),
         "quality": metrics.get("revisions"),
-        "settings": describe_settings(config, everything=True, size=None if vectors else _image_size(run)),
+        "settings": describe_settings(config, everything=True, size=weights.get("size")),
         "command": None if command is None else _wrap_command(command),
         "script": train_script(shareable),
         "folders_removed": shareable != config,
-        "weights": run.metrics.get("weights") or {"source": "not recorded", "license": "not recorded"},
+        "weights": weights,
         "version": package_version(),
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
@@ -206,15 +206,6 @@ def _chance_map(split: Split) -> float:
     counts = split.evaluation_labels.counts()
     both = (counts.present > 0) & (counts.absent > 0)
     return float(np.mean(counts.present[both] / (counts.present[both] + counts.absent[both])))
-
-
-def _image_size(run: Run) -> int | None:
-    """Return the backbone's image size; the backbone is built on the meta device for it, without weights."""
-    try:
-        with torch.device("meta"):
-            return create_backbone(run.config.backbone, pretrained=False).input_spec.size
-    except (LabelGapError, RuntimeError, NotImplementedError):  # not every network can be built there
-        return None
 
 
 def _wrap_command(command: str) -> str:
