@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -54,17 +53,6 @@ def test_a_name_is_given_once(methods: Registry[str]) -> None:
     with pytest.raises(ValueError, match="the method 'an' is registered already"):
         methods.add("an", "B", summary="another")
     assert methods.get("an").value == "A"
-
-
-def test_the_decorator_registers_and_returns_what_it_decorates() -> None:
-    functions: Registry[Callable[[], int]] = Registry("function")
-
-    @functions.register("seven", summary="a number", reference="arithmetic")
-    def seven() -> int:
-        return 7
-
-    assert seven() == 7
-    assert functions.get("seven") == RegistryEntry("seven", seven, "a number", "arithmetic")
 
 
 def plugins_named(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
@@ -55,14 +55,6 @@ class Registry(Generic[T]):
             raise ValueError(f"the {self.kind} '{name}' is registered already")
         self._entries[name] = RegistryEntry(name, value, summary, reference)
         return value
-
-    def register(self, name: str, *, summary: str, reference: str = "") -> Callable[[T], T]:
-        """``add`` as a decorator."""
-
-        def decorate(value: T) -> T:
-            return self.add(name, value, summary=summary, reference=reference)
-
-        return decorate
 
     def get(self, name: str) -> RegistryEntry[T]:
         """Return the entry of a name, or raise ``UnknownNameError`` with the nearest one."""
