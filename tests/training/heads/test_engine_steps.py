@@ -58,7 +58,7 @@ def test_no_step_synchronizes(method: str) -> None:
     assert engine.graph_runner is not None
     engine.graph_runner.cursor.zero_()
     with torch.no_grad(), Watch() as watch:
-        engine.graph_runner.train_full_batch()
+        engine.graph_runner.train_full_batch(engine.train_batch)
     assert not watch.problems, watch.problems
 
 

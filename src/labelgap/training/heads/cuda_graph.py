@@ -7,21 +7,24 @@ first steps run eagerly, because a capture needs warmed-up kernels; so does the 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["CudaGraphRunner"]
+__all__ = ["CudaGraphRunner", "Step"]
+
+Step = Callable[[Tensor], Tensor]
+"""Trains one batch of rows ``(B,)`` and returns the losses ``(M,)``."""
 
 WARMUP_STEPS = 3
 
 
 class CudaGraphRunner:
-    """Runs the steps of an engine on a GPU.
+    """Runs the steps of an engine on a GPU. It holds no reference to the engine, so that both are freed at once.
 
     Args:
-        step: trains one batch of rows ``(B,)`` and returns the losses ``(M,)``.
         images: N, the rows of an epoch.
         batch_size: B of a full batch.
         heads: M.
@@ -33,16 +36,9 @@ class CudaGraphRunner:
     """
 
     def __init__(
-        self,
-        step: Callable[[Tensor], Tensor],
-        *,
-        images: int,
-        batch_size: int,
-        heads: int,
-        device: torch.device,
-        disabled: str | None = None,
+        self, *, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
     ) -> None:
-        self.step, self.batch_size, self.device, self.disabled = step, batch_size, device, disabled
+        self.batch_size, self.device, self.disabled = batch_size, device, disabled
         self.graph: torch.cuda.CUDAGraph | None = None
         self.order = torch.zeros(images, dtype=torch.int64, device=device)
         self.offsets = torch.arange(batch_size, device=device)
@@ -50,53 +46,62 @@ class CudaGraphRunner:
         self.total = torch.zeros(heads, dtype=torch.float64, device=device)
         self.warmup_steps = 0
 
-    def run_epoch(self, order: Tensor) -> Tensor:
+    def run_epoch(self, order: Tensor, step: Step) -> Tensor:
         """Train on all images in this order; return the summed losses of every head, ``(M,)`` by slot."""
         self.order.copy_(order)
         self.cursor.zero_()
         self.total.zero_()
         for _ in range(len(order) // self.batch_size):
-            self._next_batch()
+            self._next_batch(step)
         if rest := len(order) % self.batch_size:
-            self._train(self.order[len(order) - rest :])
+            self._train(self.order[len(order) - rest :], step)
         return self.total.clone()
 
-    def train_full_batch(self) -> None:
+    def train_full_batch(self, step: Step) -> None:
         """Train on the next full batch, without the graph."""
-        self._train(self.order.index_select(0, self.cursor + self.offsets))
+        self._train(self.order.index_select(0, self.cursor + self.offsets), step)
 
-    def _next_batch(self) -> None:
+    def _next_batch(self, step: Step) -> None:
         if self.graph is None and self.disabled is None:
             if self.warmup_steps < WARMUP_STEPS:
-                self._warm_up()
+                self._warm_up(step)
                 return
-            self._capture()
+            self._capture(step)
         if self.graph is not None:
             self.graph.replay()
         else:
-            self.train_full_batch()
+            self.train_full_batch(step)
 
-    def _train(self, rows: Tensor) -> None:
-        self.total.add_(self.step(rows).double() * len(rows))
+    def _train(self, rows: Tensor, step: Step) -> None:
+        self.total.add_(step(rows).double() * len(rows))
         self.cursor.add_(len(rows))
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, step: Step) -> None:
         """Train one batch on a side stream, as ``torch.cuda.graph`` requires before a capture."""
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            self.train_full_batch()
+            self.train_full_batch(step)
         torch.cuda.current_stream(self.device).wait_stream(side)
         self.warmup_steps += 1
 
-    def _capture(self) -> None:
-        """Capture a step without running it; where that fails, note why and continue eagerly."""
+    def _capture(self, step: Step) -> None:
+        """Capture a step without running it; where that fails, note why and continue eagerly.
+
+        The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail.
+        """
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
         try:
             with torch.cuda.graph(graph):
-                self.train_full_batch()
+                self.train_full_batch(step)
         except RuntimeError as error:
             self.disabled = str(error).splitlines()[0]
             return
+        finally:
+            if collecting:
+                gc.enable()
         self.graph = graph

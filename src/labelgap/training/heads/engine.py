@@ -114,13 +114,7 @@ class LinearEngine(HeadStack):
 
     def make_graph_runner(self) -> CudaGraphRunner:
         """Return what trains an epoch without the host."""
-
-        def step(rows: Tensor) -> Tensor:
-            (batch,) = self._batch_weights(rows[None]).batches()
-            return self._step(rows, batch)
-
         return CudaGraphRunner(
-            step,
             images=len(self.features),
             batch_size=self.batch_size,
             heads=len(self.plans),
@@ -158,7 +152,7 @@ class LinearEngine(HeadStack):
             group.loss_fn.set_epoch(epoch)
         order = self.order(epoch).to(self.device)
         if self.graph_runner is not None and hook is None:
-            total = self.graph_runner.run_epoch(order)
+            total = self.graph_runner.run_epoch(order, self.train_batch)
         else:
             losses = [(len(rows), self._step(rows, batch, hook)) for rows, batch in self._batches(order)]
             sizes = torch.tensor([size for size, _ in losses], dtype=widest_float(self.device), device=self.device)
@@ -185,6 +179,11 @@ class LinearEngine(HeadStack):
         """Return the weights of the entries of batches of rows ``(S, B)``."""
         codes = self.tables.rows(rows.flatten())
         return self.kernel.block(codes.view(len(codes), *rows.shape, -1).permute(1, 0, 3, 2).contiguous())
+
+    def train_batch(self, rows: Tensor) -> Tensor:
+        """Train all heads on a batch of rows ``(B,)``; return their losses ``(M,)`` by slot."""
+        (batch,) = self._batch_weights(rows[None]).batches()
+        return self._step(rows, batch)
 
     def _step(self, rows: Tensor, batch: BatchWeights, hook: StepHook | None = None) -> Tensor:
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
