@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from labelgap.losses.base.mixture import AS_ABSENT, IGNORED, Mixture, mixture_entries
+from labelgap.losses.base.mixture import IGNORED, Mixture, mixture_entries
 from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import COLE_2021, ZHOU_2022
@@ -70,7 +70,7 @@ def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, e
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0
 
     Args:
-        smoothing: ``s``; 0 is plain cross-entropy. A tensor of shape ``(…)`` gives every head its own.
+        smoothing: ``s``; 0 is plain cross-entropy.
 
     Unknown labels cost nothing, and are still counted in a mean.
 
@@ -102,7 +102,7 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, weight: Number | Non
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\; w\,(-\ln(1-p)), \qquad w = 1 / \max(K-1,\, 1)
 
     Args:
-        weight: ``w``; a tensor of shape ``(…)`` gives every head its own.
+        weight: ``w``.
 
     Unknown labels are taken as absent with weight ``w``; known absents keep their full weight.
 
@@ -133,18 +133,14 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
 class IgnoreUnknown(MixtureLoss):
     """Mean of ``ignore_unknown``; final. Options: see ``MixtureLoss``."""
 
-    def weights(self, classes: int) -> Mixture:
-        """Known labels as they are."""
-        return _ignoring()
+    declared = _ignoring()
 
 
 @method("an", paper=COLE_2021, summary="assume negative: every unknown label counts as absent")
 class AssumeNegative(MixtureLoss):
     """Mean of ``assume_negative``; final. Options: see ``MixtureLoss``."""
 
-    def weights(self, classes: int) -> Mixture:
-        """Unknown labels as absent."""
-        return _assuming()
+    declared = _assuming()
 
 
 class SmoothedLoss(MixtureLoss, ABC):
@@ -231,19 +227,16 @@ class WeightPenalty(MixtureLoss, ABC):
     """Assume negative, and a penalty on the weights of the network, which the loop adds. Abstract.
 
     Args:
-        weight: of the penalty; a tensor of shape ``(…)`` gives every head its own.
+        weight: of the penalty.
     """
 
     needs = frozenset({"penalty"})
+    declared = _assuming()
     weight: Number
 
     def __init__(self, weight: Number = 1e-6, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
         self.register_options(weight=check_number("weight", weight, 0))
-
-    def weights(self, classes: int) -> Mixture:
-        """Unknown labels as absent; the penalty is separate."""
-        return Mixture(unknown=AS_ABSENT)
 
     @abstractmethod
     def size(self, values: Tensor) -> Tensor:

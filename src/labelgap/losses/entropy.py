@@ -32,7 +32,6 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
 
     Args:
         weight: ``w``; −α raises the entropy (`em`, the cost may be negative), a positive weight lowers it (`entmin`).
-            A tensor of shape ``(…)`` gives every head its own.
 
     Unknown labels are pushed towards p = ½ by a negative weight, away from it by a positive one.
 

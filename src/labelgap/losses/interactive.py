@@ -42,7 +42,7 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
         \qquad v = x + \tfrac12 \ln \tfrac1c
 
     Args:
-        asymmetry: c; a tensor of shape ``(…)`` gives every head its own.
+        asymmetry: c.
 
     Example:
         >>> asymmetric_sigmoid(torch.tensor([[-9.0, 0.0, 9.0]]))

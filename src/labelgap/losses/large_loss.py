@@ -257,9 +257,7 @@ class LargeLossRejection(RelativeLargeLoss):
     Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
     """
 
-    def weights(self, classes: int) -> Mixture:
-        """See ``large_loss_rejection``."""
-        return REJECTION
+    declared = REJECTION
 
 
 @method("ll-ct", paper=KIM_2022, summary="large loss, temporary correction: they count as present for this step")
@@ -269,9 +267,7 @@ class LargeLossCorrection(RelativeLargeLoss):
     Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
     """
 
-    def weights(self, classes: int) -> Mixture:
-        """See ``large_loss_correction``."""
-        return CORRECTION
+    declared = CORRECTION
 
 
 @method("ll-r-abs", paper=KIM_2022, summary="`ll-r` with a threshold on the loss that falls with the epochs")
@@ -281,9 +277,7 @@ class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def weights(self, classes: int) -> Mixture:
-        """See ``large_loss_rejection``."""
-        return REJECTION
+    declared = REJECTION
 
 
 @method("ll-ct-abs", paper=KIM_2022, summary="`ll-ct` with a threshold on the loss that falls with the epochs")
@@ -293,6 +287,4 @@ class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def weights(self, classes: int) -> Mixture:
-        """See ``large_loss_correction``."""
-        return CORRECTION
+    declared = CORRECTION

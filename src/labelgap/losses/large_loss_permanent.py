@@ -34,16 +34,13 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
         corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
     """
 
+    declared = CORRECTION
     corrected_in: Tensor
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Allocate two bytes for each image and class."""
         super().prepare(table, epochs, seed)
         self.register_buffer("corrected_in", self.allocate(torch.int16, 0))
-
-    def weights(self, classes: int) -> Mixture:
-        """Corrected labels as present."""
-        return CORRECTION
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return None: the corrections of a step are committed after it."""

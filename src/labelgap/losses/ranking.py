@@ -100,7 +100,7 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
 
     Args:
         negatives: of each row, from ``sort_negatives``.
-        margin: ``m``; a tensor of shape ``(…)`` gives every head its own.
+        margin: ``m``.
 
     Returns:
         ``(…, B, K)`` each; the gradient flows through ``h``. Time K log K and memory K per row.
@@ -134,7 +134,7 @@ def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
 
     Args:
         values: ``z``, of shape ``(…, B, K)``. In a corner, at 1 and at ``s``, the slope is that of its upper side.
-        stop: ``s``; like ``slope``, a tensor of shape ``(…)`` gives every head its own.
+        stop: ``s``.
         slope: ``β``
 
     Example:

@@ -63,7 +63,7 @@ def online_label_estimation(
     Args:
         logits: ``(…, B, K)`` of the classifier.
         estimate: ``(…, B, K)`` logits of the estimated labels.
-        expected_positives: positives per image; a tensor of shape ``(…)`` gives every head its own.
+        expected_positives: positives per image.
 
     Returns:
         ``(…, B, K)``, not reduced. The regularizers belong to the batch and are on every entry.

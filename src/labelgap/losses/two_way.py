@@ -99,7 +99,7 @@ def contrast(
         positive: ``(…, B, K)`` mask.
         negative: ``(…, B, K)`` mask.
         axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
-        temperature_pos: ``T_P``; like the next two, a tensor of shape ``(…)`` gives every head its own.
+        temperature_pos: ``T_P``.
         temperature_neg: ``T_N``.
         bias: ``ε``, a margin.
 

@@ -136,10 +136,13 @@ def mixture_entries(
     logits = widen(logits)
     present, absent, _ = states(labels)
 
-    def by_state(*values: Number) -> Tensor:
-        unknown, known_absent, known_present, marked = (per_head(value, logits) for value in values)
-        found = torch.where(present, known_present, torch.where(absent, known_absent, unknown))
-        return found if modified is None else torch.where(modified, marked, found)
+    def by_state(unknown: Number, *others: Number) -> Tensor:
+        found = per_head(unknown, logits)
+        for mask, value in zip((absent, present, modified), others, strict=True):
+            same = isinstance(value, float) and isinstance(unknown, float) and value == unknown
+            if mask is not None and not same:
+                found = torch.where(mask, per_head(value, logits), found)
+        return found
 
     as_present, as_absent, as_entropy = zip(*mixture.rows, strict=True)
     estimate = mixture.label_estimate

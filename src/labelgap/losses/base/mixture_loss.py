@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,20 +32,21 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
 
 
 class MixtureLoss(LogLoss, ABC):
-    """A loss whose cost per entry is a mixture. Abstract: a method declares ``weights``.
+    """A loss whose cost per entry is a mixture. Abstract: a method declares ``declared`` or, from options, ``weights``.
 
     Example:
         >>> import torch
         >>> class HalfNegative(MixtureLoss):
-        ...     def weights(self, classes):
-        ...         return Mixture(unknown=(0.0, 0.5, 0.0))
+        ...     declared = Mixture(unknown=(0.0, 0.5, 0.0))
         >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
         tensor(0.5199)
     """
 
-    @abstractmethod
+    declared: ClassVar[Mixture]
+
     def weights(self, classes: int) -> Mixture:
         """Return the weights of the mixture for ``classes`` classes."""
+        return self.declared
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the costs of the mixture; see ``mixture_entries``."""
