@@ -136,9 +136,9 @@ def test_the_demo_tells_the_whole_story(
     from labelgap.studies import demo as demo_study
 
     monkeypatch.chdir(tmp_path)
-    small = load("digits", train=96, val=32, test=32)
+    small = load("digits", train=48, val=16, test=16)
     monkeypatch.setattr(demo_study, "load", lambda name, **sizes: small)
-    assert call("demo", "--epochs", "2", "--device", "cpu", "--processes", "1") == 0
+    assert call("demo", "--epochs", "1", "--device", "cpu", "--processes", "1") == 0
     said = capsys.readouterr().out
     for word in ("all labels", "an-ls", "ll-r", "mAP", "report", "runs/demo"):
         assert word in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +104,7 @@ def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
     assert not len(Candidates(tmp_path / "a.parquet", ["dog"], "test"))
 
 
-def test_a_hundred_thousand_candidates_open_within_a_few_seconds_and_megabytes(tmp_path: Path) -> None:
+def test_a_hundred_thousand_candidates_take_a_few_megabytes(tmp_path: Path) -> None:
     count, classes = 120_000, [f"class {number}" for number in range(100)]
     numbers = np.arange(count)
     table = pa.table(
@@ -123,10 +122,8 @@ def test_a_hundred_thousand_candidates_open_within_a_few_seconds_and_megabytes(t
     )
     path = tmp_path / "a.parquet"
     pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(ABOUT).encode()}), path)
-    started = time.perf_counter()
     candidates = Candidates(path, classes)
     assert len(candidates.listed(3)) == 6000 and len(candidates.image_order) == 6000
-    assert time.perf_counter() - started < 10
     arrays = [value for value in vars(candidates.columns).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) < 60 * count
 

@@ -23,11 +23,13 @@ def export(
     from labelgap.training import open_run
 
     opened = open_run(run)
-    made = export_onnx(opened, onnx, force=force)
-    print(f"{'wrote':<10}{made.model} ({format_bytes(made.model.stat().st_size)}), {made.preprocess}, {made.script}")
-    if made.difference is None:
+    files = export_onnx(opened, onnx, force=force)
+    print(
+        f"{'wrote':<10}{files.model} ({format_bytes(files.model.stat().st_size)}), {files.preprocess}, {files.script}"
+    )
+    if files.difference is None:
         print(f"{'unchecked':<10}onnxruntime is not installed: pip install onnxruntime, and export again")
     else:
-        print(f"{'checked':<10}scores of onnxruntime and PyTorch differ by at most {max(made.difference, 1e-9):.0e}")
+        print(f"{'checked':<10}scores of onnxruntime and PyTorch differ by at most {max(files.difference, 1e-9):.0e}")
     takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg"
-    print(f"{'run':<10}python {made.script} {takes}")
+    print(f"{'run':<10}python {files.script} {takes}")

@@ -131,7 +131,7 @@ def _block(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 def _beside(text: str, note: str, width: int, indent: str, gap: int = 8) -> list[str]:
     """Return a note to the right of a text if it fits, else below it."""
-    room = width - len(text) - len(note)
-    if room >= 3:
-        return [text + " " * min(gap, room) + note]
+    gap_width = width - len(text) - len(note)
+    if gap_width >= 3:
+        return [text + " " * min(gap, gap_width) + note]
     return [text, *(indent + line for line in textwrap.wrap(note, max(width - len(indent), 20)))]

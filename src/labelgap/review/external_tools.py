@@ -94,7 +94,7 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
     unknown = next((name for name in exchange.table.classes if name not in review.folder.classes), None)
     if unknown is not None:
         raise InputError(f"{path} has the class {unknown!r}, which {review.path} does not have.")
-    made: list[Decision] = []
+    new: list[Decision] = []
     same = withdrawn = 0
     locations = _locate(review.folder.data, exchange, path)
     for row, (split, position) in enumerate(locations):
@@ -109,9 +109,9 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
             if value == (known.get(name) if current is None else current.value):
                 same += name not in known
                 continue
-            made.append(_decision(review, key, value, 0 if current is None else current.id))
-    review.store.append(made, reviewer=reviewer, client=f"import-{uuid.uuid4().hex[:12]}")
-    return ImportResult(len(locations), len(made), same, withdrawn)
+            new.append(_decision(review, key, value, 0 if current is None else current.id))
+    review.store.append(new, reviewer=reviewer, client=f"import-{uuid.uuid4().hex[:12]}")
+    return ImportResult(len(locations), len(new), same, withdrawn)
 
 
 def _decision(review: Review, key: LabelKey, value: int, base_version: int) -> Decision:

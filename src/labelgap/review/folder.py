@@ -41,14 +41,12 @@ class ReviewFolder:
         classes: names of the classes in order.
         recipe: how to load the data.
         run: the run; None for a review of random images.
-        images: number of random images; 0 for a run.
     """
 
     path: Path
     classes: tuple[str, ...]
     recipe: Mapping[str, Any]
     run: Run | None = None
-    images: int = 0
 
     @cached_property
     def data(self) -> Dataset:
@@ -71,7 +69,7 @@ def open_review_folder(path: str | os.PathLike[str]) -> ReviewFolder:
         run = open_run(folder)
         return ReviewFolder(folder, run.config.classes, run.config.data, run)
     about = _read_review_file(folder)
-    return ReviewFolder(folder, tuple(about["classes"]), about["data"], None, int(about["images"]))
+    return ReviewFolder(folder, tuple(about["classes"]), about["data"])
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:

@@ -44,16 +44,11 @@ _HEAT_CACHE_SIZE: Final = 64
 
 
 class ReviewThumbnails:
-    """The images of a review by image number.
+    """The images of a review by image number."""
 
-    Args:
-        review: the review.
-        folder: of the cache; in labelgap's cache when not given.
-    """
-
-    def __init__(self, review: Review, folder: Path | None = None) -> None:
+    def __init__(self, review: Review) -> None:
         self.review = review
-        self.folder = folder or cache_folder() / "thumbnails"
+        self.folder = cache_folder() / "thumbnails"
         self._semaphore = threading.BoundedSemaphore(_THREADS)
 
     def get(self, image: int, size: int) -> bytes:
