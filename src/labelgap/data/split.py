@@ -208,19 +208,19 @@ def stratified_split(
     if unit.shape != (len(table),):
         raise InputError(f"groups of shape {unit.shape} for {len(table)} rows: give one number for every row.")
     assignment = _Assignment(table, unit, sizes, seed)
-    for column in np.argsort(assignment.waiting, kind="stable").tolist():
-        assignment.seed_class(column)
-    while (column := assignment.rarest()) is not None:
-        for each in assignment.waiting_units(column):
-            assignment.put(each, assignment.neediest(each))
+    for column in np.argsort(assignment.remaining, kind="stable").tolist():
+        assignment.ensure_in_first(column)
+    while (column := assignment.rarest_class()) is not None:
+        for each in assignment.unassigned_units(column):
+            assignment.assign(each, assignment.best_split(each))
     assignment.fill()
     return tuple(np.flatnonzero(assignment.split_of[unit] == split) for split in range(len(sizes)))
 
 
 class _Assignment:
-    """The split of every unit (an image, or a group) so far, the room left, and the positives each split lacks."""
+    """The split of every unit (an image, or a group) so far, the capacity left, and the positives each split lacks."""
 
-    unplaced = 255
+    unassigned = 255
 
     def __init__(self, table: LabelTable, unit: NDArray[np.int64], sizes: Sequence[int], seed: int) -> None:
         positive = table.values == PRESENT
@@ -231,50 +231,50 @@ class _Assignment:
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(units)
         holders = np.bincount(columns, minlength=count)
-        self.waiting = np.bincount(columns, weights=times, minlength=count).astype(np.int64)
+        self.remaining = np.bincount(columns, weights=times, minlength=count).astype(np.int64)
         self.class_units = np.split(rows[np.lexsort((rank[rows], columns))], np.cumsum(holders)[:-1])
         self.columns, self.times = columns, times
         self.starts = np.searchsorted(rows, np.arange(units + 1))
-        self.split_of = np.full(units, self.unplaced, dtype=np.uint8)
+        self.split_of = np.full(units, self.unassigned, dtype=np.uint8)
         self.weight = np.bincount(unit, minlength=units)
-        self.room = np.array(sizes)
-        self.sizes = np.maximum(self.room, 1)
-        self.missing = np.outer(sizes, self.waiting) / max(len(table), 1)
+        self.capacity = np.array(sizes)
+        self.sizes = np.maximum(self.capacity, 1)
+        self.missing = np.outer(sizes, self.remaining) / max(len(table), 1)
 
-    def seed_class(self, column: int) -> None:
-        """Put one positive of a class into the first split, unless one is there or there is no room."""
+    def ensure_in_first(self, column: int) -> None:
+        """Put one positive of a class into the first split, unless one is there or there is no capacity."""
         units = self.class_units[column]
-        if len(units) and self.room[0] >= self.weight[units[0]] and not (self.split_of[units] == 0).any():
-            self.put(int(units[0]), 0)
+        if len(units) and self.capacity[0] >= self.weight[units[0]] and not (self.split_of[units] == 0).any():
+            self.assign(int(units[0]), 0)
 
-    def rarest(self) -> int | None:
+    def rarest_class(self) -> int | None:
         """Return the class with the fewest positives left to place, or None when all are placed."""
-        left = np.where(self.waiting > 0, self.waiting, np.iinfo(np.int64).max)
+        left = np.where(self.remaining > 0, self.remaining, np.iinfo(np.int64).max)
         column = int(left.argmin()) if len(left) else 0
-        return column if len(left) and self.waiting[column] else None
+        return column if len(left) and self.remaining[column] else None
 
-    def waiting_units(self, column: int) -> list[int]:
+    def unassigned_units(self, column: int) -> list[int]:
         """Return the units with a class that have no split yet, the largest first."""
         units = self.class_units[column]
-        units = units[self.split_of[units] == self.unplaced]
+        units = units[self.split_of[units] == self.unassigned]
         found: list[int] = units[np.argsort(-self.weight[units], kind="stable")].tolist()
         return found
 
-    def neediest(self, unit: int) -> int:
-        """Return the split with room that misses a unit's classes the most; where none has room, the emptiest."""
-        fits = self.room >= self.weight[unit]
+    def best_split(self, unit: int) -> int:
+        """Return the split with room for a unit that lacks its classes the most; where none has room, the emptiest."""
+        fits = self.capacity >= self.weight[unit]
         if not fits.any():
-            return int((self.room / self.sizes).argmax())
+            return int((self.capacity / self.sizes).argmax())
         classes, times = self.classes_of(unit)
-        need = (times * (self.missing[:, classes] - 0.5 * times) / self.waiting[classes]).sum(axis=1) / self.sizes
+        need = (times * (self.missing[:, classes] - 0.5 * times) / self.remaining[classes]).sum(axis=1) / self.sizes
         return int(np.where(fits, need, -np.inf).argmax())
 
-    def put(self, unit: int, split: int) -> None:
+    def assign(self, unit: int, split: int) -> None:
         """Give a unit its split."""
         classes, times = self.classes_of(unit)
         self.split_of[unit] = split
-        self.room[split] -= self.weight[unit]
-        self.waiting[classes] -= times
+        self.capacity[split] -= self.weight[unit]
+        self.remaining[classes] -= times
         self.missing[split, classes] -= times
 
     def classes_of(self, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -283,11 +283,11 @@ class _Assignment:
         return self.columns[part], self.times[part]
 
     def fill(self) -> None:
-        """Give the units without a known positive, in random order, the room that is left; the largest go first."""
-        left = self.order[self.split_of[self.order] == self.unplaced]
+        """Give the units without a known positive, in random order, the capacity that is left; the largest go first."""
+        left = self.order[self.split_of[self.order] == self.unassigned]
         large = left[self.weight[left] > 1]
         for unit in large[np.argsort(-self.weight[large], kind="stable")].tolist():
-            self.put(unit, int((self.room / self.sizes).argmax()))
+            self.assign(unit, int((self.capacity / self.sizes).argmax()))
         single = left[self.weight[left] == 1]
-        room = np.repeat(np.arange(len(self.room), dtype=np.uint8), np.maximum(self.room, 0))
-        self.split_of[single] = room[: len(single)]
+        capacity = np.repeat(np.arange(len(self.capacity), dtype=np.uint8), np.maximum(self.capacity, 0))
+        self.split_of[single] = capacity[: len(single)]

@@ -194,8 +194,8 @@ def resize(
     if not (image.flags.c_contiguous and image.flags.writeable):
         image = np.array(image, order="C")  # torch warns of memory that it may not write to
     planes = torch.from_numpy(image).permute(2, 0, 1).unsqueeze(0)
-    made: NDArray[np.uint8] = interpolate(planes, (height, width), mode=interpolation, antialias=True)[0].numpy()
-    return made
+    result: NDArray[np.uint8] = interpolate(planes, (height, width), mode=interpolation, antialias=True)[0].numpy()
+    return result
 
 
 def random_crop_box(height: int, width: int, rng: CounterRNG) -> tuple[int, int, int, int]:

@@ -134,11 +134,11 @@ class ImageFinder:
     def _files_by_name(self) -> dict[str, list[str]]:
         """The image files below the folder by file name, with and without its suffix."""
         found: dict[str, list[str]] = {}
-        seen = 0
+        count = 0
         for top, folders, files in os.walk(self.folder):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            seen += len(files)
-            if seen > _MAX_FILES:
+            count += len(files)
+            if count > _MAX_FILES:
                 break
             for name in filter(is_image_name, files):
                 file = os.path.relpath(Path(top) / name, self.folder)

@@ -1,3 +1,6 @@
-"""Writers: from a ``Dataset`` to the formats of other tools, and back."""
+"""Writers: ``formats.convert`` writes the labels of a ``Dataset`` for other tools. There is a module per tool.
+
+``exchange`` holds what they share: one table of all splits, and the split of every row.
+"""
 
 __all__: list[str] = []

@@ -51,8 +51,8 @@ def write_coco(data: Dataset, path: Path) -> None:
                     number = {"id": len(annotations) + 1, "image_id": image["id"], "category_id": column + 1}
                     annotations.append({**number, **_where(place)})
     categories = [{"id": number, "name": name} for number, name in enumerate(data.classes, start=1)]
-    said = "a category in neg_category_ids is absent, one in no annotation and not there is unknown"
-    info = {"description": f"{data.name}: labels in three states; {said}"}
+    states = "a category in neg_category_ids is absent, one in no annotation and not there is unknown"
+    info = {"description": f"{data.name}: labels in three states; {states}"}
     write_compact_json(path, {"info": info, "images": images, "annotations": annotations, "categories": categories})
 
 

@@ -23,7 +23,7 @@ def paper_background(rng: np.random.Generator, count: int, side: int) -> NDArray
     """Draw backgrounds: a level, a gradient across it and a slow, cloudy texture.
 
     Returns:
-        ``(count, side, side)``, grey levels around 70…190.
+        ``(count, side, side)``, gray levels around 70…190.
     """
     level = rng.integers(75, 186, (count, 1, 1)).astype(np.float32)
     ramp = np.linspace(-1, 1, side, dtype=np.float32)
@@ -40,7 +40,7 @@ def add_grain(rng: np.random.Generator, images: NDArray[np.float32], strength: N
     Args:
         rng: the source of randomness.
         images: ``(N, side, side)``, changed.
-        strength: ``(N,)``, in grey levels.
+        strength: ``(N,)``, in gray levels.
     """
     draws = rng.integers(0, 256, (3, *images.shape), dtype=np.uint8)
     total = draws.sum(axis=0, dtype=np.int16).astype(np.float32)

@@ -70,7 +70,7 @@ class Scenes:
 
 
 class DigitScenes(NamedTuple):
-    """The three splits, made from different handwriting."""
+    """The three splits, generated from different handwriting."""
 
     train: Scenes
     val: Scenes
