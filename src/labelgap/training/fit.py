@@ -35,7 +35,7 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
-from labelgap.training.loop.trace import finish_trace
+from labelgap.training.loop.trace import merge_trace, remove_trace_parts
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import PhaseResult, linear_init_phase, linear_phase, network_phase
@@ -225,7 +225,8 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
         return
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
     write_predictions(context.folder, held_out, config.classes)
-    finish_trace(context.folder, state.epoch)
+    merge_trace(context.folder)
     write_history(context.folder, state, summary)
     if not summary["interrupted"]:
         remove_previous(context.folder)
+        remove_trace_parts(context.folder)

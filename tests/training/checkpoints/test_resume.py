@@ -118,5 +118,5 @@ def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(
         kill_after(patch, STEPS + 1)
         fit(digits, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "traces.parts")
-    with pytest.raises(lg.RunError, match=r"traces\.npz"):
+    with pytest.raises(lg.RunError, match=r"traces\.parts"):
         fit(digits, tmp_path / "run", resume=True)

@@ -1,4 +1,4 @@
-"""The trace while a run goes on: a file per epoch, put together at the end, and never two stories of one epoch."""
+"""The files of a trace: one per epoch during training, merged at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.labels import LabelTable
-from labelgap.training.loop.trace import Trace, finish_trace, read_trace
+from labelgap.training.loop.trace import Trace, merge_trace, read_trace, remove_trace_parts
 
 TRUTH = LabelTable.from_dense(np.random.default_rng(0).integers(0, 2, (20, 5)))
 TABLE = TRUTH.observe(1, 0)
@@ -48,10 +48,11 @@ def test_an_epoch_costs_the_same_however_many_there_were(tmp_path: Path) -> None
     assert recorded(tmp_path) == [1, 2, 3, 4, 5], "it can be read before it is finished"
 
 
-def test_the_finished_file_is_what_numpy_would_have_written(tmp_path: Path) -> None:
+def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     arrays: dict[str, NDArray[np.generic]] = read_trace(tmp_path)
-    finish_trace(tmp_path, 3)
+    merge_trace(tmp_path)
+    remove_trace_parts(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["traces.npz"]
     np.savez(tmp_path / "numpy.npz", **arrays)  # type: ignore[arg-type]
     assert (tmp_path / "traces.npz").read_bytes() == (tmp_path / "numpy.npz").read_bytes()
@@ -59,57 +60,35 @@ def test_the_finished_file_is_what_numpy_would_have_written(tmp_path: Path) -> N
         **dict.fromkeys(("row", "column", "observed", "truth"), (100,)),
         **dict.fromkeys(("loss", "logit", "modified"), (3, 100)),
     }
-    finish_trace(tmp_path, 3)
+    merge_trace(tmp_path)
 
 
-@pytest.mark.parametrize("finished_at", [None, 2, 3])
-def test_a_resumed_trace_ends_with_the_same_bytes(tmp_path: Path, finished_at: int | None) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_resumed_trace_ends_with_the_same_bytes(tmp_path: Path, merged: bool) -> None:
+    """A run that was interrupted has a merged file of its epochs already."""
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "whole", range(1, 6))
-    finish_trace(tmp_path / "whole", 5)
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "broken", range(1, (finished_at or 3) + 1))
-    if finished_at is not None:
-        finish_trace(tmp_path / "broken", finished_at)
+    merge_trace(tmp_path / "whole")
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "broken", range(1, 4))
+    if merged:
+        merge_trace(tmp_path / "broken")
     trace = resumed(tmp_path / "broken", 2)
+    assert recorded(tmp_path / "broken") == [1, 2], "an epoch after the checkpoint does not count"
     record(trace, tmp_path / "broken", range(3, 6))
     assert recorded(tmp_path / "broken") == [1, 2, 3, 4, 5]
-    finish_trace(tmp_path / "broken", 5)
+    merge_trace(tmp_path / "broken")
     assert (tmp_path / "broken" / "traces.npz").read_bytes() == (tmp_path / "whole" / "traces.npz").read_bytes()
-
-
-def test_an_epoch_that_is_undone_is_thrown_away(tmp_path: Path) -> None:
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
-    trace = resumed(tmp_path, 1)
-    assert recorded(tmp_path) == [1]
-    record(trace, tmp_path, range(7, 8))
-    finish_trace(tmp_path, 2)
-    assert recorded(tmp_path) == [1, 7]
-
-
-def test_an_epoch_trained_again_takes_the_place_of_the_one_in_the_finished_file(tmp_path: Path) -> None:
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
-    finish_trace(tmp_path, 3)
-    record(resumed(tmp_path, 2), tmp_path, range(8, 9))
-    assert recorded(tmp_path) == [1, 2, 8]
-    finish_trace(tmp_path, 3)
-    assert recorded(tmp_path) == [1, 2, 8]
 
 
 def test_a_kill_while_the_parts_are_removed_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
-
-    def killed(path: Path) -> None:
-        (path / "entries.npz").unlink()
-        (path / "000002.npz").unlink()
-        raise SystemExit
-
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(shutil, "rmtree", killed)
-        finish_trace(tmp_path, 3)
+    merge_trace(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path, **_: (path / "000002.npz").unlink())
+        remove_trace_parts(tmp_path)
     assert recorded(tmp_path) == [1, 2, 3]
-    resumed(tmp_path, 3)
-    finish_trace(tmp_path, 3)
+    remove_trace_parts(tmp_path)
     assert recorded(tmp_path) == [1, 2, 3] and not (tmp_path / "traces.parts").exists()
 
 
@@ -124,7 +103,7 @@ def test_a_part_cut_short_is_found_before_training_goes_on(tmp_path: Path, lengt
 def test_a_part_that_is_gone_is_missed(tmp_path: Path) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     (tmp_path / "traces.parts" / "000002.npz").unlink()
-    with pytest.raises(RunError, match=r"traces\.npz is missing or too short"):
+    with pytest.raises(RunError, match=r"traces\.parts is missing"):
         resumed(tmp_path, 3)
 
 
@@ -133,4 +112,4 @@ def test_only_one_epoch_is_in_memory_when_the_trace_is_put_together(
 ) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     monkeypatch.setattr(np, "stack", None)
-    finish_trace(tmp_path, 3)
+    merge_trace(tmp_path)

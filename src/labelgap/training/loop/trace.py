@@ -3,8 +3,8 @@
 The recorded loss is that of the observed label with unknown as absent, for every method, so that methods can be
 compared (Kim 2022, figure 1).
 
-During training every epoch is a file in ``traces.parts``, so that the hundredth costs no more than the first; the end
-of a run merges them into ``traces.npz``.
+During training every epoch is a file in ``traces.parts``, so that the hundredth costs no more than the first. The end
+of a run merges them into ``traces.npz``; a complete run removes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,7 +28,7 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.losses.assume_negative import assume_negative
 
-__all__ = ["AUTO_LIMIT", "Trace", "finish_trace", "parse_trace", "read_trace"]
+__all__ = ["AUTO_LIMIT", "Trace", "merge_trace", "parse_trace", "read_trace", "remove_trace_parts"]
 
 AUTO_LIMIT = 2_000_000
 TRACE_FILE = "traces.npz"
@@ -123,101 +122,79 @@ class Trace:
         self._written = epochs
         if not is_main_process():
             return
-        for number, path in _parts(folder).items():
-            if number > epochs:
-                path.unlink()
+        parts = _parts(folder)
+        for path in parts[epochs:]:
+            path.unlink()
         try:
-            found = _stored(folder, check=True)
+            for path in parts[:epochs]:
+                with zipfile.ZipFile(path) as archive:
+                    if archive.testzip() is not None:
+                        raise zipfile.BadZipFile(f"a checksum of {path.name} is wrong")
         except _DAMAGED as error:
             raise RunError(
                 f"{folder} cannot be resumed: its trace is damaged ({error}). Train into a new folder."
             ) from None
-        if found < epochs:
-            raise RunError(
-                f"{folder} cannot be resumed: {TRACE_FILE} is missing or too short. Train into a new folder."
-            )
+        if len(parts) < epochs:
+            raise RunError(f"{folder} cannot be resumed: a file of {TRACE_PARTS} is missing. Train into a new folder.")
 
 
-def finish_trace(folder: Path, epochs: int) -> None:
-    """Merge the epochs of a run into ``traces.npz``.
+def merge_trace(folder: Path) -> None:
+    """Merge the parts into ``traces.npz``; one epoch is in memory at a time.
 
-    It holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``. One epoch, or one array of an
-    earlier ``traces.npz``, is in memory at a time.
+    The file holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``.
     """
-    parts = folder / TRACE_PARTS
-    if not parts.is_dir():
+    parts = _parts(folder)
+    if not parts:
         return
-    fixed = _fixed(folder)
+    entries = _load(folder / TRACE_PARTS / _ENTRIES)
     with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in FIXED:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, fixed[name])
+                np.lib.format.write_array(file, entries[name])
         for name in PER_EPOCH:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                shape = (epochs, len(fixed["row"]))
-                for number, values in enumerate(_epochs(folder, name, epochs)):
+                for number, path in enumerate(parts):
+                    with np.load(path) as stored:
+                        values = stored[name]
                     if number == 0:
-                        descr = np.lib.format.dtype_to_descr(values.dtype)
+                        shape, descr = (len(parts), len(values)), np.lib.format.dtype_to_descr(values.dtype)
                         header = {"descr": descr, "fortran_order": False, "shape": shape}
                         np.lib.format.write_array_header_1_0(file, header)
                     file.write(np.ascontiguousarray(values).data)
-    shutil.rmtree(parts)
+
+
+def remove_trace_parts(folder: Path) -> None:
+    """Remove the parts of a complete run."""
+    (folder / TRACE_PARTS / _ENTRIES).unlink(missing_ok=True)  # first: without it the parts do not count
+    shutil.rmtree(folder / TRACE_PARTS, ignore_errors=True)
 
 
 def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Read the trace of a run, finished or not; empty if none was recorded."""
-    epochs = _stored(folder)
-    if not epochs:
-        return {}
-    return _fixed(folder) | {name: np.stack(list(_epochs(folder, name, epochs))) for name in PER_EPOCH}
+    """Read the trace of a run, complete or not; empty if none was recorded."""
+    if not (parts := _parts(folder)):
+        return _load(folder / TRACE_FILE) if (folder / TRACE_FILE).exists() else {}
+    epochs = [_load(path) for path in parts]
+    arrays = {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
+    return _load(folder / TRACE_PARTS / _ENTRIES) | arrays
 
 
-def _fixed(folder: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the recorded entries, from the parts or from the merged file."""
-    path = folder / TRACE_PARTS / _ENTRIES
-    with np.load(path if path.exists() else folder / TRACE_FILE) as stored:
-        return {name: stored[name] for name in FIXED}
+def _load(path: Path) -> dict[str, NDArray[np.generic]]:
+    with np.load(path) as stored:
+        return dict(stored)
 
 
 def _part(folder: Path, epoch: int) -> Path:
     return folder / TRACE_PARTS / f"{epoch:06d}.npz"
 
 
-def _parts(folder: Path) -> dict[int, Path]:
-    """Return epoch → file, in order."""
-    found = sorted((folder / TRACE_PARTS).glob("[0-9]*.npz"))
-    return {int(path.stem): path for path in found}
-
-
-def _stored(folder: Path, check: bool = False) -> int:
-    """Return the number of epochs without a gap from the first; ``check`` verifies the checksums of the parts."""
-    parts = _parts(folder)
-    for path in parts.values() if check else ():
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise zipfile.BadZipFile(f"a checksum of {path.name} is wrong")
-    merged = 0
-    if (folder / TRACE_FILE).exists():
-        with np.load(folder / TRACE_FILE) as stored:
-            merged = len(stored["modified"])
-    while merged + 1 in parts:
-        merged += 1
-    return merged
-
-
-def _epochs(folder: Path, name: str, epochs: int) -> Iterator[NDArray[np.generic]]:
-    """Yield an array of every epoch, from its own file if there is one, else from ``traces.npz``."""
-    parts = _parts(folder)
-    merged: NDArray[np.generic] | None = None
-    if any(number not in parts for number in range(1, epochs + 1)):
-        with np.load(folder / TRACE_FILE) as stored:
-            merged = stored[name]
-    for number in range(1, epochs + 1):
-        if number in parts:
-            with np.load(parts[number]) as stored:
-                yield stored[name]
-        elif merged is not None:
-            yield merged[number - 1]
+def _parts(folder: Path) -> list[Path]:
+    """Return the files of the epochs, from the first to the one before a gap."""
+    if not (folder / TRACE_PARTS / _ENTRIES).exists():
+        return []
+    paths: list[Path] = []
+    while (path := _part(folder, len(paths) + 1)).exists():
+        paths.append(path)
+    return paths
 
 
 def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
