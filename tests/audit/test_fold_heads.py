@@ -23,7 +23,7 @@ PLAIN: dict[str, Any] = {
     "data": {},
     "classes": CLASSES,
     "method": "em",
-    "why": "as asked",
+    "why": None,
     "options": {"alpha": 0.1},
     "backbone": "efficientnet-lite0",
     "epochs": 7,

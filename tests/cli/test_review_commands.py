@@ -110,7 +110,7 @@ def test_revisions_lists_and_takes_back_without_deleting(reviewed: Path, capsys:
 def test_a_methods_revisions_are_listed_beside_peoples(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = load_csv("tags.csv", "photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
-    names = {"method": "ll-cp", "why": "as asked", "backbone": "small-cnn", "protocol": "linear", "select": "last"}
+    names = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last"}
     numbers = {"epochs": 3, "lr": 0.1, "backbone_lr": 0.1, "batch_size": 4, "flip": False, "seed": 0, "trace": "off"}
     Path("run").mkdir()
     write_config(Path("run"), RunConfig.checked(data=recipe, classes=data.classes, **names, **numbers))

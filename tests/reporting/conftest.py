@@ -91,7 +91,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
         data={"name": data.name, "path": "/somewhere/private/tags.csv", "options": {}, "steps": []},
         classes=data.classes,
         method=recipe.method,
-        why="as asked",
+        why=None,
         backbone="small-cnn",
         protocol="end-to-end",
         epochs=EPOCHS,

@@ -109,7 +109,7 @@ def run(data: Dataset, tmp_path: Path) -> ReviewFolder:
     """The folder of a run whose method revised labels; it was not finished, so all its revisions count."""
     folder = tmp_path / "run"
     folder.mkdir()
-    settings = {"method": "ll-cp", "why": "as asked", "backbone": "small-cnn", "protocol": "linear", "epochs": 3}
+    settings = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "epochs": 3}
     numbers = {
         "lr": 0.1,
         "backbone_lr": 0.1,

@@ -18,7 +18,7 @@ PLAIN: dict[str, Any] = {
     "data": {"name": "csv"},
     "classes": ("cat", "dog"),
     "method": "ll-r",
-    "why": "as asked",
+    "why": None,
     "backbone": "small-cnn",
     "protocol": "end-to-end",
     "epochs": 4,

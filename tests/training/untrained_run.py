@@ -51,7 +51,7 @@ def make_run(
         data={},
         classes=tuple(classes),
         method="an",
-        why="as asked",
+        why=None,
         backbone=backbone,
         protocol="linear" if linear else "end-to-end",
         head=head,

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -88,7 +89,8 @@ def fit_calibration(
     Returns:
         The calibration, and how many labels are missing; None where no class has enough known labels.
     """
-    lines = np.array([platt_line(_of_run(sample, run)) for run in range(len(sample.present))]).reshape(-1, 2)
+    runs = [sample.map(itemgetter(run)) for run in range(len(sample.present))]
+    lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
     mean = sample.map(lambda logits: _mean_log_odds(logits, lines))
     mean_line = np.array(platt_line(mean))
     odds = mean.map(lambda values: _apply(values, mean_line))
@@ -138,10 +140,6 @@ def shift_to_estimate(odds: ScoreSample, estimate: MissingEstimate) -> float:
         shift = (low + high) / 2
         low, high = (shift, high) if float(counts @ expit(centers + shift)) < target else (low, shift)
     return (low + high) / 2
-
-
-def _of_run(sample: ScoreSample, run: int) -> ScoreSample:
-    return sample.map(lambda logits: logits[run])
 
 
 def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -156,7 +156,7 @@ def _dry_run(
     settings: TrainingSettings = asdict(training)  # type: ignore[assignment]
     requested = TrainingRequest(**request, training=settings)
     config, selection, _ = resolve_config(data, requested, choose_device(device))
-    print(f"method    {config.method}: {config.why}")
+    print(f"method    {config.method}" + ("" if config.why is None else f": {config.why}"))
     values = config.model_dump(mode="json", exclude={"data", "classes", "method", "why"}, exclude_defaults=True)
     for name, value in values.items():
         print(f"{name:<14}{value}")

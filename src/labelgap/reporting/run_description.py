@@ -14,7 +14,7 @@ __all__ = ["describe_data", "describe_method_choice", "describe_settings"]
 
 def describe_method_choice(config: RunConfig) -> str:
     """Return the method of a run, what it does, its paper and, if `auto` chose it, why."""
-    why = "" if config.why == "as asked" else f" Chosen because {config.why}."
+    why = "" if config.why is None else f" Chosen because {config.why}."
     try:
         entry = describe_method(config.method)
     except LabelGapError:  # somebody's own method, which is not installed or imported here

@@ -160,7 +160,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
         reporter.log(f"{folder} is finished already")
         return run
-    reporter.log(f"{config.method}: {config.why}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
+    reason = "" if config.why is None else f" ({config.why})"
+    reporter.log(f"{config.method}{reason}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
     reporter.log(selection.why)
     if loss_fn.state_bytes:
         reporter.log(f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images")

@@ -31,7 +31,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
     """
     source = [format_value(config.data[key]) for key in ("name", "path") if config.data.get(key)]
     rows = [
-        ("method", f"{config.method}: {config.why}"),
+        ("method", config.method if config.why is None else f"{config.method}: {config.why}"),
         ("data", f"{' '.join(source) or 'made by hand'}, {len(config.classes):,} classes"),
         ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
         ("epochs", _epochs(config, history, metrics)),

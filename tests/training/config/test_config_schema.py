@@ -15,7 +15,7 @@ SETTINGS: dict[str, Any] = {
     "data": {},
     "classes": ("a", "b"),
     "method": "an",
-    "why": "as asked",
+    "why": None,
     "backbone": "small-cnn",
     "protocol": "end-to-end",
     "epochs": 2,

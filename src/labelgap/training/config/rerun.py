@@ -44,36 +44,10 @@ def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
 
     It states every setting that was resolved, so that it does the same on another machine.
 
-    Args:
-        config: of the run.
-        out: the folder of the new run.
-
     Returns:
         A line for a shell; None where the commands have no option for something: data made by hand, the sizes of the
         digits, labels hidden twice, an option that is a list of one, classes by their import path. ``train_script``
         covers all of them.
-
-    Example:
-        >>> from labelgap.training.config.schema import RunConfig
-        >>> data = {"name": "csv", "path": "my tags.csv", "options": {"images": "photos"}, "steps": []}
-        >>> settings = {"epochs": 5, "lr": 0.001, "backbone_lr": 0.001, "batch_size": 16, "flip": False, "seed": 0}
-        >>> made = RunConfig(data=data, classes=("cat",), method="em", why="as asked", options={"alpha": 0.2},
-        ...     backbone="small-cnn", protocol="linear", select="clean", trace="all", **settings)
-        >>> print(train_command(made).replace(" --", chr(10) + "--"))
-        labelgap train 'csv=my tags.csv'
-        --images photos
-        --method em
-        --option alpha=0.2
-        --backbone small-cnn
-        --protocol linear
-        --seed 0
-        --select clean
-        --trace all
-        --epochs 5
-        --lr 0.001
-        --batch-size 16
-        --precision float32
-        --out runs/rerun
     """
     data = data_arguments(config.data)
     if data is None or any(map(is_class_path, (config.method, config.backbone))):
@@ -92,19 +66,7 @@ def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
 
 
 def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
-    """Return Python code that repeats a run; data that were made by hand are left open in it.
-
-    Example:
-        >>> from labelgap.training.config.schema import RunConfig
-        >>> data = {"name": "digits", "path": None, "options": {"train": 96}, "steps": []}
-        >>> settings = {"epochs": 5, "lr": 0.003, "backbone_lr": 0.003, "batch_size": 64, "flip": False, "seed": 0}
-        >>> made = RunConfig(data=data, classes=("0",), method="an", why="as asked", backbone="small-cnn",
-        ...     protocol="end-to-end", select="clean", trace="all", **settings)
-        >>> print(train_script(made).partition("lg.fit")[0])
-        import labelgap as lg
-        <BLANKLINE>
-        data = lg.load('digits', train=96)
-    """
+    """Return Python code that repeats a run; data that were made by hand are left open in it."""
     modules = sorted({name.partition(":")[0] for name in (config.method, config.backbone) if is_class_path(name)})
     lines = [*(f"import {module}" for module in modules), "import labelgap as lg", ""]
     lines += [f"data = {_loading(config.data)}", "lg.fit(", "    data,"]

@@ -20,6 +20,7 @@ from labelgap.losses import Loss, describe_method, loss, loss_options, methods, 
 from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
+from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
 from labelgap.training.config.schema import CONFIG_FILE, RunConfig, read_config
 from labelgap.training.features.precomputed import check_feature_data
@@ -27,8 +28,6 @@ from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["TrainingRequest", "is_run_folder", "prepare_folder", "resolve_config"]
-
-PROTOCOLS = ("linear", "end-to-end", "linear-init")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def resolve_config(
     from_preset = _preset_settings(data, request, protocol)
     protocol = protocol or from_preset.get("protocol") or _default_protocol(data, device)
     if protocol not in PROTOCOLS:
-        raise InputError(f"protocol '{protocol}': it is {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}.")
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
     _check_head(request.head, protocol)
     backbone = request.backbone or from_preset.get("backbone") or data.backbone
     name = backbone.name if isinstance(backbone, Backbone) else backbone
@@ -167,17 +166,20 @@ def _resolve_precision(
     return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
-def _resolve_method(data: Dataset, request: TrainingRequest, protocol: str) -> tuple[str, str, dict[str, Any], Loss]:
+def _resolve_method(
+    data: Dataset, request: TrainingRequest, protocol: str
+) -> tuple[str, str | None, dict[str, Any], Loss]:
     """Return the method, the reason for it, its options and its loss.
 
     A loss object counts as its class and its options: the run trains a new loss that is made from them.
     """
+    why: str | None = None
     if isinstance(request.method, Loss):
         if request.options:
             raise InputError("the options of a loss object are in the object: leave options out.")
-        method, why, given = _registered_name(request.method), "as asked", loss_options(request.method)
+        method, given = _registered_name(request.method), loss_options(request.method)
     elif request.method != "auto":
-        method, why, given = request.method, "as asked", dict(request.options)
+        method, given = request.method, dict(request.options)
     elif request.options:
         raise InputError("options belong to a method: name it with --method, or leave the options out.")
     else:

@@ -39,7 +39,7 @@ class RunConfig(BaseModel):
         data: how the data set was loaded: name, path, options, steps.
         classes: names of the classes, in order.
         method: name of the loss, or the import path of its class (``package.module:Class``); "auto" is resolved.
-        why: the reason for the method.
+        why: the reason why "auto" chose the method; None where the user named it.
         options: of the loss.
         preset: the paper whose settings were asked for.
         backbone: name of the backbone, or the import path of its class.
@@ -75,7 +75,7 @@ class RunConfig(BaseModel):
     data: dict[str, Any]
     classes: tuple[str, ...]
     method: str
-    why: str
+    why: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     backbone: str

@@ -61,7 +61,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef_: ``(K, D)``
         intercept_: ``(K,)``
         method_: the method that was used, and ``options_`` its options.
-        why_: why this method was chosen.
+        why_: the reason why "auto" chose the method; None where it was named.
         select_: the rule that selected the epoch.
         best_epoch_: the selected epoch; ``n_iter_`` were trained, and ``history_`` has an entry for each.
         best_score_: its score on val; None where the last epoch was kept.
@@ -216,12 +216,13 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _choose_method(self, table: LabelTable, val: LabelTable | None) -> None:
         options = dict(self.options or {})
+        self.why_: str | None
         if self.method == "auto":
             if options:
                 raise InputError("options belong to a method: name it, or leave the options out.")
             self.method_, self.why_ = choose_method(table, "linear")
         else:
-            self.method_, self.why_ = self.method, "as asked"
+            self.method_, self.why_ = self.method, None
         self.options_ = {**options, **loss(self.method_, **options).initialize_from(table, val)}
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
