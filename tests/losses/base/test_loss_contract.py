@@ -142,7 +142,7 @@ def test_a_loop_calls_every_hook_of_a_loss() -> None:
 
 
 def observable(loss_fn: Loss) -> dict[str, object]:
-    """Everything that an attribute of a loss holds; tensors as lists."""
+    """Public attributes, buffers and recorded marks of a loss; tensors as lists."""
     plain = {name: str(value) for name, value in vars(loss_fn).items() if not name.startswith("_") or name == "_marks"}
     return {**plain, **{name: value.nan_to_num(nan=-9.0).tolist() for name, value in loss_fn.named_buffers()}}
 
@@ -156,7 +156,6 @@ def test_forward_changes_no_state_and_after_step_commits() -> None:
     before = observable(made)
     cost = made(*arguments)
     assert torch.equal(cost, made(*arguments))
-    made.after_step()
     assert observable(made) == before
     torch.autograd.backward(cost)
     made.after_step()
@@ -172,6 +171,22 @@ def test_a_forward_pass_leaves_every_attribute_as_it_was(name: str) -> None:
     before, index = observable(made), torch.arange(6)
     made(torch.randn(6, 3, requires_grad=True), LABELS.batch(index), index=index, features=FEATURES)
     assert observable(made) == before
+
+
+def test_without_a_backward_pass_the_last_forward_counts_unless_the_step_is_skipped() -> None:
+    made = EveryHook()
+    made.prepare(LABELS)
+    made.set_epoch(2)
+    logits = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
+    for index in torch.tensor([[0, 3], [1, 4]]):
+        made(logits, LABELS.batch(index), index, FEATURES[index])
+    made.skip_step()
+    made.after_step()
+    assert not made.corrected.any()
+    for index in torch.tensor([[0, 3], [1, 4]]):
+        made(logits, LABELS.batch(index), index, FEATURES[index])
+    made.after_step()
+    assert made.corrected.nonzero()[:, 0].tolist() == [1]
 
 
 def test_after_step_commits_every_batch_that_was_accumulated() -> None:

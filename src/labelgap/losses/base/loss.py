@@ -12,9 +12,11 @@ A loop calls the hooks in this order; a loss overrides those it needs::
             cost.backward(); optimizer.step(); loss_fn.after_step()
         revisions = loss_fn.end_epoch(scores)
 
-A stateless loss needs only ``loss_fn(logits, labels)`` and works in any loop. ``forward`` changes no state. A loss that
-revises labels step by step (`ll-cp`, `imcl`) records its marks in the backward pass, and ``after_step`` commits the
-marks of all backward passes since the last step: with gradient accumulation it is called once per optimizer step.
+A stateless loss needs only ``loss_fn(logits, labels)`` and works in any loop. ``forward`` changes no state: no
+parameter, no buffer, no later result. A loss that revises labels step by step (`ll-cp`, `imcl`) records its marks in
+the backward pass, and ``after_step`` commits the marks of all backward passes since the last step: with gradient
+accumulation it is called once per optimizer step. Where no backward pass was recorded, it commits the marks of the last
+forward pass, which are the only thing that ``forward`` keeps.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Loss(nn.Module, ABC):
         self.state_bytes = 0
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
         self._marks: list[tuple[Tensor, ...]] = []
-        self._compiled_marks: tuple[Tensor, ...] | None = None
+        self._last_marks: tuple[Tensor, ...] | None = None
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
         """Fill in options that were left open and that the labels can answer; return them.
@@ -141,15 +143,13 @@ class Loss(nn.Module, ABC):
     def mark(self, cost: Tensor, *values: Tensor) -> Tensor:
         """Return ``cost``, whose backward pass records ``values``; ``after_step`` hands them to ``commit``.
 
-        Call it from ``cost``. A forward pass alone, or one without gradients, records nothing. A compiled ``cost``
-        cannot record in its backward pass: it records in the forward pass, and only its last call counts.
+        Call it from ``cost``. Without gradients nothing is recorded. The values of the last call are kept as well, for
+        a step without a recorded backward pass: of a compiled ``cost``, which cannot have a hook.
         """
         if not (torch.is_grad_enabled() and cost.requires_grad):
             return cost
-        kept = tuple(value.detach() for value in values)
-        if torch.compiler.is_compiling():
-            self._compiled_marks = kept
-        else:
+        self._last_marks = kept = tuple(value.detach() for value in values)
+        if not torch.compiler.is_compiling():
             marks = self._marks
             cost.register_hook(lambda _: marks.append(kept))  # type: ignore[no-untyped-call]
         return cost
@@ -159,16 +159,19 @@ class Loss(nn.Module, ABC):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Commit what the backward passes since the last step recorded; call it once per ``optimizer.step()``."""
-        marks = [*self._marks] if self._compiled_marks is None else [*self._marks, self._compiled_marks]
+        """Commit what the backward passes since the last step recorded; call it once per ``optimizer.step()``.
+
+        Where they recorded nothing, what the last forward pass with gradients marked is committed.
+        """
+        marks = [*self._marks] or ([] if self._last_marks is None else [self._last_marks])
         self.skip_step()
         for values in marks:
             self.commit(*values)
 
     def skip_step(self) -> None:
-        """Discard what the backward passes since the last step recorded; for a step that was not taken."""
+        """Discard what was marked since the last step; for a step that was not taken."""
         self._marks.clear()
-        self._compiled_marks = None
+        self._last_marks = None
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Revise labels at the end of an epoch and return what changed in it.
