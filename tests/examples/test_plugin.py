@@ -63,5 +63,5 @@ def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(i
     listed = done.stdout.split("$ train")[0]
     assert all(name in listed for name in ("weighted-negative", "stripes", "stripe-net"))
     assert (tmp_path / "a" / "candidates.parquet").exists() and (tmp_path / "model.onnx").exists()
-    without = run(["export a --onnx other.onnx"], tmp_path)
+    without = run(["export a --onnx other.onnx --force"], tmp_path)
     assert without.returncode != 0 and "stripe-net" in without.stderr
