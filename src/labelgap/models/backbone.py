@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = ["RANDOM_WEIGHTS", "UNSTATED_WEIGHTS", "Backbone", "InputSpec", "WeightsInfo", "count_parameters"]
+__all__ = ["Backbone", "InputSpec", "RANDOM_WEIGHTS", "UNSTATED_WEIGHTS", "WeightsInfo", "count_parameters"]
 
 
 @dataclass(frozen=True)

@@ -203,15 +203,15 @@ def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
 def load_pretrained(variant: LiteVariant) -> dict[str, Tensor]:
     """Read the weights of a variant, with this module's names and without ImageNet's classifier."""
     path = pretrained_weight_file(variant)
-    return _translated(torch.load(path, map_location="cpu", weights_only=True), path)
+    return _translate(torch.load(path, map_location="cpu", weights_only=True), path)
 
 
 def translate_state_dict(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Return tensors with this module's names; names of the package that carries the weights are translated."""
-    return _translated(tensors, path) if "_conv_stem.weight" in tensors else dict(tensors)
+    return _translate(tensors, path) if "_conv_stem.weight" in tensors else dict(tensors)
 
 
-def _translated(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _translate(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     return {_translate_name(name, path): value for name, value in tensors.items() if not name.startswith("_fc.")}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors.torch import save_file
 
 from labelgap.core.errors import InputError
 from labelgap.models import TimmBackbone, create_backbone
-from labelgap.models.timm import pretrained as timm_hub
+from labelgap.models.timm import pretrained
 
 timm: Any = pytest.importorskip("timm")
 constants: Any = pytest.importorskip("huggingface_hub.constants")
@@ -57,33 +56,29 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_without_a_network_one_message_says_what_to_do(name: str, place: str, host: str, asked: list[str]) -> None:
-    start = time.monotonic()
     with pytest.raises(InputError) as refused:
         create_backbone(name)
-    assert time.monotonic() - start < 10
     assert [found for found in asked if found == host] == [host]
-    told = str(refused.value)
-    assert told.startswith(f"the pretrained weights of {name} (") and place in told and "\n" not in told
-    assert all(way in told for way in ("--weights FILE", "this machine's cache", "--weights none"))
+    message = str(refused.value)
+    assert message.startswith(f"the pretrained weights of {name} (") and place in message and "\n" not in message
+    assert all(remedy in message for remedy in ("--weights FILE", "into the cache", "--weights none"))
 
 
-def test_a_wish_to_stay_offline_is_kept(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_makes_no_request(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
         create_backbone("timm:resnet18")
     assert asked == []
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert timm_hub.TIMEOUT_SECONDS <= 10
-    monkeypatch.setattr(timm_hub, "TIMEOUT_SECONDS", 0.3)
+def test_a_server_that_does_not_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pretrained.TIMEOUT_SECONDS <= 10
+    monkeypatch.setattr(pretrained, "TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/{revision}/{filename}")
-        start = time.monotonic()
-        with pytest.raises(InputError, match="cannot be downloaded"):
+        with pytest.raises(InputError, match=r"cannot be downloaded \(.*timed out"):
             create_backbone("timm:resnet18")
-        assert time.monotonic() - start < 5
 
 
 @pytest.fixture(scope="module")

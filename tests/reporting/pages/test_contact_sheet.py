@@ -50,7 +50,7 @@ def test_the_page_loads_nothing_and_escapes_everything(data: Dataset, tmp_path: 
     assert "http://" not in text and "https://" not in text and "<link" not in text
     assert "Content-Security-Policy" in text and "a rule &amp; more" in text
     assert text.count("data:image/") == 24 + 12
-    assert "What looks wrong" in text and "1 image with no label at all" in text
+    assert "Possible problems" in text and "1 image with no label at all" in text
 
 
 def test_thumbnails_are_small_and_carry_no_metadata(data: Dataset, tmp_path: Path) -> None:
