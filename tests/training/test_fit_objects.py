@@ -61,9 +61,10 @@ def digits() -> Dataset:
     return lg.load("digits", train=48, val=20, test=20)
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Act as a process that has neither made nor imported the classes of this file."""
+def forget(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Act as another user's process, which has neither made nor imported the classes of this file."""
     monkeypatch.setattr(class_path, "_GIVEN", {})
+    monkeypatch.setattr(class_path, "_used_file", lambda: folder / "used_classes.txt")
     monkeypatch.delitem(sys.modules, __name__)
 
 
@@ -126,7 +127,7 @@ def test_a_class_that_is_not_loaded_is_named_with_the_remedy(
 ) -> None:
     assert digits.test is not None
     lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
-    forget(monkeypatch)
+    forget(monkeypatch, tmp_path)
     run = lg.open_run(tmp_path / "a")
     assert run.metrics["epochs"] == 2, "what needs no code is there"
     with pytest.raises(RunError, match=rf"{__name__}:Tiny is not loaded.*import {__name__}"):

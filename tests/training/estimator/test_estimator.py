@@ -129,7 +129,7 @@ def test_the_best_epoch_on_val_is_kept_and_the_last_without_one() -> None:
 def test_auto_records_the_method_and_why() -> None:
     X, full, Y = data()
     chosen = quick("auto").fit(X, Y)
-    assert chosen.method_ in lg.methods() and "unknown" in chosen.why_
+    assert chosen.method_ in lg.methods() and "unknown" in str(chosen.why_)
     assert quick("auto").fit(X, full).method_ == "bce"
 
 
