@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import ElementwiseLoss
-from labelgap.losses.base.registry import _METHODS
 from labelgap.training.checkpoints.checkpoint import LAST
 from labelgap.training.loop.nan_guard import NanGuard, check_weights
 
@@ -30,32 +28,25 @@ class Breaks(ElementwiseLoss):
         return torch.nn.functional.softplus(logits) * (float("nan") if bad else 1.0)
 
 
-@pytest.fixture
-def breaking() -> Iterator[str]:
-    Breaks.calls = 0
-    lg.register_method("breaks", Breaks)
-    yield "breaks"
-    del _METHODS._entries["breaks"]
-
-
 def test_the_run_stops_with_the_step_and_the_images_named_and_the_last_good_state_kept(
-    tmp_path: Path, breaking: str
+    tmp_path: Path,
 ) -> None:
     data = lg.load("digits", train=40, val=20, test=20)
+    Breaks.calls = 0
     with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
-        lg.fit(data, breaking, out=tmp_path / "run", epochs=3, batch_size=8, device="cpu", quiet=True)
+        lg.fit(data, Breaks(), out=tmp_path / "run", epochs=3, batch_size=8, device="cpu", quiet=True)
     assert "epoch 1" in str(caught.value) and "lower learning rate" in str(caught.value)
     named = str(caught.value).split("images ")[1].split(" …")[0].split(", ")
     assert set(named) <= set(data.train.labels.images) and len(named) == 3
     assert (tmp_path / "run" / LAST).exists() and len(lg.open_run(tmp_path / "run").history) == 1
 
 
-def test_a_head_on_fixed_features_names_the_step_and_its_images_too(tmp_path: Path, breaking: str) -> None:
+def test_a_head_on_fixed_features_names_the_step_and_its_images_too(tmp_path: Path) -> None:
     data = lg.load("digits", train=44, val=20, test=20)
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "device": "cpu", "quiet": True, "trace": "off"}
     Breaks.calls = -1  # the sixth step of an epoch has four images
     with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
-        lg.fit(data, breaking, protocol="linear", out=tmp_path / "run", **settings)
+        lg.fit(data, Breaks(), protocol="linear", out=tmp_path / "run", **settings)
     order = numpy_generator(0, "order", 2).permutation(44)
     expected = [data.train.labels.images[row] for row in order[16:24]]
     assert f"(images {', '.join(expected[:3])} …)" in str(caught.value)
