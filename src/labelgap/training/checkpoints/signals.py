@@ -13,19 +13,7 @@ __all__ = ["defer_interrupt"]
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
-
-    Example:
-        >>> events = []
-        >>> try:
-        ...     with defer_interrupt():
-        ...         signal.raise_signal(signal.SIGINT)
-        ...         events.append("the block finished")
-        ... except KeyboardInterrupt:
-        ...     events.append("interrupted")
-        >>> events
-        ['the block finished', 'interrupted']
-    """
+    """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
