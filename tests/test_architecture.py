@@ -270,7 +270,7 @@ def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
-    modules = {}
+    modules: dict[str, tuple[ast.AST, str]] = {}
     for path in sources():
         package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
         modules[module_name(path)] = (ast.parse(path.read_text(encoding="utf-8"), str(path)), package)

@@ -74,7 +74,7 @@ def test_four_epochs_beat_the_untrained_network(method: str, problem: tuple[Tens
     optimizer = torch.optim.Adam(groups)
     for epoch in range(1, EPOCHS + 1):
         loss_fn.set_epoch(epoch)
-        for index in torch.randperm(IMAGES).split(16):
+        for index in torch.split(torch.randperm(IMAGES), 16):
             logits, features = network(inputs[index])
             loss = loss_fn(logits, table.batch(index), index=index, features=features)
             optimizer.zero_grad()

@@ -71,7 +71,7 @@ def test_the_command_takes_the_head(
     monkeypatch.setattr(sys, "argv", ["labelgap", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code == 2 and "looks at every place of an image" in capsys.readouterr().err
+    assert stop.value.code == 2 and "needs the feature maps of an image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("head", ["linear", "boostlu"])
