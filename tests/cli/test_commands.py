@@ -18,7 +18,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(photos: Path, capsys: pyte
     assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", "--epochs", "2", "--device", "cpu") == 0
     said = capsys.readouterr()
     assert "12 images, 2 classes" in said.out and "blank = unknown" in said.out
-    assert "gr: " in said.err and "val is fully known" in said.err
+    assert "gr (50 %" in said.err and "val is fully known" in said.err
     assert "mAP" in said.out and "report" in said.out
     assert (photos / "runs" / "a" / "report.html").exists()
 

@@ -103,10 +103,9 @@ def fit(
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
     folder = Path(out)
-    given = dict(options or {})
     source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
     initial = _weights(weights, backbone, folder)
-    request = TrainingRequest(method, given, preset, source, initial, protocol, head, seed, select, trace)
+    request = TrainingRequest(method, options or {}, preset, source, initial, protocol, head, seed, select, trace)
     request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
     torch_device = local_device(choose_device(device))
     init_distributed(torch_device)
