@@ -25,7 +25,7 @@ def test_half_of_the_classes_with_both_states_are_enough_for_known() -> None:
 def test_positives_alone_are_only_observed_and_the_reason_names_the_way_out() -> None:
     chosen = choose_selection(POSITIVES, None)
     assert chosen.rule == "observed"
-    assert "fully labelled" in chosen.why
+    assert "fully labeled" in chosen.why
 
 
 def test_without_val_the_last_epoch_is_kept() -> None:

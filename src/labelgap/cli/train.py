@@ -90,7 +90,7 @@ class TrainingOptions:
     stop_below: Annotated[float | None, _training_option(help="Stop this far below the best val score, e.g. 0.03.")] = (
         None
     )
-    transform: Annotated[str | None, _training_option(help="squash, or crop (random crop and color).")] = None
+    transform: Annotated[str | None, _training_option(help="resize, or crop (random crop and color).")] = None
     size: Annotated[
         int | None, _training_option(help="Side of the input images.", show_default="that of the backbone")
     ] = None

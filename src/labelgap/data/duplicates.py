@@ -92,7 +92,7 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     """Find images that look the same: at most ``MAX_HASH_DISTANCE`` bits of their hashes differ, and the colors agree.
 
     Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: images are
-    sorted by every choice of three parts, and only neighbours are compared. The work grows as N log N.
+    sorted by every choice of three parts, and only neighbors are compared. The work grows as N log N.
 
     Args:
         scan: the perceptual hashes.

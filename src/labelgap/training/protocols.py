@@ -24,7 +24,7 @@ from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.distributed import barrier
 from labelgap.training.loop.inputs import ImageInputs, Inputs
-from labelgap.training.loop.linear_trainer import HeadTrainer, head_logits
+from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
 from labelgap.training.loop.trainer import TrainingContext
 
@@ -101,7 +101,7 @@ def linear_phase(context: TrainingContext) -> PhaseResult:
     """Train a head on fixed features; several processes each train the same head."""
     features = _features(context)
     with single_process():
-        trainer = HeadTrainer(context, features)
+        trainer = LinearTrainer(context, features)
         state = trainer.fit()
     barrier()
     engine, head = trainer.engine, context.network.head

@@ -112,7 +112,7 @@ def _why(rule: str, both: int, observed: LabelTable) -> str:
         "known": f"{both} of {len(observed.classes)} classes have known presents and absents in val: "
         "the epoch with the highest mAP over those is kept",
         "observed": "too few labels of val are known to measure accuracy: epochs are ordered by how high they rank the "
-        "observed positives; for a true estimate have a few hundred random val images fully labelled",
+        "observed positives; for a true estimate have a few hundred random val images fully labeled",
         "last": "the last epoch is kept",
     }
     known = observed.counts().total[0]

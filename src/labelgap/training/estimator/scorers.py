@@ -33,7 +33,7 @@ def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: 
     if not counted:
         raise InputError(
             "no class of Y has both a known present and a known absent label: there is no accuracy to measure. To "
-            "order settings, use scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labelled."
+            "order settings, use scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labeled."
         )
     return float(value)
 

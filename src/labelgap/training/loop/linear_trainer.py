@@ -17,10 +17,10 @@ from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
-__all__ = ["HeadTrainer", "head_logits"]
+__all__ = ["LinearTrainer", "head_logits"]
 
 
-class HeadTrainer(Trainer):
+class LinearTrainer(Trainer):
     """Trains a linear head.
 
     Args:
