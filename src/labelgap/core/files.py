@@ -155,12 +155,7 @@ def _probe_write(path: Path) -> int | None:
 
 
 def remove_partials(folder: Path, older_than: float = 0.0) -> None:
-    """Remove the temporary files that killed writers left in a folder.
-
-    Args:
-        folder: where they wrote.
-        older_than: seconds since the last write to a file; 0 only where no other process writes to the folder.
-    """
+    """Remove the temporary files that killed writers left in a folder, ``older_than`` seconds since the last write."""
     with suppress(OSError):
         for path in folder.iterdir():
             if _PARTIAL.fullmatch(path.name) and path.is_file():

@@ -28,12 +28,7 @@ def measurable_classes(split: Split) -> NDArray[np.bool_]:
 def describe_capabilities(
     data: Dataset, words: tuple[str, str] = ("image", "class")
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what can and what cannot be done with these labels, a sentence each.
-
-    Args:
-        data: the data set.
-        words: what its owner calls an image and a class.
-    """
+    """Return what can and what cannot be done with these labels; ``words`` are the owner's for image and class."""
     image, tag = words
     can, cannot = [], []
     present, _, unknown = data.train.labels.counts().total

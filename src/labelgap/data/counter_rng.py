@@ -47,11 +47,6 @@ def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
 class CounterRNG:
     """A stream of random numbers for one image in one epoch: SplitMix64, started at ``hash_rows``.
 
-    Args:
-        seed: of the run.
-        epoch: counted from 1.
-        row: of the image.
-
     Example:
         >>> one, again = CounterRNG(0, 1, 7), CounterRNG(0, 1, 7)
         >>> [one.uniform(), one.integer(10)] == [again.uniform(), again.integer(10)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -44,6 +44,12 @@ class DuplicatePairs:
     second: NDArray[np.int64]
     exact: NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, pairs: ArrayLike, *, exact: bool) -> DuplicatePairs:
+        """Make them from ``(M, 2)`` row numbers."""
+        ends = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+        return cls(ends[:, 0], ends[:, 1], np.full(len(ends), exact))
+
     def __len__(self) -> int:
         return len(self.first)
 
@@ -62,7 +68,7 @@ class DuplicatePairs:
 def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> DuplicatePairs:
     """Find copies of images: "exact" by their bytes, "near" by their looks too, "off" none."""
     if which == "off":
-        return _pairs([], [], exact=True)
+        return DuplicatePairs.of([], exact=True)
     exact = exact_pairs(images)
     if which == "exact":
         return exact
@@ -77,15 +83,14 @@ def exact_pairs(images: FileImages) -> DuplicatePairs:
             by_size.setdefault(check_file(images.path(row)).st_size, []).append(row)
         except InputError:
             continue
-    first, second = list[int](), list[int]()
+    pairs = list[tuple[int, int]]()
     for rows in by_size.values():
         seen: dict[bytes, int] = {}
         for row in rows if len(rows) > 1 else ():
             digest = _digest(images.path(row))
             if digest is not None and (earlier := seen.setdefault(digest, row)) != row:
-                first.append(earlier)
-                second.append(row)
-    return _pairs(first, second, exact=True)
+                pairs.append((earlier, row))
+    return DuplicatePairs.of(pairs, exact=True)
 
 
 def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None = None) -> DuplicatePairs:
@@ -94,12 +99,8 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: images are
     sorted by every choice of three parts, and only neighbors are compared. The work grows as N log N.
 
-    Args:
-        scan: the perceptual hashes.
-        rows: which images to compare, ascending; all when not given. Images without texture never match.
-
-    Returns:
-        enough pairs to connect all copies; not every pair of many equal images.
+    Only ``rows`` (ascending) are compared; images without texture never match. Enough pairs to connect all copies are
+    returned, not every pair of many equal images.
     """
     chosen = np.arange(len(scan.bits)) if rows is None else np.asarray(rows, dtype=np.int64)
     chosen = chosen[scan.textured[chosen]]
@@ -113,8 +114,7 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     first = np.concatenate([same[0], np.minimum(left, right)])
     second = np.concatenate([same[1], np.maximum(left, right)])
     like = np.abs(scan.color[first] - scan.color[second]).max(axis=1, initial=0) <= _MAX_COLOR_DISTANCE
-    pairs = np.unique(np.stack([first[like], second[like]], axis=1), axis=0)
-    return DuplicatePairs(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=bool))
+    return DuplicatePairs.of(np.unique(np.stack([first[like], second[like]], axis=1), axis=0), exact=False)
 
 
 def cluster_ids(pairs: DuplicatePairs, count: int) -> NDArray[np.int64]:
@@ -172,9 +172,3 @@ def _digest(path: Path) -> bytes | None:
             return hashlib.file_digest(file, "blake2b").digest()
     except OSError:
         return None
-
-
-def _pairs(first: list[int], second: list[int], *, exact: bool) -> DuplicatePairs:
-    return DuplicatePairs(
-        np.array(first, dtype=np.int64), np.array(second, dtype=np.int64), np.full(len(first), exact, dtype=bool)
-    )

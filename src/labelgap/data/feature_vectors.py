@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from copy import copy
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.data.images import check_rows
+from labelgap.data.images import NamedRows
 
 __all__ = ["FEATURES", "FeatureVectors"]
 
@@ -19,7 +18,7 @@ FEATURES: Final = "features"
 """The name of the backbone that is no network: what comes in are its features."""
 
 
-class FeatureVectors:
+class FeatureVectors(NamedRows):
     """One vector per image, in place of the pixels.
 
     It is accepted where an ``ImageSource`` is, but ``vectors[row]`` as an image is an error that says why.
@@ -34,6 +33,8 @@ class FeatureVectors:
         (3, array([[0., 0., 1.]], dtype=float32))
     """
 
+    row_fields = ("vectors",)
+
     def __init__(self, vectors: NDArray[np.floating[Any]], names: Sequence[str] | None = None) -> None:
         vectors = np.asarray(vectors)
         if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
@@ -43,18 +44,13 @@ class FeatureVectors:
             raise InputError(
                 f"the features of row {invalid[0]} are not finite, and those of {len(invalid)} rows in all."
             )
-        self.names: tuple[str, ...] = tuple(map(str, range(len(vectors)) if names is None else names))
-        if len(self.names) != len(vectors):
-            raise InputError(f"{len(vectors)} vectors were given, but {len(self.names)} names.")
+        self.set_names(names, len(vectors), "vectors")
         self.vectors = vectors
 
     @property
     def width(self) -> int:
         """D, the number of features."""
         return int(self.vectors.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.vectors)
 
     def __getitem__(self, row: int) -> NoReturn:
         raise InputError(
@@ -64,14 +60,6 @@ class FeatureVectors:
 
     def __repr__(self) -> str:
         return f"FeatureVectors({len(self):,} of {self.width:,} numbers)"
-
-    def select(self, rows: ArrayLike) -> Self:
-        """Return these rows, in this order."""
-        chosen = check_rows(rows, len(self))
-        selected = copy(self)
-        selected.vectors = self.vectors[chosen]
-        selected.names = tuple(self.names[row] for row in chosen.tolist())
-        return selected
 
     def fingerprint(self) -> str:
         """Return a hash of the shape and every number."""

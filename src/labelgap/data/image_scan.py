@@ -11,6 +11,7 @@ import time
 import warnings
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -94,11 +95,7 @@ def perceptual_hash(pixels: NDArray[np.uint8]) -> ImageSignature:
     The image is resized to 32 × 32 gray pixels; each bit is whether one of the 63 lowest frequencies of its cosine
     transform, the first left out, is above their median.
 
-    Args:
-        pixels: ``(height, width, 3)`` uint8.
-
-    Returns:
-        the bits; the detail in those frequencies, in gray levels; the mean of red − green and of blue − green.
+    Returned are the bits; the detail in those frequencies, in gray levels; the mean of red − green and of blue − green.
 
     Reference: C. Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010.
 
@@ -154,15 +151,7 @@ def _read_cache(path: Path, count: int) -> ImageScan | None:
 
 def _write_cache(path: Path, found: ImageScan) -> None:
     """Write a scan; where the cache cannot be written, the next scan is computed again."""
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
-            np.savez_compressed(
-                temporary,
-                errors=np.array(found.errors, dtype=str),
-                bits=found.bits,
-                textured=found.textured,
-                color=found.color,
-            )
-    except OSError:
-        return
+            np.savez_compressed(temporary, **{**vars(found), "errors": np.array(found.errors, dtype=str)})

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import check_file, decode
 
-__all__ = ["ArrayImages", "FileImages", "ImageSource", "check_rows", "to_channels"]
+__all__ = ["ArrayImages", "FileImages", "ImageSource", "NamedRows", "check_rows", "to_channels"]
 
 
 @runtime_checkable
@@ -42,7 +42,33 @@ class ImageSource(Protocol):
         """Return a hash that changes when an image, or the order of the images, changes."""
 
 
-class ArrayImages:
+class NamedRows:
+    """What all sources here share: names, and a selection of whatever has an entry per image (``row_fields``)."""
+
+    row_fields: ClassVar[tuple[str, ...]]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def set_names(self, names: Sequence[str] | None, count: int, noun: str) -> None:
+        """Set the names of ``count`` images; row numbers when None."""
+        self.names = tuple(map(str, range(count) if names is None else names))
+        if len(self.names) != count:
+            raise InputError(f"{count} {noun} were given, but {len(self.names)} names.")
+
+    def select(self, rows: ArrayLike) -> Self:
+        """Return these rows, in this order."""
+        chosen = check_rows(rows, len(self))
+        selected = copy(self)
+        for field in ("names", *self.row_fields):
+            values = getattr(self, field)
+            array = isinstance(values, np.ndarray)
+            setattr(selected, field, values[chosen] if array else tuple(values[row] for row in chosen.tolist()))
+        return selected
+
+
+class ArrayImages(NamedRows):
     """Images of one size in one array.
 
     Args:
@@ -55,19 +81,16 @@ class ArrayImages:
         ((8, 6, 1), ('d', 'b'))
     """
 
+    row_fields = ("array",)
+
     def __init__(self, array: NDArray[np.uint8], names: Sequence[str] | None = None) -> None:
         if array.dtype != np.uint8:
             raise InputError(f"images in an array are uint8 (0…255), not {array.dtype}.")
         array = array[..., None] if array.ndim == 3 else array
         if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape[1:]:
             raise InputError(f"images in an array are (N, H, W) or (N, H, W, 1 or 3), not {array.shape}.")
-        self.names: tuple[str, ...] = tuple(map(str, range(len(array)) if names is None else names))
-        if len(self.names) != len(array):
-            raise InputError(f"{len(array)} images were given, but {len(self.names)} names.")
+        self.set_names(names, len(array), "images")
         self.array: NDArray[np.uint8] = array
-
-    def __len__(self) -> int:
-        return len(self.array)
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         image: NDArray[np.uint8] = self.array[row]
@@ -75,14 +98,6 @@ class ArrayImages:
 
     def __repr__(self) -> str:
         return f"ArrayImages({len(self):,} of {'×'.join(map(str, self.array.shape[1:]))})"
-
-    def select(self, rows: ArrayLike) -> Self:
-        """Return a copy of these rows, in this order."""
-        chosen = check_rows(rows, len(self))
-        selected = copy(self)
-        selected.array = self.array[chosen]
-        selected.names = tuple(self.names[row] for row in chosen.tolist())
-        return selected
 
     def fingerprint(self) -> str:
         """Return a hash of the shape and every byte."""
@@ -92,7 +107,7 @@ class ArrayImages:
         return digest.hexdigest()
 
 
-class FileImages:
+class FileImages(NamedRows):
     """Image files below one folder, read on access.
 
     Args:
@@ -105,17 +120,16 @@ class FileImages:
     reduced to 8. Files are opened only when they are read: a missing one is an error then, or in ``fingerprint``.
     """
 
+    row_fields = ("files",)
+
     def __init__(self, root: str | os.PathLike[str], names: Sequence[str], files: Sequence[str] | None = None) -> None:
         self.root = Path(root).absolute()
-        self.names: tuple[str, ...] = tuple(names)
+        self.names = tuple(names)
         self.files: tuple[str, ...] = self.names if files is None else tuple(files)
         if len(self.files) != len(self.names):
             raise InputError(f"{len(self.names)} names were given for {len(self.files)} files.")
         for name in self.files:
             _check_below(self.root, name)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         return self.read(row)
@@ -136,14 +150,6 @@ class FileImages:
                 photos that are resized afterwards.
         """
         return decode(self.path(row), min_size)
-
-    def select(self, rows: ArrayLike) -> Self:
-        """Return these rows, in this order."""
-        chosen = check_rows(rows, len(self)).tolist()
-        selected = copy(self)
-        selected.names = tuple(self.names[row] for row in chosen)
-        selected.files = tuple(self.files[row] for row in chosen)
-        return selected
 
     def fingerprint(self) -> str:
         """Return a hash of every file's path, size and time of change."""

@@ -6,10 +6,10 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
 from labelgap.data.decoding import to_rgb
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import FileImages, ImageSource, check_rows
+from labelgap.data.images import FileImages, ImageSource, NamedRows
 
 __all__ = ["InMemoryImages", "as_image_source"]
 
@@ -28,7 +28,7 @@ _KINDS: Final = (
 )
 
 
-class InMemoryImages:
+class InMemoryImages(NamedRows):
     """Images of any sizes in memory; each is converted to uint8 when it is read.
 
     Args:
@@ -41,15 +41,14 @@ class InMemoryImages:
         ((4, 5, 3), (2, 3, 3))
     """
 
+    row_fields = ("images",)
+
     def __init__(self, images: Sequence[Any]) -> None:
-        self.images = list(images)
-        self.names: tuple[str, ...] = tuple(map(str, range(len(self.images))))
+        self.images = tuple(images)
+        self.set_names(None, len(self.images), "images")
         for number, image in enumerate(self.images):
             if not isinstance(image, Image.Image):
                 _check_values(image, f"image {number}" if len(self.images) > 1 else "the image")
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         image = self.images[row]
@@ -61,13 +60,6 @@ class InMemoryImages:
         if image.dtype != np.uint8:
             image = np.rint(255 * image.astype(np.float64)).astype(np.uint8)
         return np.array(image, order="C")
-
-    def select(self, rows: ArrayLike) -> Self:
-        """Return these rows, in this order."""
-        chosen = check_rows(rows, len(self)).tolist()
-        selected = type(self)([self.images[row] for row in chosen])
-        selected.names = tuple(self.names[row] for row in chosen)
-        return selected
 
     def fingerprint(self) -> str:
         """Return a hash of every image."""

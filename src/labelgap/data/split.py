@@ -28,6 +28,7 @@ from labelgap.data.findings import (
     GroupsKeptTogether,
     LeaksAllowed,
     ValidationHeldOut,
+    format_sizes,
 )
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
@@ -45,14 +46,7 @@ def is_auto_split(data: Dataset) -> bool:
 def assign_splits(
     file: TableFile, pairs: DuplicatePairs, seed: int = 0, allow_leaks: bool = False
 ) -> tuple[Rows, list[Finding]]:
-    """Return the rows of every split, and where the split comes from.
-
-    Args:
-        file: labels, with the splits and groups of their rows if the file has any.
-        pairs: rows that are copies of one another.
-        seed: of a split of our own.
-        allow_leaks: whether an image may be in two splits.
-    """
+    """Return the rows of every split, and where the split comes from; ``seed`` is of a split of our own."""
     table = file.table
     clusters = cluster_ids(pairs + _group_pairs(file), len(table))
     if file.splits is None:
@@ -64,7 +58,7 @@ def assign_splits(
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
     findings: list[Finding] = [FileSplit(_sizes(rows))]
     if not len(rows["train"]):
-        counts = ", ".join(f"{count:,} {name}" for name, count in _sizes(rows).items())
+        counts = format_sizes(_sizes(rows))
         raise InputError(f"{file.path}: no row has 'train' under split ({counts}), so there is nothing to learn from.")
     findings += _leaks(file, pairs, given, allow_leaks)
     if not len(rows["val"]) and len(rows["train"]) > 1:
@@ -81,12 +75,9 @@ def assign_splits(
 def _group_pairs(file: TableFile) -> DuplicatePairs:
     """Pair every row with the first of its group."""
     first: dict[str, int] = {}
-    found = [
-        (first.setdefault(group, row), row) for row, group in enumerate(file.groups or ()) if group and group.strip()
-    ]
-    ends = np.array(found, dtype=np.int64).reshape(-1, 2)
-    ends = ends[ends[:, 0] != ends[:, 1]]
-    return DuplicatePairs(ends[:, 0], ends[:, 1], np.zeros(len(ends), dtype=bool))
+    named = [(row, group) for row, group in enumerate(file.groups or ()) if group.strip()]
+    found = [(first.setdefault(group, row), row) for row, group in named]
+    return DuplicatePairs.of([pair for pair in found if pair[0] != pair[1]], exact=False)
 
 
 def _kept_together(file: TableFile, pairs: DuplicatePairs, rows: Rows, allow_leaks: bool) -> list[Finding]:

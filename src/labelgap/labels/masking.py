@@ -33,13 +33,6 @@ def observe_mask(
     The draw of the papers: one ``RandomState(seed)``; per image in row order the array of its positive class numbers
     is shuffled and the first ``positives`` are kept, then the array of its negative class numbers is shuffled and the
     first ``negatives`` are kept. The second shuffle uses up random state even when nothing is kept.
-
-    Args:
-        starts: ``(N + 1,)``, where the known labels of each row start.
-        values: PRESENT or ABSENT of every known label.
-        positives: how many, or "all".
-        negatives: how many, or "all".
-        seed: 1200 in the papers.
     """
     keep_positives, keep_negatives = _amount(positives, "positives"), _amount(negatives, "negatives")
     random = _random_state(seed)
@@ -56,14 +49,10 @@ def observe_mask(
 def drop_mask(
     columns: NDArray[np.int32], fraction: float, seed: int = 0, *, per_class: bool = False
 ) -> NDArray[np.bool_]:
-    """Return which known labels stay when a fraction of them is hidden at random.
+    """Return which known labels stay when a fraction of all, or ``per_class`` of each class, is hidden at random.
 
-    Args:
-        columns: class number of every known label.
-        fraction: 0.9 hides nine labels in ten; read as the decimal it is written as, so that the number hidden is
-            exactly fraction · labels, rounded (a half to the even number).
-        seed: of the draw.
-        per_class: hide that fraction of every class, rather than of all labels together.
+    The fraction is read as the decimal it is written as, so that the number hidden is exactly fraction · labels,
+    rounded (a half to the even number).
     """
     if not 0 <= fraction <= 1:
         raise InputError(f"drop({fraction}): the share of labels to hide lies between 0 and 1.")

@@ -61,26 +61,13 @@ def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
-def _voc(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
-    return DatasetReader(
-        f"voc{year}",
-        load,
-        summary,
-        "a VOC devkit",
-        lambda path: find_voc(path, year) is not None,
-        "Everingham et al., IJCV 2010",
+def _official(name: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    find, path_to, reference = (
+        (find_voc, "a VOC devkit", "Everingham et al., IJCV 2010")
+        if name.startswith("voc")
+        else (find_coco, "a folder with COCO's annotations", "Lin et al., ECCV 2014")
     )
-
-
-def _coco(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
-    return DatasetReader(
-        f"coco{year}",
-        load,
-        summary,
-        "a folder with COCO's annotations",
-        lambda path: find_coco(path, year) is not None,
-        "Lin et al., ECCV 2014",
-    )
+    return DatasetReader(name, load, summary, path_to, lambda path: find(path, name[-4:]) is not None, reference)
 
 
 BUILTIN_READERS: Final = (
@@ -102,10 +89,10 @@ BUILTIN_READERS: Final = (
     DatasetReader(
         "parquet", load_parquet, "your own photos: as csv, in Parquet", "a .parquet file", _has_suffix(".parquet")
     ),
-    _voc("2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
-    _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
-    _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
-    _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    _official("voc2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
+    _official("voc2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
+    _official("coco2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
+    _official("coco2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
     DatasetReader(
         "folder",
         load_folder,

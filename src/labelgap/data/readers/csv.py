@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.image_table import ImageOptions, read_image_table, resolve_image_folder
+from labelgap.data.readers.image_table import ImageOptions, read_image_table
 from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.table_file import TableOptions
 
@@ -61,12 +59,10 @@ def load_csv(
         allow_leaks: whether copies of an image may be in two splits; an error otherwise where the file has such splits.
         seed: of the split, where the file gives none.
     """
-    refuse_url(path, "tables")
     options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
-    path = Path(path)
     return read_image_table(
         path,
-        resolve_image_folder(images, path),
-        lambda finder: read_csv(path, options, encoding=encoding, delimiter=delimiter, check_image=finder),
+        images,
+        lambda file, finder: read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder),
         ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
     )

@@ -14,6 +14,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +64,7 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
     findings = [Note(f"features of {widths.pop():,} numbers and {labels}")]
     origins = _origins(parts)
     if origins:
-        parts = {name: _with_origin(split, origins.get(name)) for name, split in parts.items()}
+        parts = {name: replace(split, origin=origins.get(name)) for name, split in parts.items()}
         origin = "train and val are the papers' split of one set (recognized): labels are drawn over all of it"
         findings.append(Note(origin, "split"))
     return Dataset(
@@ -123,7 +124,7 @@ def _within(observed: LabelTable, truth: LabelTable) -> bool:
 
 def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
     """Return the rows of train and val in one sorted set, if they are the papers' split of it."""
-    if "train" not in parts or "val" not in parts:
+    if "val" not in parts:
         return {}
     train, val = (np.array(parts[name].labels.images) for name in ("train", "val"))
     together = np.sort(np.concatenate([train, val]))
@@ -132,10 +133,6 @@ def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
         return {}
     same = np.array_equal(together[rows[0]], train) and np.array_equal(together[rows[1]], val)
     return dict(zip(("train", "val"), rows, strict=True)) if same else {}
-
-
-def _with_origin(split: Split, origin: NDArray[np.int64] | None) -> Split:
-    return Split(split.name, split.images, split.labels, split.truth, split.boxes, origin)
 
 
 def _from_npz(path: Path) -> dict[str, NDArray[Any]]:

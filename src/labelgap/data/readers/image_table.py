@@ -25,7 +25,7 @@ from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.split import assign_splits
 from labelgap.labels.io.table_file import TableFile
 
-__all__ = ["ImageOptions", "build_dataset", "read_image_table", "resolve_image_folder"]
+__all__ = ["ImageOptions", "build_dataset", "read_image_table"]
 
 
 @dataclass(frozen=True)
@@ -52,31 +52,25 @@ class ImageOptions:
                 raise InputError(f"{option}={value!r}: it is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
 
 
-def resolve_image_folder(images: str | os.PathLike[str] | None, table: Path) -> Path:
-    """Return the folder that image names are relative to; the table's own when none is given."""
+def read_image_table(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None,
+    read: Callable[[Path, ImageFinder], TableFile],
+    options: ImageOptions,
+) -> Dataset:
+    """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error."""
+    refuse_url(path, "tables")
+    path = Path(path)
+    folder = path.parent
     if images is not None:
         refuse_url(images, "images")
-    folder = table.parent if images is None else Path(images)
-    if images is not None and not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}: images is the folder that the names under 'image' are relative to.")
-    return folder
-
-
-def read_image_table(
-    path: Path, folder: Path, read: Callable[[ImageFinder], TableFile], options: ImageOptions
-) -> Dataset:
-    """Read a table with its images, or raise one error with everything that is invalid.
-
-    Args:
-        path: the table.
-        folder: the folder that image names are relative to.
-        read: reads the table, and has the finder check every image.
-        options: how images are checked and split.
-    """
+        folder = Path(images)
+        if not folder.is_dir():
+            what = "is not a folder" if folder.exists() else "does not exist"
+            raise InputError(f"{folder} {what}: images is the folder that the names under 'image' are relative to.")
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
     try:
-        file = read(finder)
+        file = read(path, finder)
     except ProblemsError as error:
         if not finder.missing or finder.missing < finder.checked:
             raise
@@ -95,13 +89,7 @@ def build_dataset(
 ) -> Dataset:
     """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
 
-    Args:
-        file: the table.
-        folder: of the images.
-        files: image → path of its file below the folder.
-        skipped: image → why it is left out already.
-        options: how images are checked and split.
-        findings: about the files so far.
+    ``files`` maps images to paths below the folder, ``skipped`` those that are left out already to the reason.
     """
     images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
     invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}

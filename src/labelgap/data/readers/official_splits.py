@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,9 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import PaperSplit
 from labelgap.labels import paper_split
 
-__all__ = ["Box", "from_official_splits", "make_boxes", "require_files", "subset"]
+__all__ = ["Box", "from_official_splits", "make_boxes", "require_files"]
 
+_SEED: Final = 1200
 
 Box = tuple[int, int, Sequence[float], bool]
 """Row of the image, number of the class, corners (inclusive, from 0), and whether the object is difficult."""
@@ -32,28 +34,19 @@ def make_boxes(found: Sequence[Box]) -> Boxes:
     return Boxes(rows[order], classes[order], corners[order], difficult[order])
 
 
-def from_official_splits(
-    name: str, train: Split, test: Split, findings: Sequence[Finding], *, seed: int = 1200
-) -> Dataset:
+def from_official_splits(name: str, train: Split, test: Split, findings: Sequence[Finding]) -> Dataset:
     """Split an official training set into train (80 %) and val (20 %) as the papers do; test stays complete.
 
     Labels are hidden by ``Dataset.observe``, which draws over the official set before the split; see ``Split.origin``.
-
-    Args:
-        name: of the data set.
-        train: the official training set, in the papers' order.
-        test: the split that the papers report on.
-        findings: how labels were read.
-        seed: of the split; 1200 in the papers.
     """
-    rows, held_out = paper_split(len(train), seed=seed)
-    parts = subset(train, "train", rows), subset(train, "val", held_out)
+    rows, held_out = paper_split(len(train), seed=_SEED)
+    parts = _subset(train, "train", rows), _subset(train, "val", held_out)
     sizes = {"train": len(rows), "val": len(held_out), "test": len(test)}
-    return Dataset(name, *parts, test, findings=(*findings, PaperSplit(sizes, seed)))
+    return Dataset(name, *parts, test, findings=(*findings, PaperSplit(sizes, _SEED)))
 
 
-def subset(split: Split, name: str, rows: NDArray[np.int64]) -> Split:
-    """Return some rows of a split as a split of their own, with their ``origin``."""
+def _subset(split: Split, name: str, rows: NDArray[np.int64]) -> Split:
+    """Return some rows of an official split as a split of their own, with their ``origin``."""
     boxes = split.boxes
     if boxes is not None:
         place = np.full(len(split), len(split), dtype=np.int64)
@@ -61,8 +54,7 @@ def subset(split: Split, name: str, rows: NDArray[np.int64]) -> Split:
         kept = place[boxes.rows] < len(split)
         difficult = None if boxes.difficult is None else boxes.difficult[kept]
         boxes = Boxes(place[boxes.rows[kept]], boxes.classes[kept], boxes.corners[kept], difficult)
-    truth = None if split.truth is None else split.truth.select(rows)
-    return Split(name, split.images.select(rows), split.labels.select(rows), truth, boxes, rows)
+    return Split(name, split.images.select(rows), split.labels.select(rows), boxes=boxes, origin=rows)
 
 
 def require_files(where: Path, folder: Path, files: Sequence[str], hint: str) -> None:

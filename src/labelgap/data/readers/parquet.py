@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.image_table import ImageOptions, read_image_table, resolve_image_folder
+from labelgap.data.readers.image_table import ImageOptions, read_image_table
 from labelgap.labels.io.parquet import read_parquet
 from labelgap.labels.io.table_file import TableOptions
 
@@ -38,12 +36,10 @@ def load_parquet(
     separator. What ``LabelTable.to_parquet`` wrote keeps the order of its classes. All options are those of
     ``load_csv``; rows are counted from 1.
     """
-    refuse_url(path, "tables")
     options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
-    path = Path(path)
     return read_image_table(
         path,
-        resolve_image_folder(images, path),
-        lambda finder: read_parquet(path, options, check_image=finder),
+        images,
+        lambda file, finder: read_parquet(file, options, check_image=finder),
         ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
     )

@@ -26,13 +26,7 @@ _LISTS: Final = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels
 
 
 def write_fiftyone(data: Dataset, path: Path, prefix: str = "") -> None:
-    """Write the observed labels of all splits.
-
-    Args:
-        data: the data set.
-        path: the file.
-        prefix: put before every image's name; without it names are relative, and ``rel_dir`` says where they start.
-    """
+    """Write the observed labels of all splits; without a prefix names are relative, to FiftyOne's ``rel_dir``."""
     exchange = merge_splits(data)
     renamed = exchange.files != exchange.table.images
     samples = []
@@ -62,7 +56,7 @@ def read_fiftyone(path: Path) -> ExchangeTable:
         tags = [[tag for tag in sample.get("tags", ()) if tag in SPLITS] for sample in file["samples"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a FiftyOne data set: a sample lacks {error}.") from None
-    classes = file.get("default_classes") or sorted({name for names in (*present, *absent) for name in names})
+    classes = file.get("default_classes") or None
     try:
         table = LabelTable.from_lists(present, absent, classes=classes, images=images)
     except InputError as error:

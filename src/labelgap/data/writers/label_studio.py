@@ -31,10 +31,7 @@ _TITLES: Final = {"present": "There", "absent": "Not there"}
 def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> Path:
     """Write the observed labels of all splits as tasks, and beside them the interface; return its path.
 
-    Args:
-        data: the data set.
-        path: of the tasks, not ``.xml``.
-        prefix: of every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``.
+    ``prefix`` begins every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``.
     """
     interface = interface_path(path)
     text = _interface(data)
@@ -71,7 +68,7 @@ def read_label_studio(path: Path) -> ExchangeTable:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {error}.") from None
     present, absent = ([selected[state] for selected in lists] for state in _STATES)
-    classes = _classes_of(interface_path(path)) or sorted({name for names in (*present, *absent) for name in names})
+    classes = _classes_of(interface_path(path)) or None
     try:
         table = LabelTable.from_lists(present, absent, classes=classes, images=images)
     except InputError as error:

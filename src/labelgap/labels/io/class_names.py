@@ -61,16 +61,8 @@ def apply_class_options(
 ) -> tuple[LabelTable, Revisions, list[Finding]]:
     """Rename classes, select those in ``options.classes``, and add the labels that the hierarchy implies.
 
-    Args:
-        table: as it was parsed.
-        options: ``rename``, ``classes`` and ``parents`` are used.
-        names: the final name of every renamed class.
-        alphabetical: whether merged classes are sorted by name, as in a table of lists.
-        refuse_conflicts: raises an error for labels (row, class) that are present under one name of a class and absent
-            under another.
-
-    Returns:
-        The table, the revisions that the hierarchy added to it, and what was done.
+    ``refuse_conflicts`` raises an error for labels (row, class) that are present under one name and absent under
+    another. Returned are the table, the revisions that the hierarchy added to it, and what was done.
     """
     findings: list[Finding] = []
     for old, new in options.rename.items():
@@ -108,13 +100,7 @@ def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list
 
 
 def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
-    """Read a CSV of two columns, with or without a header, or raise one error with all problems.
-
-    Args:
-        path: the file; its encoding and delimiter are detected.
-        first: name of the first column, for messages.
-        second: name of the second column.
-    """
+    """Read a CSV of two columns, with or without a header, or raise one error with all problems."""
     dialect = detect_dialect(path, None, None, lambda cells: len(cells) == 2)
     pairs, problems = list[tuple[str, str]](), list[Problem]()
     with open_text(path, dialect.encoding) as file:
@@ -162,11 +148,6 @@ def rename_classes(
     Present or absent replaces unknown. A label that is present in one merged class and absent in another is a conflict:
     it is returned as (row, class) and is unknown in the table.
 
-    Args:
-        table: labels.
-        names: old name → new name; other classes keep their names.
-        alphabetical: sort the classes by name; keep their order otherwise.
-
     Example:
         >>> table = LabelTable.from_dense([[1, -1], [0, 1]], classes=["dog", "Dog"])
         >>> renamed, conflicts = rename_classes(table, {"dog": "Dog"})
@@ -188,11 +169,7 @@ def rename_classes(
 
 
 def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, int]:
-    """Select classes in the given order; one that is not in the table is added, unknown everywhere.
-
-    Returns:
-        The table, and the number of known labels of the other classes.
-    """
+    """Select classes in order (one not in the table is unknown everywhere); count the known labels of all others."""
     number = {name: column for column, name in enumerate(classes)}
     new = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)
     columns: NDArray[np.int64] = new[table.columns]

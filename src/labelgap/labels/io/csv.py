@@ -32,15 +32,7 @@ def read_csv(
     delimiter: str | None = None,
     check_image: CheckImage = lambda name: None,
 ) -> TableFile:
-    """Read a CSV of labels, or raise one error with all its problems.
-
-    Args:
-        path: the file.
-        options: how to parse its cells.
-        encoding: of the text; detected when None, and reported in ``findings``.
-        delimiter: between cells, or its name; detected when None.
-        check_image: returns the problem of an image's name, or None.
-    """
+    """Read a CSV of labels, or raise one error with all its problems; encoding and delimiter are detected when None."""
     options = options or TableOptions()
     dialect = detect_dialect(path, encoding, delimiter, lambda header: is_header(header, options))
     problems: list[Problem] = []

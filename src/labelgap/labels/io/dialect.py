@@ -29,14 +29,7 @@ _SAMPLE_SIZE: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Dialect:
-    """The format of a CSV.
-
-    Attributes:
-        encoding: the name of Python's codec.
-        delimiter: between cells.
-        skip: lines before the header that only say the delimiter.
-        findings: what was detected; empty where the file is written as labelgap writes it.
-    """
+    """The format of a CSV; ``skip`` lines before the header only say the delimiter, ``findings`` what was detected."""
 
     encoding: str
     delimiter: str
@@ -47,14 +40,7 @@ class Dialect:
 def detect_dialect(
     path: Path, encoding: str | None, delimiter: str | None, is_header: Callable[[list[str]], bool]
 ) -> Dialect:
-    """Detect the format of a CSV.
-
-    Args:
-        path: the file.
-        encoding: its encoding; detected when None: UTF-8, UTF-16 if it begins with a byte order mark, or else cp1252.
-        delimiter: between its cells; detected from the header when None.
-        is_header: whether the cells of the first record can be the header.
-    """
+    """Detect what is None: UTF-8, UTF-16 by its byte order mark, or else cp1252; the delimiter from the header."""
     codec = _detect_encoding(path) if encoding is None else _python_codec(encoding)
     findings: list[Note] = []
     if encoding is None and codec != "utf-8-sig":
@@ -120,9 +106,8 @@ def _detect_encoding(path: Path) -> str:
                 utf_8 = _decodes(line, "utf-8")
                 good, bad = good or utf_8, bad or not utf_8
                 undefined = undefined or not (utf_8 or _decodes(line, "cp1252"))
-    return (
-        "cp1252" if bad and not good and not undefined else "utf-8-sig"
-    )  # ``open_text`` reports a line that is neither
+    # ``open_text`` reports a line that is neither
+    return "cp1252" if bad and not good and not undefined else "utf-8-sig"
 
 
 def _decodes(line: bytes, encoding: str) -> bool:

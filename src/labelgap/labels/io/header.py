@@ -19,18 +19,9 @@ LIST_COLUMNS: Final = ("present", "absent")
 
 @dataclass(frozen=True)
 class HeaderColumns:
-    """The columns of a table.
+    """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
 
-    Attributes:
-        line: of the header.
-        header: the name of every column.
-        image: index of the column of image names; the next four are None where there is no such column.
-        split: index of the column of train, val, test.
-        group: index of the column of groups.
-        present: index of the column of lists of present classes.
-        absent: index of the column of lists of absent classes.
-        class_columns: indices of the columns with a class each; none in a table of lists.
-        ignored: names of the columns that are ignored.
+    ``present`` and ``absent`` are the columns of lists; ``class_columns``, with a class each, are none beside them.
     """
 
     line: int
@@ -62,15 +53,9 @@ def parse_header(
     names: Mapping[str, str],
     problems: list[Problem],
 ) -> HeaderColumns:
-    """Find the reserved columns, those of classes, and those to ignore.
+    """Find the reserved columns, those of classes (``names``: their final names), and those to ignore.
 
-    Args:
-        path: the file, for messages.
-        line: of the header; 0 in files without lines.
-        header: the name of every column.
-        options: ``rename``, ``ignore_columns`` and ``classes`` are used.
-        names: the final name of every renamed class.
-        problems: list to which problems of the header are added that do not prevent reading the rows.
+    ``line`` is 0 in files without lines. Problems that do not prevent reading the rows are added to ``problems``.
     """
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
@@ -90,8 +75,7 @@ def parse_header(
         raise InputError(f"{where}: no column is called 'image'. {_hint(header)}")
     rest = [number for number in used if _column_role(header[number], options) not in special]
     chosen = _select_columns(header, rest, options, names) if not lists else []
-    for message in _problems(header, used, rest, special, options, lists):
-        problems.append(Problem(line, message))
+    problems += [Problem(line, message) for message in _problems(header, used, rest, special, options, lists)]
     if not chosen and not lists:
         raise InputError(f"{path}: no class: after 'image' comes a column per class, or 'present'.")
     kept = {*position.values(), *chosen, *(rest if lists else ())}

@@ -39,11 +39,7 @@ class ImpliedLabels(NamedTuple):
 def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> ImpliedLabels:
     """Find the labels that follow from "child present, so parent present", over any number of generations.
 
-    A name that is no class still connects others: from dog to animal through canine.
-
-    Args:
-        table: labels; absent and unknown ones have no consequences.
-        pairs: (child, parent), several parents allowed; a cycle is an error.
+    A name that is no class still connects others: from dog to animal through canine. A cycle is an error.
 
     Example:
         >>> table = LabelTable.from_lists([["dog"], ["owl"]], classes=["animal", "bird", "dog", "owl"])

@@ -75,20 +75,12 @@ def read_table(path: Path) -> LabelTable:
 def read_parquet(
     path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
 ) -> TableFile:
-    """Read a Parquet file of labels, or raise one error with all its problems; rows count from 1.
-
-    Args:
-        path: the file: wide with numbers, booleans or strings in its columns, or lists of classes.
-        options: how to parse its cells.
-        check_image: returns the problem of an image's name, or None.
-    """
+    """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
     try:
         with pq.ParquetFile(path) as file:
             classes = _stored_classes(file.schema_arrow.metadata, path)
-            rows = _rows(file)
-            return parse_rows(
-                path, rows, options or TableOptions(), check_image=check_image, classes=classes, unit="row"
-            )
+            options = options or TableOptions()
+            return parse_rows(path, _rows(file), options, check_image=check_image, classes=classes, unit="row")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _refusal(path, error) from None
 

@@ -49,17 +49,10 @@ def parse_rows(
     unit: str = "line",
     findings: Sequence[Finding] = (),
 ) -> TableFile:
-    """Parse the rows of a file, the header first, or raise one error with all problems.
+    """Parse the rows of a file that are not blank, the header first, or raise one error with all problems.
 
-    Args:
-        path: the file, for messages.
-        rows: (line, cells) of every row that is not blank.
-        options: how to parse them.
-        check_image: returns the problem of an image's name, or None.
-        problems: list to which the producer of ``rows`` adds rows that cannot be split into cells.
-        classes: all class names of a table of lists, where the file has them; those that occur, sorted, when None.
-        unit: what the numbers of ``rows`` count.
-        findings: of the file so far.
+    The producer of ``rows`` adds to ``problems`` the rows that cannot be split into cells. ``classes`` are all names of
+    a table of lists; those that occur, sorted, when None.
     """
     problems = [] if problems is None else problems
     line, header = next(rows, (0, []))

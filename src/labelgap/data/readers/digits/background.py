@@ -35,13 +35,7 @@ def paper_background(rng: np.random.Generator, count: int, side: int) -> NDArray
 
 
 def add_grain(rng: np.random.Generator, images: NDArray[np.float32], strength: NDArray[np.float32]) -> None:
-    """Add film grain in place: the sum of three uniform draws per pixel, of standard deviation ``strength``.
-
-    Args:
-        rng: the source of randomness.
-        images: ``(N, side, side)``, changed.
-        strength: ``(N,)``, in gray levels.
-    """
+    """Add film grain to ``(N, side, side)`` in place: three uniform draws per pixel, of deviation ``strength`` (N,)."""
     draws = rng.integers(0, 256, (3, *images.shape), dtype=np.uint8)
     total = draws.sum(axis=0, dtype=np.int16).astype(np.float32)
     images += (total - 382.5) * (strength / 128)[:, None, None]

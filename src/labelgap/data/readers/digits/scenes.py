@@ -119,13 +119,7 @@ def split_digits(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
 
 
 def make_scenes(digits: NDArray[np.int64], count: int, entropy: tuple[int, ...]) -> Scenes:
-    """Generate ``count`` scenes from the given digits only.
-
-    Args:
-        digits: row numbers into scikit-learn's digits.
-        count: how many scenes.
-        entropy: numbers that the random generator starts from.
-    """
+    """Generate ``count`` scenes from the given digits (row numbers into scikit-learn's) only."""
     rng = _generator(entropy)
     canvas = _background(rng, count)
     placed = _place(rng, digits, count)
