@@ -34,9 +34,7 @@ from labelgap.metrics.validation import (
     average_over,
     format_pair,
     unknown_as_absent,
-    validate_average,
-    validate_empty,
-    validate_unknown,
+    validate_options,
 )
 
 __all__ = [
@@ -114,9 +112,7 @@ def average_precision(
         >>> average_precision(scores, [[1, 1, 0], [0, -1, 1], [1, 1, -1]], return_counted=True)
         (0.9166666666666666, 2)
     """
-    validate_average(average)
-    validate_empty(empty)
-    validate_unknown(unknown)
+    validate_options(average, empty, unknown)
     rankings, codes = _rankings(*format_pair(scores, labels), average, unknown)
     present, absent = (np.count_nonzero(codes == state, axis=1) for state in (PRESENT, ABSENT))
     return average_over(average_precision_of_rankings(rankings, codes), present, absent, average, empty, return_counted)
@@ -125,12 +121,7 @@ def average_precision(
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
     """Return the average precision of R rankings of M entries; 0 without a present entry, unknown entries left out.
 
-    Args:
-        scores: ``(R, M)``, finite.
-        codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
-
-    Returns:
-        ``(R,)``. A few rankings are sorted at a time, so memory beyond the input is bounded.
+    Finite scores and codes ``(R, M)`` give ``(R,)``. A few rankings are sorted at a time, so memory is bounded.
 
     Example:
         >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
@@ -150,16 +141,7 @@ def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.fl
 def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
     """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
 
-    Args:
-        scores: ``(…, N)``, finite.
-        codes: ``(…, N)`` of PRESENT, ABSENT, UNKNOWN.
-
-    Returns:
-        ``(…)`` float64; equal scores are one step, and unknown entries are left out.
-
-    Example:
-        >>> average_precision_on_device(torch.tensor([0.9, 0.5, 0.1]), torch.tensor([1, 0, 1], dtype=torch.int8))
-        tensor(0.8333, dtype=torch.float64)
+    Finite scores and codes ``(…, N)`` give ``(…)`` float64.
     """
     present = codes == PRESENT
     ordered, order = torch.where(present | (codes == ABSENT), scores, -torch.inf).sort(dim=-1, descending=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, cast, overload
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,8 +26,7 @@ from labelgap.metrics.validation import (
     average_over,
     format_pair,
     require_probabilities,
-    validate_average,
-    validate_empty,
+    validate_options,
 )
 
 __all__ = [
@@ -38,8 +37,6 @@ __all__ = [
     "precision",
     "recall",
 ]
-
-Formula: TypeAlias = "Callable[[ConfusionCounts], NDArray[np.float64]]"
 
 
 class ClassificationMetric(Protocol):
@@ -111,19 +108,29 @@ def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
     return result
 
 
-def _shared(function: Callable[..., Result]) -> ClassificationMetric:
-    return cast(ClassificationMetric, function)
+def _metric(formula: Callable[[ConfusionCounts], NDArray[np.float64]]) -> ClassificationMetric:
+    """Turn the formula of a metric into the function of scores and labels, with its name and documentation."""
+
+    def metric(
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = 0.5,
+        average: Average | None = "macro",
+        empty: Empty = "skip",
+        return_counted: bool = False,
+    ) -> Result:
+        validate_options(average, empty)
+        formatted, codes = format_pair(scores, labels)
+        require_probabilities(formatted)
+        counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
+        return average_over(formula(counts), counts.present, counts.absent, average, empty, return_counted)
+
+    metric.__name__, metric.__qualname__, metric.__doc__ = formula.__name__, formula.__qualname__, formula.__doc__
+    return cast(ClassificationMetric, metric)
 
 
-@_shared
-def f1(
-    scores: Scores,
-    labels: Labels,
-    threshold: ArrayLike = 0.5,
-    average: Average | None = "macro",
-    empty: Empty = "skip",
-    return_counted: bool = False,
-) -> Result:
+@_metric
+def f1(counts: ConfusionCounts) -> NDArray[np.float64]:
     r"""Return the harmonic mean of precision and recall of the decisions at a threshold.
 
     .. math:: F_1 = \frac{2\,TP}{2\,TP + FP + FN}
@@ -155,18 +162,11 @@ def f1(
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
         (0.8333333333333333, 2)
     """
-    return _measure(ConfusionCounts.f1, scores, labels, threshold, average, empty, return_counted)
+    return counts.f1()
 
 
-@_shared
-def precision(
-    scores: Scores,
-    labels: Labels,
-    threshold: ArrayLike = 0.5,
-    average: Average | None = "macro",
-    empty: Empty = "skip",
-    return_counted: bool = False,
-) -> Result:
+@_metric
+def precision(counts: ConfusionCounts) -> NDArray[np.float64]:
     r"""Return the share of present entries among the known entries predicted present.
 
     .. math:: P = \frac{TP}{TP + FP}
@@ -178,18 +178,11 @@ def precision(
         >>> precision([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]])
         0.5
     """
-    return _measure(ConfusionCounts.precision, scores, labels, threshold, average, empty, return_counted)
+    return counts.precision()
 
 
-@_shared
-def recall(
-    scores: Scores,
-    labels: Labels,
-    threshold: ArrayLike = 0.5,
-    average: Average | None = "macro",
-    empty: Empty = "skip",
-    return_counted: bool = False,
-) -> Result:
+@_metric
+def recall(counts: ConfusionCounts) -> NDArray[np.float64]:
     r"""Return the share of known present entries that is predicted present.
 
     .. math:: R = \frac{TP}{TP + FN}
@@ -202,17 +195,13 @@ def recall(
         >>> recall([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]], threshold=0.05)
         1.0
     """
-    return _measure(ConfusionCounts.recall, scores, labels, threshold, average, empty, return_counted)
+    return counts.recall()
 
 
 def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: Average | None) -> ConfusionCounts:
     """Count the decisions of each class, of each image (``"samples"``), or of all entries together (``"micro"``).
 
-    Args:
-        scores: ``(N, K)``.
-        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
-        threshold: ``()`` or ``(K,)``, of the type of the scores.
-        average: which entries are counted together.
+    The scores are ``(N, K)``, the threshold ``()`` or ``(K,)``, of the type of the scores.
 
     Example:
         >>> codes = np.array([[1, -1], [0, 1]], dtype=np.int8)
@@ -225,23 +214,6 @@ def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: A
     if average == "micro":
         return ConfusionCounts(*(np.array([np.count_nonzero(each)]) for each in entries))
     return ConfusionCounts(*(np.count_nonzero(each, axis=1 if average == "samples" else 0) for each in entries))
-
-
-def _measure(
-    formula: Formula,
-    scores: Scores,
-    labels: Labels,
-    threshold: ArrayLike,
-    average: Average | None,
-    empty: Empty,
-    return_counted: bool,
-) -> Result:
-    validate_average(average)
-    validate_empty(empty)
-    formatted, codes = format_pair(scores, labels)
-    require_probabilities(formatted)
-    counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
-    return average_over(formula(counts), counts.present, counts.absent, average, empty, return_counted)
 
 
 def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:

@@ -28,9 +28,7 @@ from labelgap.metrics.validation import (
     Unknown,
     format_pair,
     require_probabilities,
-    validate_average,
-    validate_empty,
-    validate_unknown,
+    validate_options,
 )
 
 __all__ = ["AveragePrecision", "F1", "Metric", "Precision", "Recall"]
@@ -42,8 +40,7 @@ class Metric:
     function: ClassVar[Callable[..., Result]]
 
     def __init__(self, average: Average | None, empty: Empty, **options: object) -> None:
-        validate_average(average)
-        validate_empty(empty)
+        validate_options(average, empty, options.get("unknown", "ignore"))
         self.options = {"average": average, "empty": empty, **options}
         self.reset()
 
@@ -95,7 +92,6 @@ class AveragePrecision(Metric):
         unknown: Unknown = "ignore",
         return_counted: bool = False,
     ) -> None:
-        validate_unknown(unknown)
         super().__init__(average, empty, unknown=unknown, return_counted=return_counted)
 
 

@@ -46,10 +46,6 @@ class Cuts:
 def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     """Sort R rankings of M entries and cut each at each of its present entries.
 
-    Args:
-        scores: ``(R, M)``, finite.
-        codes: ``(R, M)`` of PRESENT, ABSENT, UNKNOWN.
-
     Unknown entries sort below every score and are never taken.
 
     Example:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.sorting import Cuts, cuts_at_present, slices
+from labelgap.metrics.sorting import cuts_at_present, slices
 from labelgap.metrics.validation import (
     Codes,
     Floats,
@@ -119,21 +119,18 @@ def _best_cuts(scores: Floats, codes: Codes, measured: bool) -> NDArray[np.float
 
     Only a cut at a present entry can be best: taking more entries without a further hit lowers both measures.
     """
-    if not measured:
-        codes = unknown_as_absent(codes)
+    codes = codes if measured else unknown_as_absent(codes)
     cuts = cuts_at_present(scores, codes)
-    score = _f1_of(cuts) if measured else cuts.hits.astype(np.float64) ** 2 / cuts.taken
+    if measured:
+        score = 2 * cuts.hits / (np.bincount(cuts.ranking)[cuts.ranking] + cuts.taken)
+    else:
+        score = cuts.hits.astype(np.float64) ** 2 / cuts.taken
     best = np.full(len(codes), -np.inf)
     np.maximum.at(best, cuts.ranking, score)
     winners = np.flatnonzero(score == best[cuts.ranking])
     highest = np.full(len(codes), -1)
     np.maximum.at(highest, cuts.ranking[winners], winners)
     return _midway(scores, codes, cuts.taken[highest])
-
-
-def _f1_of(cuts: Cuts) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = 2 * cuts.hits / (np.bincount(cuts.ranking)[cuts.ranking] + cuts.taken)
-    return result
 
 
 def _midway(scores: Floats, codes: Codes, taken: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -36,10 +35,7 @@ __all__ = [
     "format_scores",
     "require_probabilities",
     "unknown_as_absent",
-    "validate_average",
-    "validate_empty",
-    "validate_option",
-    "validate_unknown",
+    "validate_options",
 ]
 
 Average: TypeAlias = Literal["macro", "samples", "micro"]
@@ -59,30 +55,18 @@ Labels: TypeAlias = "ArrayLike | LabelTable | Tensor"
 Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"
 
 
-def validate_option(kind: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a value that is not among ``known``; the error suggests the nearest one."""
-    known = tuple(known)
-    if value not in known:
-        raise UnknownNameError(kind, str(value), known)
+def validate_options(average: object, empty: object, unknown: object = "ignore") -> None:
+    """Refuse an option that has none of its values (None is an average too); the error suggests the nearest one."""
+    for kind, value, known in (
+        ("average", "macro" if average is None else average, AVERAGES),
+        ("rule for what has no present or no absent (empty=)", empty, ("skip", "zero")),
+        ("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent")),
+    ):
+        if value not in known:
+            raise UnknownNameError(kind, str(value), known)
 
 
-def validate_average(average: object) -> None:
-    """Refuse anything but ``"macro"``, ``"samples"``, ``"micro"`` or None."""
-    if average is not None:
-        validate_option("average", average, AVERAGES)
-
-
-def validate_empty(empty: object) -> None:
-    """Refuse anything but ``"skip"`` or ``"zero"``."""
-    validate_option("rule for what has no present or no absent (empty=)", empty, ("skip", "zero"))
-
-
-def validate_unknown(unknown: object) -> None:
-    """Refuse anything but ``"ignore"`` or ``"absent"``."""
-    validate_option("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent"))
-
-
-def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
+def format_scores(scores: Scores) -> Floats:
     """Convert an array, a tensor on any device, or nested lists to a finite ``(N, K)`` float32 or float64 array.
 
     float32 stays as it is, narrower floats are widened to it without loss, everything else becomes float64.
@@ -92,10 +76,10 @@ def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
         array([[0. , 1. ],
                [0.5, 2. ]])
     """
-    array = as_array(scores, what)
+    array = as_array(scores, "scores")
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{what} must be numbers, not {array.dtype}.")
-    _require_matrix(array, what)
+        raise InputError(f"scores must be numbers, not {array.dtype}.")
+    _require_matrix(array, "scores")
     narrow = array.dtype in (np.float16, np.float32)
     with np.errstate(over="ignore"):
         formatted: Floats = array.astype(np.float32 if narrow else np.float64, copy=False)
@@ -104,13 +88,13 @@ def format_scores(scores: Scores, *, what: str = "scores") -> Floats:
         row, column = (int(i) for i in np.argwhere(~finite)[0])
         count = formatted.size - int(np.count_nonzero(finite))
         raise InputError(
-            f"{what} must be finite: {formatted[row, column]} at row {row}, class {column}, and {count} such in all. "
+            f"scores must be finite: {formatted[row, column]} at row {row}, class {column}, and {count} such in all. "
             "Check the model that computed them; a missing score cannot be ranked."
         )
     return formatted
 
 
-def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
+def format_labels(labels: Labels) -> Codes:
     """Convert an array, a tensor, nested lists or a label table to ``(N, K)`` int8 codes.
 
     Example:
@@ -118,8 +102,8 @@ def format_labels(labels: Labels, *, what: str = "labels") -> Codes:
         array([[ 1, -1],
                [ 0, -1]], dtype=int8)
     """
-    codes = as_codes(labels.to_dense() if isinstance(labels, LabelTable) else labels, what=what)
-    _require_matrix(codes, what)
+    codes = as_codes(labels.to_dense() if isinstance(labels, LabelTable) else labels, what="labels")
+    _require_matrix(codes, "labels")
     return codes
 
 
@@ -128,8 +112,7 @@ def format_pair(scores: Scores, labels: Labels) -> tuple[Floats, Codes]:
     formatted, codes = format_scores(scores), format_labels(labels)
     if formatted.shape != codes.shape:
         raise InputError(
-            f"scores are {_shape(formatted)} and labels {_shape(codes)}: "
-            "both must be (images, classes), in the same order."
+            f"scores are {formatted.shape} and labels {codes.shape}: both must be (images, classes), in the same order."
         )
     return formatted, codes
 
@@ -159,15 +142,10 @@ def average_over(
     empty: Empty,
     return_counted: bool,
 ) -> Result:
-    """Return the mean over the counted classes (or images), or their values where ``average`` is None.
+    """Return the mean over the counted classes (or images), or their values ``(R,)`` where ``average`` is None.
 
-    Args:
-        values: ``(R,)``, the value of each, whether it is counted or not.
-        present: ``(R,)``, the number of known present labels of each.
-        absent: ``(R,)``, the number of known absent labels of each.
-        average: None returns the values, NaN where one is not counted.
-        empty: ``"skip"`` counts those with at least one of both; ``"zero"`` counts all.
-        return_counted: also return how many are counted.
+    A class is counted where it has both known present and known absent labels (their numbers are given, ``(R,)``), or
+    always with ``empty="zero"``; the value of one that is not is NaN.
 
     Example:
         >>> average_over(np.array([0.5, 1.0]), np.array([2, 3]), np.array([1, 0]), "macro", "skip", True)
@@ -185,9 +163,5 @@ def average_over(
 def _require_matrix(array: NDArray[Any], what: str) -> None:
     if array.ndim != 2:
         raise InputError(
-            f"{what} must be (images, classes), not {_shape(array)}; a single class is one column: reshape(-1, 1)."
+            f"{what} must be (images, classes), not {array.shape}; a single class is one column: reshape(-1, 1)."
         )
-
-
-def _shape(array: NDArray[Any]) -> str:
-    return "(" + ", ".join(str(length) for length in array.shape) + ("," if array.ndim == 1 else "") + ")"
