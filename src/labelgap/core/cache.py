@@ -70,14 +70,7 @@ class CacheLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One entry of the cache.
-
-    Attributes:
-        path: its data.
-        size: bytes on the disk.
-        used: when it was last used, in seconds since 1970.
-        metadata: what its writer stored about it; empty where that is lost.
-    """
+    """One entry: its data, its bytes, when it was last used (seconds since 1970), and what its writer stored of it."""
 
     path: Path
     size: int

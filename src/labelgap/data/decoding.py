@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +45,10 @@ def decode(path: Path, min_size: int | None = None, *, quiet: bool = True) -> ND
         InputError: the file is missing, empty, not an image, damaged, truncated, or larger than Pillow's limit.
     """
     check_file(path)
+    # of broken metadata, and of sizes that are large but accepted
+    silence: AbstractContextManager[object] = warnings.catch_warnings(action="ignore") if quiet else nullcontext()
     try:
-        with _silence() if quiet else nullcontext(), _open(path) as image:
+        with silence, _open(path) as image:
             if min_size is not None:
                 image.draft(None, (min_size, min_size))
             return _pixels(image, path)
@@ -63,14 +64,6 @@ def decode(path: Path, min_size: int | None = None, *, quiet: bool = True) -> ND
     except Exception as error:  # Pillow's readers raise many kinds of errors for a damaged file
         what = "cannot be read" if isinstance(error, OSError) and error.errno else "is damaged or truncated"
         raise InputError(f"{path} {what}: {_reason(error)}.") from error
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Silence Pillow's warnings of broken metadata, and of sizes that are large but accepted."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _open(path: Path) -> Image.Image:

@@ -32,14 +32,7 @@ _NAMES_SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class FormatRecognized(Finding, topic="source"):
-    """A path was recognized as a format.
-
-    Attributes:
-        name: the format.
-        path_to: what a path of that format leads to.
-        path: the path as it was given.
-        others: further formats that the path could be read as.
-    """
+    """A path was recognized as a format; ``others`` are further formats that it could be read as."""
 
     name: str
     path_to: str

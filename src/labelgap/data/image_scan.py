@@ -80,8 +80,8 @@ def scan_images(images: FileImages) -> ImageScan:
     if key and path.exists() and (cached := _read_cache(path, len(images))) is not None:
         return cached
     started = time.perf_counter()
-    with warnings.catch_warnings(), ThreadPoolExecutor(cpu_count()) as threads:
-        warnings.simplefilter("ignore")  # once for all threads: broken metadata, sizes that are large but accepted
+    # once for all threads: broken metadata, sizes that are large but accepted
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
         results = list(threads.map(_scan_file, map(images.path, range(len(images)))))
     found = _collect(results)
     if key and time.perf_counter() - started > _MIN_CACHED_SECONDS:

@@ -92,26 +92,20 @@ def as_image_source(images: Any) -> ImageSource:
         return images.images
     if isinstance(images, ImageSource):
         return images
-    if isinstance(images, str | os.PathLike):
-        return _from_paths([images])
-    if isinstance(images, Image.Image):
-        return InMemoryImages([images])
     if isinstance(images, np.ndarray | Tensor):
         return _from_values(images)
+    if isinstance(images, str | os.PathLike | Image.Image):
+        images = [images]
     if not isinstance(images, Sequence) or isinstance(images, bytes):
         raise InputError(f"images are {_KINDS}; not {type(images).__name__}.")
     if all(isinstance(item, str | os.PathLike) for item in images):
-        return _from_paths(images)
+        paths = [Path(name).absolute() for name in images]
+        return FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
     for number, item in enumerate(images):
         if not isinstance(item, Image.Image | np.ndarray | Tensor):
             mixed = " Paths and images cannot be mixed." if isinstance(item, str | os.PathLike) else ""
             raise InputError(f"item {number} is a {type(item).__name__}: images are {_KINDS}.{mixed}")
     return InMemoryImages(images)
-
-
-def _from_paths(names: Sequence[str | os.PathLike[str]]) -> FileImages:
-    paths = [Path(name).absolute() for name in names]
-    return FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
 
 
 def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:

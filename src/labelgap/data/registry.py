@@ -135,13 +135,16 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
     for option in options:
         if option not in reader.options and not reader.takes_any_option:
             raise UnknownNameError(f"{name} option", option, reader.options)
-    if not reader.path_to:
-        if path is not None:
-            raise InputError(f"{name} takes no path; {os.fspath(path)!r} was given.")
-        return _with_recipe(reader.load(**options), name, reader, None, options)
-    if path is None:
+    if path is not None and not reader.path_to:
+        raise InputError(f"{name} takes no path; {os.fspath(path)!r} was given.")
+    if path is None and reader.path_to:
         raise InputError(f"{name} needs a path, to {reader.path_to}: {name}=PATH.")
-    return _with_recipe(reader.load(path, **options), name, reader, path, options)
+    data = reader.load(**options) if path is None else reader.load(path, **options)
+    # absolute paths: a run is opened from other folders than it was trained in
+    plain = {key: _to_json(_absolute(value) if key in _PATH_OPTIONS else value) for key, value in options.items()}
+    place = None if path is None else _absolute(path)
+    loader = {} if reader.builtin else {"loader": _qualified_name(reader.load)}
+    return replace(data, recipe={"name": name, "path": place, "options": plain, "steps": [], **loader})
 
 
 def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
@@ -213,22 +216,6 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
 
 def _qualified_name(load: Callable[..., Dataset]) -> str:
     return f"{load.__module__}:{getattr(load, '__qualname__', type(load).__name__)}"
-
-
-def _with_recipe(
-    data: Dataset, name: str, reader: DatasetReader, path: str | os.PathLike[str] | None, options: Mapping[str, Any]
-) -> Dataset:
-    """Store how data was loaded, with absolute paths: a run is opened from other folders than it was trained in."""
-    plain = {key: _to_json(_absolute(value) if key in _PATH_OPTIONS else value) for key, value in options.items()}
-    recipe: dict[str, Any] = {
-        "name": name,
-        "path": None if path is None else _absolute(path),
-        "options": plain,
-        "steps": [],
-    }
-    if not reader.builtin:
-        recipe["loader"] = _qualified_name(reader.load)
-    return replace(data, recipe=recipe)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

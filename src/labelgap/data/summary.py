@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
 from labelgap.data.capabilities import describe_capabilities, measurable_classes
-from labelgap.data.dataset import Dataset, Split
-from labelgap.labels import PRESENT, LabelTable
+from labelgap.data.dataset import Dataset
+from labelgap.labels import PRESENT
 
 __all__ = [
     "ClassSummary",
@@ -162,9 +162,13 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     own = data.recipe.get("name") in _USER_FORMATS
     words = ("photo", "tag") if own else ("image", "class")
     tables = [split.labels for split in data.splits]
+    present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables]
+    per_image = np.concatenate(present)
     classes = _classes(data)
-    per_image = np.concatenate([_present_per_row(table) for table in tables])
-    splits = {split.name: _split_summary(split) for split in data.splits}
+    splits = {
+        split.name: SplitSummary(len(split), *split.labels.counts().total, int(measurable_classes(split).sum()))
+        for split in data.splits
+    }
     whole = _whole(splits, classes)
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
@@ -182,11 +186,6 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
     )
-
-
-def _split_summary(split: Split) -> SplitSummary:
-    present, absent, unknown = split.labels.counts().total
-    return SplitSummary(len(split), present, absent, unknown, int(measurable_classes(split).sum()))
 
 
 def _whole(splits: Mapping[str, SplitSummary], classes: tuple[ClassSummary, ...]) -> SplitSummary:
@@ -211,10 +210,6 @@ def _classes(data: Dataset) -> tuple[ClassSummary, ...]:
         )
         for k, name in enumerate(data.classes)
     )
-
-
-def _present_per_row(table: LabelTable) -> NDArray[np.int64]:
-    return np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
 
 
 def _warnings(data: Dataset, image_word: str, class_word: str) -> Iterator[LabelWarning]:

@@ -37,12 +37,10 @@ class NamedTable(Protocol):
     @property
     def images(self) -> tuple[str, ...]:
         """The name of every row."""
-        ...
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The name of every column."""
-        ...
 
 
 @dataclass(frozen=True)

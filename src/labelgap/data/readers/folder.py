@@ -87,8 +87,8 @@ def is_tag_folder(path: Path) -> bool:
     """Return whether a folder holds at least two folders with images, or train with them, and no table beside them."""
     if not path.is_dir() or any(child.suffix.lower() in (".csv", ".parquet") for child in path.iterdir()):
         return False
-    filled = {folder for _, tag, folder in _tag_folders(path) if tag is not None and _first_image(folder)}
-    return len(filled) > 1
+    folders = [folder for _, tag, folder in _tag_folders(path) if tag is not None]
+    return sum(any(_images(folder, deep=True, others=Counter())) for folder in folders) > 1
 
 
 def _tag_folders(root: Path) -> list[tuple[str | None, str | None, Path]]:
@@ -151,10 +151,6 @@ def _images(folder: Path, *, deep: bool, others: Counter[str]) -> Iterator[Path]
 
 def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-
-
-def _first_image(folder: Path) -> Path | None:
-    return next(_images(folder, deep=True, others=Counter()), None)
 
 
 def _findings(found: list[_FolderImage], split: bool, unlisted: str, others: Counter[str]) -> Iterator[Note]:

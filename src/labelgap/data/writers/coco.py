@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,11 +86,7 @@ def _size(split: Split, row: int) -> dict[str, int]:
         height, width = source.array.shape[1:3]
         return {"width": int(width), "height": int(height)}
     if isinstance(source, FileImages):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # only the header is read
-                with Image.open(source.path(row)) as image:
-                    return {"width": image.width, "height": image.height}
-        except Exception:  # the labels are written all the same
-            return {}
+        # whatever is wrong with the file, the labels are written
+        with suppress(Exception), warnings.catch_warnings(action="ignore"), Image.open(source.path(row)) as image:
+            return {"width": image.width, "height": image.height}
     return {}

@@ -20,13 +20,7 @@ __all__ = ["ExchangeTable", "known_class_names", "merge_splits", "read_json", "w
 
 @dataclass(frozen=True, eq=False)
 class ExchangeTable:
-    """Labels in three states, and the split of each image.
-
-    Attributes:
-        table: all images.
-        splits: train, val or test for each of them; None where the file has no splits.
-        files: their paths below the folder of the images; the names where the paths are not known.
-    """
+    """The labels of all images, their splits if the file has any, and their paths (or names) below their folder."""
 
     table: LabelTable
     splits: tuple[str, ...] | None

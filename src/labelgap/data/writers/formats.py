@@ -24,12 +24,7 @@ __all__ = ["ConversionResult", "convert"]
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """The files that were written.
-
-    Attributes:
-        paths: the file, and what is written beside it.
-        hint: how to open it in the other tool; may be empty.
-    """
+    """The file that was written, what was written beside it, and how to open it in the other tool."""
 
     paths: tuple[Path, ...]
     hint: str = ""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, UnknownNameError, nearest
 from labelgap.core.findings import Finding
@@ -36,7 +35,6 @@ __all__ = [
     "rename_classes",
     "resolve_aliases",
     "resolve_class_names",
-    "select_classes",
     "similar_class_names",
 ]
 
@@ -93,10 +91,13 @@ def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list
     if len(missing) == len(classes):
         raise UnknownNameError("tag", truncate_text(missing[0]), map(truncate_text, table.classes), "(--classes)")
     left_out = [name for name in table.classes if name not in classes]
-    table, labels = select_classes(table, classes)
-    findings: list[Finding] = [ClassesLeftOut(tuple(left_out), labels)] if left_out else []
+    number = {name: column for column, name in enumerate(classes)}
+    columns = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)[table.columns]
+    kept = columns >= 0
+    findings: list[Finding] = [ClassesLeftOut(tuple(left_out), int((~kept).sum()))] if left_out else []
     findings += [ClassNeverListed(name, nearest(name, left_out)) for name in missing]
-    return table, findings
+    selected = LabelTable.from_entries(table.rows[kept], columns[kept], table.values[kept], classes, table.images)
+    return selected, findings
 
 
 def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
@@ -166,16 +167,6 @@ def rename_classes(
     row, column = np.divmod(place[kept], max(len(classes), 1))
     renamed = LabelTable.from_entries(row, column, value[kept], classes, table.images)
     return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
-
-
-def select_classes(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, int]:
-    """Select classes in order (one not in the table is unknown everywhere); count the known labels of all others."""
-    number = {name: column for column, name in enumerate(classes)}
-    new = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)
-    columns: NDArray[np.int64] = new[table.columns]
-    kept = columns >= 0
-    selected = LabelTable.from_entries(table.rows[kept], columns[kept], table.values[kept], classes, table.images)
-    return selected, int((~kept).sum())
 
 
 def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:

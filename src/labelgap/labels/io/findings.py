@@ -26,14 +26,7 @@ _SPELLINGS_SHOWN: Final = 4
 
 @dataclass(frozen=True)
 class ColumnPerClass(Finding):
-    """A wide table.
-
-    Attributes:
-        zeros: what a 0 means: "absent" or "unknown".
-        present: other spellings that were read as 1, e.g. TRUE.
-        absent: other spellings that were read as 0.
-        unknown: other spellings that were read as blank.
-    """
+    """A wide table: what a 0 means, and the other spellings that were read as 1 (e.g. TRUE), as 0 and as blank."""
 
     zeros: str
     present: tuple[str, ...] = ()
@@ -100,13 +93,7 @@ class ClassNeverListed(Finding):
 
 @dataclass(frozen=True)
 class HierarchyApplied(Finding):
-    """What the parents of classes added.
-
-    Attributes:
-        added: labels that are present because a child is.
-        contradictions: labels that stay absent although a child is present.
-        unknown_names: names of the hierarchy that are not classes.
-    """
+    """What parents added, the labels that stay absent although a child is present, and names that are no classes."""
 
     added: int
     contradictions: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -17,34 +17,22 @@ from labelgap.labels.codes import PRESENT
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["HIERARCHY_SOURCE", "ImpliedLabels", "ancestors", "implied_labels"]
+__all__ = ["HIERARCHY_SOURCE", "ancestors", "implied_labels"]
 
 HIERARCHY_SOURCE: Final = "parents"
 
 
-class ImpliedLabels(NamedTuple):
-    """The labels that follow from a table and its hierarchy.
-
-    Attributes:
-        revisions: PRESENT for every ancestor of a present class whose label is unknown.
-        contradicted: how many labels are absent although a descendant is present; they stay absent.
-        unknown_names: the children and parents that are no class of the table.
-    """
-
-    revisions: Revisions
-    contradicted: int
-    unknown_names: tuple[str, ...]
-
-
-def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> ImpliedLabels:
+def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple[Revisions, int, tuple[str, ...]]:
     """Find the labels that follow from "child present, so parent present", over any number of generations.
 
     A name that is no class still connects others: from dog to animal through canine. A cycle is an error.
+    Returned are the revisions of unknown labels to PRESENT, how many labels are absent although a descendant is present
+    (they stay absent), and the children and parents that are no class of the table.
 
     Example:
         >>> table = LabelTable.from_lists([["dog"], ["owl"]], classes=["animal", "bird", "dog", "owl"])
-        >>> implied = implied_labels(table, [("dog", "animal"), ("owl", "bird"), ("bird", "animal")])
-        >>> table.revised(implied.revisions).to_dense().tolist()
+        >>> revisions, _, _ = implied_labels(table, [("dog", "animal"), ("owl", "bird"), ("bird", "animal")])
+        >>> table.revised(revisions).to_dense().tolist()
         [[1, -1, 1, -1], [1, 1, -1, 1]]
     """
     parents_of = ancestors(pairs)
@@ -61,7 +49,7 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> Impli
     row, column = np.divmod(implied[~np.isin(implied, known)], count)
     revisions = Revisions.from_arrays(table, row, column, source=HIERARCHY_SOURCE, epoch=None)
     names = {*parents_of, *(parent for parents in parents_of.values() for parent in parents)}
-    return ImpliedLabels(revisions, contradicted, tuple(sorted(names - number.keys())))
+    return revisions, contradicted, tuple(sorted(names - number.keys()))
 
 
 def ancestors(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

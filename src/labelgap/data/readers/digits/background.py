@@ -20,11 +20,7 @@ _TEXTURE: Final = 6
 
 
 def paper_background(rng: np.random.Generator, count: int, side: int) -> NDArray[np.float32]:
-    """Draw backgrounds: a level, a gradient across it and a slow, cloudy texture.
-
-    Returns:
-        ``(count, side, side)``, gray levels around 70…190.
-    """
+    """Draw ``(count, side, side)`` of gray levels around 70…190: a level, a gradient and a slow, cloudy texture."""
     level = rng.integers(75, 186, (count, 1, 1)).astype(np.float32)
     ramp = np.linspace(-1, 1, side, dtype=np.float32)
     slope = rng.integers(-22, 23, (2, count, 1, 1)).astype(np.float32)
@@ -42,11 +38,7 @@ def add_grain(rng: np.random.Generator, images: NDArray[np.float32], strength: N
 
 
 def stroke_masks(rng: np.random.Generator, count: int) -> NDArray[np.uint8]:
-    """Draw long thin curves, one per mask: quadratic Béziers from one side of the canvas to another.
-
-    Returns:
-        ``(count, 96, 96)``, 0 paper … 255 ink.
-    """
+    """Draw long thin curves, quadratic Béziers from side to side: ``(count, 96, 96)``, 0 paper … 255 ink."""
     ends = rng.random((count, 3, 2)) * (_CANVAS - 1)
     edge = rng.integers(0, 4, count)
     for side in range(4):  # each begins on one side and ends on the opposite one
@@ -71,11 +63,7 @@ def stroke_masks(rng: np.random.Generator, count: int) -> NDArray[np.uint8]:
 
 
 def stain_masks(rng: np.random.Generator, count: int) -> NDArray[np.uint8]:
-    """Draw soft ellipses, one per mask, somewhere near the middle of the canvas.
-
-    Returns:
-        ``(count, 96, 96)``, 0 paper … 255 ink.
-    """
+    """Draw soft ellipses, each near the middle of its mask: ``(count, 96, 96)``, 0 paper … 255 ink."""
     center = _CANVAS / 2 + (rng.random((2, count, 1, 1)) - 0.5) * 40
     height = 5 + 11 * rng.random((count, 1, 1))
     width = height * (0.75 + 0.5 * rng.random((count, 1, 1)))  # roundish: a narrow one would look like a 1
@@ -87,11 +75,7 @@ def stain_masks(rng: np.random.Generator, count: int) -> NDArray[np.uint8]:
 
 
 def random_windows(rng: np.random.Generator, bank: NDArray[np.uint8], count: int, side: int) -> NDArray[np.uint8]:
-    """Take random windows of a bank's masks; half of them mirrored, half of them transposed.
-
-    Returns:
-        ``(count, side, side)``.
-    """
+    """Take random windows ``(count, side, side)`` of a bank's masks; half are mirrored, half are transposed."""
     room = bank.shape[1] - side + 1
     which = rng.integers(0, len(bank), count)
     down, across = rng.integers(0, room, (2, count))

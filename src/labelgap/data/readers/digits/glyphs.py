@@ -59,14 +59,7 @@ def render_digits(cells: NDArray[np.float32], size: int, turn: int, threshold: N
 
 
 def ink_box(ink: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find the tight box of the visible ink of every drawing.
-
-    Args:
-        ink: ``(M, height, width)``.
-
-    Returns:
-        ``(M, 4)`` of ``x0, y0, x1, y1``, edges inclusive, and ``(M,)``: whether there is any ink at all.
-    """
+    """Find the box ``(M, 4)`` of visible ink, x0, y0, x1, y1 inclusive, and ``(M,)`` whether there is any ink."""
     visible = ink >= _VISIBLE
     columns: NDArray[np.bool_] = np.asarray(visible.any(axis=1))
     rows: NDArray[np.bool_] = np.asarray(visible.any(axis=2))

@@ -101,11 +101,7 @@ def digit_scenes(seed: int = 0, counts: tuple[int, int, int] = (4000, 1000, 2000
 
 
 def split_digits(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Split the 1,797 digits into train (60 %), val (15 %) and test (25 %), class by class.
-
-    Returns:
-        Three sorted arrays of row numbers, disjoint, together all of them.
-    """
+    """Split the 1,797 digits into train (60 %), val (15 %) and test (25 %), class by class: sorted row numbers."""
     rng = _generator((seed, 0))
     _, classes = sklearn_digits()
     parts: tuple[list[NDArray[np.int64]], ...] = ([], [], [])
