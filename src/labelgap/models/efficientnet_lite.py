@@ -15,7 +15,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, final
 
@@ -102,11 +102,9 @@ def scaled_stages(variant: LiteVariant) -> tuple[Stage, ...]:
     """
     ends = (0, len(_STAGES) - 1)
     return tuple(
-        Stage(
+        replace(
+            stage,
             repeats=stage.repeats if index in ends else math.ceil(stage.repeats * variant.depth),
-            kernel=stage.kernel,
-            stride=stage.stride,
-            expansion=stage.expansion,
             width=_multiple_of_eight(stage.width * variant.width),
         )
         for index, stage in enumerate(_STAGES)
@@ -228,12 +226,7 @@ def pretrained_weight_file(variant: LiteVariant) -> Path:
     return files[0]
 
 
-_PARTS: Final = {
-    "_conv_stem": "stem.conv",
-    "_bn0": "stem.norm",
-    "_conv_head": "top.conv",
-    "_bn1": "top.norm",
-}
+_PARTS: Final = {"_conv_stem": "stem.conv", "_bn0": "stem.norm", "_conv_head": "top.conv", "_bn1": "top.norm"}
 _BLOCK_PARTS: Final = {
     "_expand_conv": "expand.conv",
     "_bn0": "expand.norm",

@@ -67,16 +67,7 @@ def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
 
     .. math:: f_d = \frac1r \ln \frac1{hw} \sum_{ij} e^{r\,m_{dij}}
 
-    Args:
-        maps: ``(B, D, h, w)``.
-        sharpness: ``r``; the mean as it nears 0, the maximum as it grows.
-
-    Returns:
-        ``(B, D)``.
-
-    Example:
-        >>> soft_maximum_pool(torch.tensor([[[[0.0, 3.0]]]]), sharpness=2.0)
-        tensor([[2.6547]])
+    with ``r`` the sharpness: ``(B, D, h, w)`` → ``(B, D)``.
     """
     positions = feature_maps.shape[-2] * feature_maps.shape[-1]
     return (torch.logsumexp(feature_maps.flatten(-2) * sharpness, dim=-1) - math.log(positions)) / sharpness
@@ -86,10 +77,7 @@ def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
 class ZeroMeanConv(nn.Module):
     """A 3×3 convolution whose filters are centered before they are used, group norm and ReLU.
 
-    Args:
-        inputs: features in.
-        outputs: features out, a multiple of 8.
-        stride: 2 halves the side.
+    ``outputs`` is a multiple of 8.
 
     Example:
         >>> layer = ZeroMeanConv(4, 8, stride=1)

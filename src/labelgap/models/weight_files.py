@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import pickle
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,20 +29,12 @@ from labelgap.models.backbone import WeightsInfo
 __all__ = ["WeightFile", "describe_mismatch", "load_tensors", "match_tensors", "read_weight_file"]
 
 _WRAPPERS: Final = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model_state_dict",
-    "model_state",
-    "model",
-    "net",
-    "network",
-    "weights",
-    "teacher",
+    *("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model_state"),
+    *("model", "net", "network", "weights", "teacher"),
 )
 """Keys under which training scripts save a network, the averaged one first."""
 
-_ALWAYS: Final = ("module.", "_orig_mod.")
+_ALWAYS: Final = re.compile(r"^(?:module\.|_orig_mod\.)+")
 """Prefixes of data parallelism and of compilation."""
 
 _CLASSIFIERS: Final = ("fc.", "head.", "classifier.", "head_dist.", "heads.", "last_linear.", "_fc.")
@@ -58,23 +51,12 @@ class WeightFile:
 
 
 def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
-    """Read the tensors of a file, without their wrappers.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "best.pth"
-        ...     torch.save({"epoch": 3, "state_dict": {"module.fc.weight": torch.zeros(2)}}, path)
-        ...     list(read_weight_file(path).tensors)
-        ['fc.weight']
-    """
+    """Read the tensors of a file, without their wrappers and prefixes."""
     file = Path(path)
     if not file.is_file():
         raise InputError(f"the weights {file} {'are a folder' if file.is_dir() else 'do not exist'}: give a file.")
-    content = _read(file)
-    tensors = {
-        _without_prefix(str(name)): value for name, value in _unwrap(content).items() if isinstance(value, Tensor)
-    }
+    found = {str(name): value for name, value in _unwrap(_read(file)).items() if isinstance(value, Tensor)}
+    tensors = {_ALWAYS.sub("", name): value for name, value in found.items()}
     if not tensors:
         raise InputError(f"{file} holds no weights: it must be a dictionary of tensors by name, plain or wrapped.")
     with file.open("rb") as opened:
@@ -107,26 +89,12 @@ def _unwrap(content: Any) -> Mapping[Any, Any]:
     return {}
 
 
-def _without_prefix(name: str) -> str:
-    while name.startswith(_ALWAYS):
-        name = name.partition(".")[2]
-    return name
-
-
 def match_tensors(
     tensors: Mapping[str, Tensor], network: nn.Module, classifiers: Iterable[str] = ()
 ) -> dict[str, Tensor]:
     """Return the tensors of a network under its names: without a common prefix and without a classifier.
 
-    Args:
-        tensors: by name.
-        network: without a classifier.
-        classifiers: names of classification layers, besides the usual ones.
-
-    Example:
-        >>> given = {"model.weight": torch.zeros(2, 3), "model.bias": torch.zeros(2), "head.weight": torch.ones(4)}
-        >>> sorted(match_tensors(given, nn.Linear(3, 2)))
-        ['bias', 'weight']
+    ``classifiers`` are names of classification layers besides the usual ones.
     """
     expected = set(network.state_dict())
     prefix = _common_prefix(tensors, expected)

@@ -66,10 +66,7 @@ def missing_label_cost(comparison: Comparison) -> str:
 def method_command(comparison: Comparison, row: MethodResult, *, whole_path: bool = True) -> str:
     """Return the command that trains a method with its selected setting.
 
-    Args:
-        comparison: it was selected in.
-        row: the method.
-        whole_path: whether the path of the data has its folders; not in a report, because reports are shared.
+    ``whole_path``: whether the path of the data has its folders; not in a report, because reports are shared.
     """
     metadata = comparison.metadata
     options = "".join(f" --option {shlex.quote(f'{name}={value}')}" for name, value in row.options.items())

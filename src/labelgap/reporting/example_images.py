@@ -103,10 +103,9 @@ class ExampleImage:
 def random_examples(run: Run, data: Dataset, count: int = EXAMPLE_COUNT) -> list[ExampleImage]:
     """Return random test images with the predictions of a run; empty without a test split or predictions."""
     test = data.test
-    if test is None or not _has_predictions(run):
+    if test is None:
         return []
-    order = numpy_generator(run.config.seed, "report").permutation(len(test))
-    rows = [int(row) for row in order[:count]]
+    rows = numpy_generator(run.config.seed, "report").permutation(len(test))[:count].tolist()
     scores = _read_scores(run, test, rows)
     return [] if scores is None else _examples(test, rows, {"": (scores, run.thresholds.values)})
 
@@ -116,27 +115,23 @@ def disagreement_examples(
 ) -> list[ExampleImage]:
     """Return the test images with the most classes that some runs predict present and others do not.
 
-    Args:
-        runs: label → run; fewer than two finished ones give no examples.
-        data: whose test images are shown.
-        count: how many.
+    ``runs`` are by label; fewer than two finished ones give no examples.
     """
     test = data.test
-    finished = {label: run for label, run in runs.items() if _has_predictions(run)}
-    if test is None or len(finished) < 2:
+    if test is None or len(runs) < 2:
         return []
-    rows = list(range(min(len(test), max(1, _MAX_SCORES // len(data.classes)))))
-    found = {label: _read_scores(run, test, rows) for label, run in finished.items()}
+    rows = range(min(len(test), max(1, _MAX_SCORES // len(data.classes))))
+    found = {label: _read_scores(run, test, rows) for label, run in runs.items()}
     scores = {label: values for label, values in found.items() if values is not None}
     if len(scores) < 2:
         return []
+    thresholds = {label: runs[label].thresholds.values for label in scores}
     stacked = np.stack(list(scores.values()))
-    thresholds = np.stack([finished[label].thresholds.values for label in scores])[:, None, :]
-    predicted = stacked >= thresholds
+    predicted = stacked >= np.stack(list(thresholds.values()))[:, None, :]
     disagreements = (predicted.any(axis=0) != predicted.all(axis=0)).sum(axis=1)
     spread = np.ptp(stacked, axis=0).sum(axis=1)
     order = [int(row) for row in np.lexsort((-spread, -disagreements)) if disagreements[row] > 0][:count]
-    return _examples(test, order, {k: (scores[k][order], finished[k].thresholds.values) for k in scores})
+    return _examples(test, order, {k: (scores[k][order], thresholds[k]) for k in scores})
 
 
 def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE) -> str:
@@ -156,10 +151,6 @@ def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE
         image.thumbnail((side, side), Image.Resampling.LANCZOS)
         image.save(buffer, "JPEG", quality=80, optimize=True)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _has_predictions(run: Run) -> bool:
-    return run.finished and (run.path / PREDICTIONS_FILE).exists()
 
 
 def _examples(test: Split, rows: Sequence[int], models: Mapping[str, ScoresAndThresholds]) -> list[ExampleImage]:
@@ -212,13 +203,14 @@ def _format_probability(score: np.float32) -> str:
 
 
 def _read_scores(run: Run, test: Split, rows: Sequence[int]) -> NDArray[np.float32] | None:
-    """Read the scores of test images, ``(R, K)``; None when ``predictions.parquet`` does not have all of them."""
+    """Read the scores of test images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
+    if not run.finished or not (run.path / PREDICTIONS_FILE).exists():
+        return None
     names = pa.array([test.labels.images[row] for row in rows], pa.string())
-    columns = [f"score.{name}" for name in run.config.classes]
     selected = (pc.field("split") == "test") & pc.field("image").isin(names)
     table = pq.read_table(run.path / PREDICTIONS_FILE, filters=selected)
     place = pc.index_in(names, table["image"].combine_chunks())
     if place.null_count:
         return None
     ordered = table.take(place)
-    return np.stack([ordered[name].to_numpy() for name in columns], axis=1)
+    return np.stack([ordered[f"score.{name}"].to_numpy() for name in run.config.classes], axis=1)

@@ -35,12 +35,7 @@ class FigureRenderer:
         self._numbers = count(1)
 
     def render(self, figure: Callable[[float], Figure], description: str) -> ResponsiveFigure:
-        """Render a figure for both screens.
-
-        Args:
-            figure: makes the figure for a width in inches.
-            description: the alternative text.
-        """
+        """Render a figure, made for a width in inches, for both screens; ``description`` is the alternative text."""
         number = next(self._numbers)
         wide = inline_svg(figure(WIDE), f"f{number}w", description)
         return ResponsiveFigure(wide, inline_svg(figure(NARROW), f"f{number}n", description))

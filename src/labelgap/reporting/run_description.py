@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from labelgap.core.errors import LabelGapError
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import defaults, describe_method
+from labelgap.losses import Method, defaults, describe_method
 from labelgap.reporting.formatting import join_names, single_line
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["describe_data", "describe_method_choice", "describe_settings"]
+__all__ = ["describe_data", "describe_method_choice", "describe_settings", "find_method"]
+
+
+def find_method(name: str) -> Method | None:
+    """Return a method; None for somebody's own one, which is not installed or imported here."""
+    try:
+        return describe_method(name)
+    except LabelGapError:
+        return None
 
 
 def describe_method_choice(config: RunConfig) -> str:
     """Return the method of a run, what it does, its paper and, if `auto` chose it, why."""
     why = "" if config.why is None else f" Chosen because {config.why}."
-    try:
-        entry = describe_method(config.method)
-    except LabelGapError:  # somebody's own method, which is not installed or imported here
+    entry = find_method(config.method)
+    if entry is None:
         return f"`{config.method}`.{why}"
     paper = f" ({entry.reference})" if entry.reference else ""
     return f"`{config.method}`{paper}, {entry.summary}.{why}"
@@ -31,12 +38,9 @@ def describe_data(config: RunConfig) -> list[tuple[str, str]]:
 
 
 def describe_settings(config: RunConfig, *, everything: bool = False, size: int | None = None) -> list[tuple[str, str]]:
-    """Return the settings of a run as pairs of name and text.
+    """Return the settings of a run as pairs of name and text; ``everything``: also those with their default value.
 
-    Args:
-        config: of the run.
-        everything: also settings that have their default value.
-        size: the image size of the backbone, if it is known.
+    ``size`` is the image size of the backbone, if it is known.
     """
     linear, accumulate, stop = config.linear, config.accumulate, config.stop_below
     preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"

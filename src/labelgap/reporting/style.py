@@ -74,14 +74,7 @@ _SIZE: Final = 12
 def make_figure(
     rows: int = 1, columns: int = 1, *, width: float = WIDE, height: float = 3.0
 ) -> tuple[Figure, list[Axes]]:
-    """Return a styled figure and its axes, row by row.
-
-    Args:
-        rows: of panels.
-        columns: of panels.
-        width: in inches.
-        height: in inches.
-    """
+    """Return a styled figure, its size in inches, and the axes of its panels, row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.05, hspace=0.07)  # type: ignore[union-attr,call-arg]
     figure.patch.set_alpha(0)
@@ -140,10 +133,7 @@ def add_legend(
 def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     """Return a figure as SVG for a page, with the fonts and the color variables of the page.
 
-    Args:
-        figure: to convert.
-        prefix: of every id, so that ids are unique in a page.
-        description: the alternative text.
+    Every id gets ``prefix``, so that ids are unique in a page; ``description`` is the alternative text.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():

@@ -125,10 +125,9 @@ class TimmBackbone(Backbone):
         )
 
 
-def _stages(network: nn.Module, images: Tensor) -> tuple[Any, Any]:
-    model: Any = network
-    positions = model.forward_features(images)
-    return positions, model.forward_head(positions, pre_logits=True)
+def _stages(network: Any, images: Tensor) -> tuple[Any, Any]:
+    positions = network.forward_features(images)
+    return positions, network.forward_head(positions, pre_logits=True)
 
 
 def _input_spec(config: Any, size: int | None, name: str) -> InputSpec:

@@ -51,11 +51,7 @@ def count_timm_models() -> int | None:
 
 
 def pretrained_config(model: str) -> Any:
-    """Return timm's configuration of a model and its weights: sizes, license, address.
-
-    Args:
-        model: its name in timm, with a tag (``resnet50.tv_in1k``) or without, for the default one.
-    """
+    """Return timm's configuration of a model, with a tag (``resnet50.tv_in1k``) or with the default one."""
     timm = import_timm()
     architecture, _, tag = model.partition(".")
     if renamed := timm.models.get_deprecated_models().get(architecture):

@@ -23,17 +23,9 @@ __all__ = ["TIMEOUT_SECONDS", "pretrained_file"]
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of the request that finds out whether the server can be reached."""
 
-_PLAIN: Final = "pytorch_model.bin"
-_SAFE: Final = "model.safetensors"
-
 
 def pretrained_file(configuration: Any, name: str) -> Path:
-    """Return the file of a model's pretrained weights, from the cache or downloaded.
-
-    Args:
-        configuration: timm's, of a model that has weights.
-        name: of the model, for error messages.
-    """
+    """Return the file of a model's pretrained weights, from the cache or downloaded; ``name`` is for the errors."""
     if configuration.hf_hub_id:
         return _from_hub(configuration, name)
     return _from_address(str(configuration.url), name)
@@ -43,11 +35,11 @@ def _from_hub(configuration: Any, name: str) -> Path:
     hub: Any = importlib.import_module("huggingface_hub")
     constants: Any = importlib.import_module("huggingface_hub.constants")
     missing_entry: Any = importlib.import_module("huggingface_hub.utils").EntryNotFoundError
-    repository, _, revision = str(configuration.hf_hub_id).partition("@")
-    stated = configuration.hf_hub_filename
-    files = [stated] if stated else [_SAFE, _PLAIN]
+    repository, _, tag = str(configuration.hf_hub_id).partition("@")
+    revision, stated = tag or None, configuration.hf_hub_filename
+    files = [stated] if stated else ["model.safetensors", "pytorch_model.bin"]
     for file in files:
-        cached = hub.try_to_load_from_cache(repository, file, revision=revision or None)
+        cached = hub.try_to_load_from_cache(repository, file, revision=revision)
         if isinstance(cached, str):
             return Path(cached)
     cache = constants.HF_HUB_CACHE
@@ -55,11 +47,11 @@ def _from_hub(configuration: Any, name: str) -> Path:
     try:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
-        _check_reachable(hub.hf_hub_url(repository, files[0], revision=revision or None))
+        _check_reachable(hub.hf_hub_url(repository, files[0], revision=revision))
         try:
-            return Path(hub.hf_hub_download(repository, files[0], revision=revision or None))
+            return Path(hub.hf_hub_download(repository, files[0], revision=revision))
         except missing_entry:
-            return Path(hub.hf_hub_download(repository, files[-1], revision=revision or None))
+            return Path(hub.hf_hub_download(repository, files[-1], revision=revision))
     except Exception as error:  # of whatever HTTP library is underneath
         raise _unreachable(name, repository, remedy, error) from error
 

@@ -36,14 +36,11 @@ MIN_SCALE_POINTS: Final = 4.0
 def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
     """Draw the measure of every method and, on a wide screen and with several seeds, the 95 % interval of its gap.
 
-    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom.
-
-    Args:
-        comparison: with at least one mean.
-        width: in inches.
+    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom. There must
+    be at least one mean.
     """
     rows = [row for row in comparison.methods if row.mean is not None]
-    places = _places(rows)
+    places = [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
     gaps = width > NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
     figure, axes = make_figure(1, 2 if gaps else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
     if gaps:
@@ -68,11 +65,6 @@ def _lowest(rows: Sequence[MethodResult]) -> float:
     if not means:
         return 0.0
     return means[0] - max(MIN_SCALE_POINTS, MAX_SCALE_FACTOR * (means[0] - means[len(means) // 2]))
-
-
-def _places(rows: Sequence[MethodResult]) -> list[float]:
-    """Return the y position of every row, with a space before those that saw more labels."""
-    return [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
 
 
 def _values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], name: str, lowest: float) -> None:

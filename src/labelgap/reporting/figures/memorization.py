@@ -41,10 +41,6 @@ def memorization_panels(methods: Mapping[str, Memorization], *, width: float = W
     """Draw the mean loss of true and false negatives among the unknown labels, one panel a method.
 
     The panels share a scale, unless one method's losses are so high that the others could not be read on it.
-
-    Args:
-        methods: label → its memorization; at least one.
-        width: in inches.
     """
     most = 4 if width > NARROW else 2
     columns = min(len(methods), most)
@@ -86,11 +82,6 @@ def set_memorization_limits(axes: Iterable[Axes], methods: Iterable[Memorization
     """Give panels the same axes, from zero to just above the highest loss, over the longest run.
 
     If the highest losses differ by more than ``MAX_SCALE_RATIO``, each panel has its own scale.
-
-    Args:
-        axes: one per method.
-        methods: what is drawn in them.
-        columns: panels in a row.
     """
     shown = list(methods)
     tops = [_highest(values) for values in shown]
@@ -120,9 +111,7 @@ def memorization_legend() -> tuple[list[Line2D], list[str]]:
 def modified_label_panels(methods: Mapping[str, ModifiedLabels], *, width: float = WIDE) -> Figure:
     """Draw, per epoch, the share of unknown labels that a method modified, and how many of those are truly present.
 
-    Args:
-        methods: label → what it modified; up to six differ in color and marker.
-        width: in inches.
+    Up to six methods differ in color and marker.
     """
     narrow = width <= NARROW
     figure, axes = make_figure(*((2, 1) if narrow else (1, 2)), width=width, height=5.2 if narrow else 2.9)

@@ -34,13 +34,7 @@ __all__ = ["draw_method_map", "method_map_figure", "study_figure"]
 def method_map_figure(
     methods: Mapping[str, float | None], extra: Mapping[str, float | None] | None = None, *, width: float = WIDE
 ) -> Figure:
-    """Draw the test mAP of methods as dots, and of runs that saw more labels than the others as lines.
-
-    Args:
-        methods: label → 0 to 1; None is not drawn.
-        extra: the same for runs that saw more labels.
-        width: in inches.
-    """
+    """Draw the test mAP of methods as dots, and of runs that saw more labels than the others as lines."""
     figure, (axis,) = make_figure(width=width, height=0.95 + 0.36 * max(len(methods), 1))
     draw_method_map(axis, methods, extra or {}, 24 if width > NARROW else 16)
     return figure

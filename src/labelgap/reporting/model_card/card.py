@@ -18,14 +18,12 @@ import numpy as np
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import describe_method
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
 from labelgap.reporting.html import package_version
-from labelgap.reporting.run_description import describe_settings
+from labelgap.reporting.run_description import describe_settings, find_method
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
@@ -87,6 +85,7 @@ def _run_values(run: Run) -> dict[str, Any]:
     val_selected = ["the epoch"] if config.select != "last" else []
     val_selected += ["the thresholds"] if set(thresholds.marks) != {"default"} else []
     vectors = config.backbone == FEATURES
+    method = find_method(config.method)
     weights = metrics.get("weights") or {"source": "not recorded", "license": "not recorded"}
     return {
         "name": name,
@@ -107,7 +106,8 @@ def _run_values(run: Run) -> dict[str, Any]:
         ],
         "threshold_range": (float(thresholds.values.min()), float(thresholds.values.max())),
         "protocol": PROTOCOLS[config.protocol],
-        **_method_values(config.method),
+        "summary": method.summary if method else "",
+        "citation": method.citation if method else "",
         "revision_count": len(run.revisions),
         "quality": metrics.get("revisions"),
         "settings": describe_settings(config, everything=True, size=weights.get("size")),
@@ -154,14 +154,6 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "hidden_splits": [split.name for split in data.splits if split.truth is not None and not split.labels.complete],
         **_class_values(run, data),
     }
-
-
-def _method_values(method: str) -> dict[str, str]:
-    try:
-        found = describe_method(method)
-        return {"summary": found.summary, "citation": found.citation}
-    except LabelGapError:  # somebody's own method, which is not installed or imported here
-        return {"summary": "", "citation": ""}
 
 
 def _class_values(run: Run, data: Dataset) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from labelgap.core.errors import LabelGapError
-from labelgap.losses import describe_method
 from labelgap.reporting.comparison_summary import SIGNIFICANCE_RULE, method_command, missing_label_cost, ranking_summary
 from labelgap.reporting.figures.comparison import comparison_figure
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
+from labelgap.reporting.run_description import find_method
 from labelgap.reporting.tables.comparison import comparison_columns, comparison_notes, comparison_rows, setting_columns
 from labelgap.studies.compare.comparison import Comparison
 
@@ -52,11 +51,8 @@ def _figure(comparison: Comparison) -> ResponsiveFigure | None:
 
 
 def _describe(method: str) -> str:
-    try:
-        entry = describe_method(method)
-    except LabelGapError:
-        return ""
-    return single_line(f"{entry.summary} ({entry.reference})")
+    entry = find_method(method)
+    return "" if entry is None else single_line(f"{entry.summary} ({entry.reference})")
 
 
 def _settings(comparison: Comparison) -> list[tuple[str, str]]:

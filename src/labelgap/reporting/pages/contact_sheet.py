@@ -88,7 +88,10 @@ def write_contact_sheet(
         "name": single_line(summary.name),
         "tiles": _tiles(summary),
         "states": _states(summary),
-        "findings": [_finding(str(warning), warning.names) for warning in summary.warnings],
+        "findings": [
+            f"{warning}: {join_names([single_line(name) for name in warning.names])}" if warning.names else str(warning)
+            for warning in summary.warnings
+        ],
         "random": contact_sheet_images(random, images),
         "rarest": [
             (single_line(name), image)
@@ -174,26 +177,16 @@ def _tiles(summary: DatasetSummary) -> list[tuple[str, str, str]]:
 def _states(summary: DatasetSummary) -> list[tuple[str, list[str]]]:
     rows = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else dict(summary.splits)
     return [
-        (name, [format_count(value) for value in (row.images, row.present, row.absent, row.unknown)])
+        (name, list(map(format_count, (row.images, row.present, row.absent, row.unknown))))
         for name, row in rows.items()
     ]
 
 
-def _finding(text: str, names: tuple[str, ...]) -> str:
-    return f"{text}: {join_names([single_line(name) for name in names])}" if names else text
-
-
 def _classes(summary: DatasetSummary) -> list[tuple[str, list[Any]]]:
-    ordered = sorted(summary.classes, key=lambda row: row.present)
     return [
         (
             single_line(row.name),
-            [
-                format_count(row.present),
-                format_count(row.absent),
-                format_count(row.unknown),
-                ", ".join(row.measurable) or NO_VALUE,
-            ],
+            [*map(format_count, (row.present, row.absent, row.unknown)), ", ".join(row.measurable) or NO_VALUE],
         )
-        for row in ordered
+        for row in sorted(summary.classes, key=lambda row: row.present)
     ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from labelgap.losses.large_loss import AbsoluteLargeLoss, RelativeLargeLoss
 from labelgap.reporting.figures.memorization import memorization_panels, modified_label_panels
 from labelgap.reporting.formatting import join_names, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.memorization import Memorization
+from labelgap.reporting.run_description import find_method
 
 __all__ = ["memorization_section"]
 
@@ -18,10 +20,7 @@ def memorization_section(
 ) -> dict[str, Any]:
     """Return the figures of memorization and, for large-loss methods, of the labels they modified; None without them.
 
-    Args:
-        found: label of a run → its memorization.
-        methods: label of a run → its method.
-        figures: of the page.
+    ``found`` and ``methods`` have the memorization and the method of a run by its label.
     """
     section: dict[str, Any] = {"memorization": None, "modified": None, "modified_by": ""}
     if not found:
@@ -37,7 +36,7 @@ def memorization_section(
     modified = {
         label: values.modified
         for label, values in found.items()
-        if methods[label].startswith("ll-") and values.modified is not None
+        if values.modified is not None and _is_large_loss(methods[label])
     }
     if modified:
         section["modified_by"] = join_names([single_line(label) for label in modified])
@@ -46,3 +45,8 @@ def memorization_section(
             f"Labels modified by {section['modified_by']} per epoch.",
         )
     return section
+
+
+def _is_large_loss(name: str) -> bool:
+    method = find_method(name)
+    return method is not None and issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss)
