@@ -80,14 +80,10 @@ UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.fl
 def fit_calibration(
     sample: ScoreSample, counter: UnknownCounter | None = None
 ) -> tuple[ScoreCalibration, MissingEstimate | None]:
-    """Fit the calibration of R runs.
+    """Fit the calibration of R runs, the leading axis of the sample, and estimate how many labels are missing.
 
-    Args:
-        sample: with one leading axis of R.
-        counter: counts the unknown labels of all images, where the sample does not hold all of them.
-
-    Returns:
-        The calibration, and how many labels are missing; None where no class has enough known labels.
+    ``counter`` is given where the sample does not hold all unknown labels. The estimate is None where no class has
+    enough known labels.
     """
     runs = [sample.map(itemgetter(run)) for run in range(len(sample.present))]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
@@ -108,8 +104,7 @@ def fit_calibration(
 def platt_line(sample: ScoreSample) -> tuple[float, float]:
     r"""Fit :math:`P(\text{observed present}) = \sigma(a x + b)` over all classes by Platt scaling; return a and b.
 
-    Args:
-        sample: of one run, without leading axes. Unknown and absent labels count as not observed present.
+    The sample has no leading axes. Unknown and absent labels count as not observed present.
     """
     present = sample.present.astype(np.float64)
     unknown = sample.unknown[:: -(-sample.unknown.size // _MAX_UNKNOWN) or 1]

@@ -88,12 +88,7 @@ class MissingEstimate:
 def cut_points(scores: ScoreSample, max_cuts: int = MAX_CUTS) -> NDArray[np.float64]:
     """Return possible cuts of each class: the scores of its known present labels, or evenly spaced ones of them.
 
-    Args:
-        scores: of one model, or the mean of several.
-        max_cuts: of a class.
-
-    Returns:
-        ``(K, G)``, ascending, inf where a class has fewer.
+    They are ``(K, G)``, ascending, inf where a class has fewer.
     """
     by_class = _by_class(scores.present, scores.present_class, scores.classes)
     points = [np.unique(values) if len(values) >= MIN_PRESENT else values[:0] for values in by_class]

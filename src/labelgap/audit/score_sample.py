@@ -7,7 +7,7 @@ grow with images × classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -51,14 +51,13 @@ class ScoreSample:
     def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
         """Return the sample with a function applied to all scores; it may remove the leading axes."""
         present, absent, unknown = function(self.present), function(self.absent), function(self.unknown)
-        return ScoreSample(present, self.present_class, absent, self.absent_class, unknown, self.scale)
+        return replace(self, present=present, absent=absent, unknown=unknown)
 
     def shift(self, by_class: NDArray[np.float64]) -> ScoreSample:
         """Return the sample with a number added to all scores of a class."""
         offset = by_class.astype(self.unknown.dtype)
-        present = self.present + offset[self.present_class]
-        absent = self.absent + offset[self.absent_class]
-        return ScoreSample(present, self.present_class, absent, self.absent_class, self.unknown + offset, self.scale)
+        present, absent = self.present + offset[self.present_class], self.absent + offset[self.absent_class]
+        return replace(self, present=present, absent=absent, unknown=self.unknown + offset)
 
 
 def sample_scores(
@@ -103,14 +102,8 @@ def count_unknown_above(
 ) -> NDArray[np.int64]:
     """Count the unknown labels of each class at or above some cuts, over all images.
 
-    A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows.
-
-    Args:
-        log_odds: from logits ``(R, B, K)`` to ``(B, K)`` in single precision, as the cuts are.
-        cuts: ``(K, G)``, ascending; inf where a class has fewer.
-
-    Returns:
-        ``(K, G)``
+    A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows. Both the
+    cuts, ascending, and the counts are ``(K, G)``. ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``.
     """
     counts, cuts = np.zeros(cuts.shape, dtype=np.int64), cuts.astype(np.float32)
     for block in score_blocks(tables, scorers):

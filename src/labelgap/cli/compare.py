@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.options import (
-    Data,
-    DataOptions,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    with_data_options,
-    with_options,
-)
+from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, Workers, open_dataset, with_options
 
 if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
@@ -80,8 +70,7 @@ class CompareOptions:
         }
 
 
-@with_data_options
-@with_options(CompareOptions, "options")
+@with_options(options=CompareOptions, data_options=DataOptions)
 def compare(
     data: Data,
     data_options: DataOptions,

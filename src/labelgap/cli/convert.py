@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_options
 
 __all__ = ["convert"]
 
 
-@with_data_options
+@with_options(data_options=DataOptions)
 def convert(
     data: Data,
     data_options: DataOptions,

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from labelgap.cli.options import AsJson, Data, DataOptions, Device, RunFolder, Workers, open_dataset, with_data_options
+from labelgap.cli.options import AsJson, Data, DataOptions, Device, RunFolder, Workers, open_dataset, with_options
 
 __all__ = ["evaluate"]
 
 
-@with_data_options
+@with_options(data_options=DataOptions)
 def evaluate(
     run: RunFolder,
     data: Data,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import AsJson, Data, DataOptions, LabelSeed, Observe, open_dataset, with_data_options
+from labelgap.cli.options import AsJson, Data, DataOptions, LabelSeed, Observe, open_dataset, with_options
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["format_arguments", "inspect", "training_time"]
 
 
-@with_data_options
+@with_options(data_options=DataOptions)
 def inspect(
     data: Data,
     data_options: DataOptions,

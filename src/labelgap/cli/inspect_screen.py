@@ -22,14 +22,7 @@ _NO_BREAK_SPACE: Final = "\u00a0"
 
 
 def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None = None, width: int = 80) -> list[str]:
-    """Return the lines to print.
-
-    Args:
-        summary: of the data.
-        seconds: how long reading took.
-        estimate: how long the next command takes.
-        width: of the terminal; only commands may be longer, so that they can be copied.
-    """
+    """Return the lines to print; only commands may be longer than ``width``, so that they can be copied."""
     counts = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
     first, took = f"{summary.name}: {counts}", f"read in {seconds:.1f} s"
     read, split = _findings(summary)

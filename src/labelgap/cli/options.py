@@ -26,7 +26,6 @@ __all__ = [
     "RunFolder",
     "Workers",
     "open_dataset",
-    "with_data_options",
     "with_options",
 ]
 
@@ -54,7 +53,7 @@ Workers = Annotated[
 class DataOptions:
     """How to read DATA; None for an option that is not given. A new option of a reader is one line here.
 
-    ``with_data_options`` adds all of them to a command; ``given`` converts them to arguments of the readers.
+    ``with_options`` adds all of them to a command; ``given`` converts them to arguments of the readers.
     """
 
     images: Annotated[
@@ -104,24 +103,24 @@ class DataOptions:
 Command = Callable[..., None]
 
 
-def with_options(options: type[Any], argument: str) -> Callable[[Command], Command]:
-    """Add an option to a command for every field of a dataclass; the command gets an instance as ``argument``."""
-    hints = get_type_hints(options, include_extras=True)
+def with_options(**groups: type[Any]) -> Callable[[Command], Command]:
+    """Add an option to a command for every field of some dataclasses; the command gets an instance of each by name."""
     added = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(options)
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hint)
+        for group in groups.values()
+        for field, hint in zip(fields(group), get_type_hints(group, include_extras=True).values(), strict=True)
     ]
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = [parameter for parameter in signature.parameters.values() if parameter.name != argument]
+        own = [parameter for parameter in signature.parameters.values() if parameter.name not in groups]
 
         @functools.wraps(command)
         def wrapper(*arguments: Any, **named: Any) -> None:
-            values = {field.name: named.pop(field.name) for field in fields(options) if field.name in named}
-            command(*arguments, **{argument: options(**values)}, **named)
+            for name, group in groups.items():
+                values = {field.name: named.pop(field.name) for field in fields(group) if field.name in named}
+                named[name] = group(**values)
+            command(*arguments, **named)
 
         parameters = sorted([*own, *added], key=lambda parameter: parameter.kind)
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -129,10 +128,6 @@ def with_options(options: type[Any], argument: str) -> Callable[[Command], Comma
         return wrapper
 
     return decorate
-
-
-with_data_options: Final = with_options(DataOptions, "data_options")
-"""Add every option of ``DataOptions``; the command gets them as ``data_options``."""
 
 
 def open_dataset(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> Dataset:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers, open_dataset, with_data_options
+from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers, open_dataset, with_options
 
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["predict"]
 
 
-@with_data_options
+@with_options(data_options=DataOptions)
 def predict(
     run: RunFolder,
     images_or_data: Annotated[

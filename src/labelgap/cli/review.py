@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from labelgap.cli.options import DataOptions, with_data_options, with_options
+from labelgap.cli.options import DataOptions, with_options
 from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class ExchangeOptions:
     force: Annotated[bool, _exchange_option("--force", help="Let --export-to replace a file.")] = False
 
 
-@with_data_options
-@with_options(ExchangeOptions, "exchange")
+@with_options(exchange=ExchangeOptions, data_options=DataOptions)
 def review(
     source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run; or DATA, with --random.")],
     data_options: DataOptions,

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.options import (
-    Data,
-    DataOptions,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    with_data_options,
-    with_options,
-)
+from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, Workers, open_dataset, with_options
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -99,9 +89,7 @@ class TrainingOptions:
     )
 
 
-@with_data_options
-@with_options(TrainingOptions, "training")
-@with_options(ModelOptions, "model")
+@with_options(model=ModelOptions, training=TrainingOptions, data_options=DataOptions)
 def train(
     data: Data,
     data_options: DataOptions,

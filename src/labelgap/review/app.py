@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -182,7 +182,7 @@ def changes(
         rows = np.flatnonzero(current.last_event > since)
         rows = rows[np.argsort(current.last_event[rows])][:_MAX_CHANGES]
         last_id = int(current.last_event[rows[-1]]) if len(rows) == _MAX_CHANGES else current.last_id
-        tiles = [asdict(make_tile(context.review, int(row))) for row in rows]
+        tiles = [make_tile(context.review, int(row)) for row in rows]
         reload = since < current.reload_before
     changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
     return {"changes": changed, "last_id": last_id, "reload": reload, **_status(context, number, reviewer)}

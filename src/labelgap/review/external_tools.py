@@ -50,15 +50,7 @@ class ImportResult:
 def export_candidates(
     review: Review, to: str, out: Path, *, prefix: str | None = None, force: bool = False
 ) -> ConversionResult:
-    """Write the images that have undecided candidates, and these candidates, for another tool.
-
-    Args:
-        review: the review.
-        to: "labelstudio" or "fiftyone".
-        out: the file.
-        prefix: put before every image name.
-        force: replace an existing file.
-    """
+    """Write the images that have undecided candidates, and these candidates, for one of ``TOOLS``."""
     if to not in TOOLS:
         raise UnknownNameError("tool", to, TOOLS)
     score = review.candidates.columns.score
@@ -80,14 +72,7 @@ def export_candidates(
 
 
 def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> ImportResult:
-    """Read the labels of another tool, and store those that are new as decisions of a reviewer.
-
-    Args:
-        review: the review.
-        source: "labelstudio" or "fiftyone".
-        path: the file that the tool wrote.
-        reviewer: the author of the decisions.
-    """
+    """Read the file that one of ``TOOLS`` wrote, and store the labels that are new as decisions of a reviewer."""
     if source not in TOOLS:
         raise UnknownNameError("tool", source, TOOLS)
     exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)

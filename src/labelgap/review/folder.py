@@ -118,9 +118,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
 def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateList:
     """Return every unknown label of some images as candidates, in the order of the images."""
     position, columns = np.nonzero(labels.batch(rows).numpy() == UNKNOWN)
-    count = len(columns)
-    scores, observed = np.full(count, np.nan, dtype=np.float32), np.full(count, UNKNOWN, dtype=np.int8)
-    return CandidateList(rows[position], columns, scores, observed)
+    return CandidateList.of_unknown(rows[position], columns, np.full(len(columns), np.nan, dtype=np.float32))
 
 
 def _read_review_file(folder: Path) -> dict[str, Any]:

@@ -97,16 +97,9 @@ def wilson_interval(present: float, reviewed: float, confidence: float = 0.95) -
 
 
 def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the position of the first undecided candidate in the list of each class.
+    """Return the position of the first undecided of C candidates in the list of each class, ``(K,)``.
 
-    Args:
-        classes: ``(C,)`` class number of every listed candidate.
-        positions: ``(C,)`` position in the list of its class.
-        decided: ``(C,)``
-        count: K, number of classes.
-
-    Returns:
-        ``(K,)``; the largest integer where everything is decided.
+    It is the largest integer where everything is decided.
 
     Example:
         >>> first_undecided([0, 0, 0], [1, 3, 5], [True, False, True], 1)
@@ -171,12 +164,7 @@ def _covered(reviewed: NDArray[np.int64], unknown: NDArray[np.int64]) -> NDArray
 def describe_estimate(
     estimate: SampleEstimate | None, class_name: str = "", audit: Mapping[str, Any] | None = None
 ) -> str:
-    """Return an estimate as a sentence, for the page and the terminal.
-
-    Args:
-        estimate: of one class or of several.
-        class_name: the class, when it is about one.
-        audit: the audit's estimate with its assumption; shown until the sample is large enough.
+    """Return an estimate as a sentence; the audit's, with its assumption, until the sample is large enough.
 
     Example:
         >>> describe_estimate(estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, [1000]), "dog")

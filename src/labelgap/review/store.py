@@ -157,7 +157,8 @@ class DecisionStore:
 
     def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
         key, request_id = decision.key, decision.request_id
-        current, stored = self._current_for(key), self._by_request(request_id)
+        current = self._current_for(key)
+        stored = self._one(f"SELECT {_FIELDS} FROM events WHERE request_id = ?", (request_id,))
         if stored is not None:  # sent again because the first answer did not arrive
             conflict = not stored.accepted and current is not None and current.value != stored.value
         else:
@@ -192,9 +193,6 @@ class DecisionStore:
     def _current_for(self, key: LabelKey) -> DecisionEvent | None:
         query = f"SELECT {_FIELDS} FROM events AS d WHERE split = ? AND image = ? AND class = ? AND {_ACCEPTED}"
         return self._one(f"{query} ORDER BY id DESC LIMIT 1", key)
-
-    def _by_request(self, request_id: str) -> DecisionEvent | None:
-        return self._one(f"SELECT {_FIELDS} FROM events WHERE request_id = ?", (request_id,))
 
     def _one(self, query: str, values: Sequence[Any]) -> DecisionEvent | None:
         row = self._connection.execute(query, tuple(values)).fetchone()

@@ -52,11 +52,7 @@ class ReviewThumbnails:
         self._semaphore = threading.BoundedSemaphore(_THREADS)
 
     def get(self, image: int, size: int) -> bytes:
-        """Return an image as WebP whose longer side has at most ``size`` pixels.
-
-        Raises:
-            InputError: the image is no longer in the data, or cannot be read.
-        """
+        """Return an image as WebP, its longer side at most ``size``; ``InputError`` where it is gone or unreadable."""
         location = self.review.locate(image)
         if location is None:
             raise InputError(f"{self.review.candidates.columns.images[image][1]} is no longer in the data.")
@@ -85,11 +81,7 @@ class ReviewThumbnails:
 
 
 class HeatMaps:
-    """Class activation maps of the run's network, computed on request.
-
-    Args:
-        thumbnails: of the review; there are heat maps when it belongs to a run that was trained on images.
-    """
+    """Class activation maps of the network, computed on request, where a review has a run trained on images."""
 
     def __init__(self, thumbnails: ReviewThumbnails) -> None:
         self.thumbnails, self.review = thumbnails, thumbnails.review
@@ -103,11 +95,7 @@ class HeatMaps:
         return run is not None and run.finished and run.config.backbone != FEATURES
 
     def get(self, image: int, class_number: int) -> bytes:
-        """Return a transparent PNG with the proportions of the image, to be laid over it.
-
-        Raises:
-            InputError: there is no network, or the image is gone or cannot be read.
-        """
+        """Return a transparent PNG to be laid over the image; ``InputError`` without network or readable image."""
         with self._lock:
             heat = self._maps(image)[class_number]
         with Image.open(io.BytesIO(self.thumbnails.get(image, LARGE_SIZE))) as large:

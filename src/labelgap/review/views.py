@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,6 @@ from labelgap.review.session import Review
 
 __all__ = [
     "PAGE_SIZES",
-    "Tile",
     "chart_context",
     "grid_context",
     "image_context",
@@ -33,7 +31,6 @@ __all__ = [
     "panel_context",
     "render",
     "static_files",
-    "static_version",
 ]
 
 PAGE_SIZES: Final = (60, 240, 2000)
@@ -77,41 +74,21 @@ def static_version() -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One candidate on a page; ``value``, ``who``, ``score`` and ``observed`` are empty where there is none."""
-
-    id: str
-    image_id: str
-    image: str
-    split: str
-    class_number: int
-    class_name: str
-    value: str
-    version: int
-    who: str
-    score: str
-    observed: str
-
-
-def make_tile(review: Review, number: int) -> Tile:
-    """Return a candidate as a page shows it."""
+def make_tile(review: Review, number: int) -> dict[str, Any]:
+    """Return a candidate as a page shows it; value, who, score and observed are empty where there is none."""
     columns, current = review.candidates.columns, review.current
     key, image = review.candidates.key(number), int(columns.image[number])
     decided = bool(current.decided[number])
-    return Tile(
-        id=f"{int(columns.ids[number]):016x}",
-        image_id=_image_id(review, image),
-        image=key.image,
-        split=key.split,
-        class_number=int(columns.class_number[number]),
-        class_name=key.class_name,
-        value=str(int(current.value[number])) if decided else "",
-        version=int(current.version[number]),
-        who=current.reviewers[current.reviewer[number]] if decided else "",
-        score=_format_percent(float(columns.score[number])),
-        observed=str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
-    )
+    return {
+        **key._asdict(),
+        "id": f"{int(columns.ids[number]):016x}",
+        "image_id": _image_id(review, image),
+        "value": str(int(current.value[number])) if decided else "",
+        "version": int(current.version[number]),
+        "who": current.reviewers[current.reviewer[number]] if decided else "",
+        "score": _format_percent(float(columns.score[number])),
+        "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
+    }
 
 
 def overview_context(review: Review) -> dict[str, Any]:
@@ -129,16 +106,7 @@ def overview_context(review: Review) -> dict[str, Any]:
 def grid_context(
     review: Review, class_number: int, *, wrong: bool, undecided: bool, page: int, size: int
 ) -> dict[str, Any]:
-    """Return one page of the candidates of a class.
-
-    Args:
-        review: the review.
-        class_number: of the class.
-        wrong: show known labels that look wrong instead of labels that may be missing.
-        undecided: leave out what is decided.
-        page: from 1; past the end, the last one.
-        size: maximum number of candidates.
-    """
+    """Return one page of the candidates of a class, or of its known labels that look wrong; pages count from 1."""
     review.current.refresh()
     rows: NDArray[np.int64] = review.candidates.listed(class_number, wrong)
     total = len(rows)

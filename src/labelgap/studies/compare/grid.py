@@ -82,15 +82,7 @@ def hyperparameter_grid(
     learning_rates: Sequence[float] | None = None,
     batch_sizes: Sequence[int] | None = None,
 ) -> list[Hyperparameters]:
-    """Return the grid of a method.
-
-    Args:
-        method: its name.
-        options: values of the options that are not searched.
-        grid: "small" or "full".
-        fixed: options that are not searched, because the user set them.
-        learning_rates: instead of the grid's.
-        batch_sizes: instead of the grid's.
+    """Return the grid of a method, without the options in ``fixed``, which the user set.
 
     Example:
         >>> [(setting.lr, setting.batch_size) for setting in hyperparameter_grid("an", {})]
