@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -43,24 +44,18 @@ __all__ = [
 
 def _ignoring(smoothing: Number = 0.0) -> Mixture:
     """Known labels with smoothed targets; unknown labels cost nothing."""
-    s = smoothing
-    return Mixture(present=(1.0 - s, s, 0.0), absent=(s, 1.0 - s, 0.0), unknown=IGNORED)
+    return replace(_assuming(smoothing), unknown=IGNORED)
 
 
 def _assuming(smoothing: Number = 0.0) -> Mixture:
     """Unknown labels as absent, all targets smoothed."""
-    s = smoothing
-    return Mixture(present=(1.0 - s, s, 0.0), absent=(s, 1.0 - s, 0.0), unknown=(s, 1.0 - s, 0.0))
+    absent = (smoothing, 1.0 - smoothing, 0.0)
+    return Mixture(present=(1.0 - smoothing, smoothing, 0.0), absent=absent, unknown=absent)
 
 
 def _weak(weight: Number | None, classes: int) -> Mixture:
     """Unknown labels as absent with a weight."""
     return Mixture(unknown=(0.0, 1.0 / max(classes - 1, 1) if weight is None else weight, 0.0))
-
-
-def _soft(smoothing: Number) -> Mixture:
-    """Unknown labels with a soft target."""
-    return Mixture(unknown=(smoothing, 1.0 - smoothing, 0.0))
 
 
 def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, eps: Number = 0.0) -> Tensor:
@@ -124,7 +119,7 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
         >>> smoothed_unknown(torch.tensor([[2.0, 2.0]]), torch.tensor([[1, -1]]), smoothing=0.5)
         tensor([[0.1269, 1.1269]])
     """
-    return mixture_entries(logits, labels, _soft(smoothing), eps=eps)
+    return mixture_entries(logits, labels, Mixture(unknown=(smoothing, 1.0 - smoothing, 0.0)), eps=eps)
 
 
 @method("iun", paper=COLE_2021, summary="ignore unknown; meant for one positive and all negatives observed")
@@ -182,7 +177,7 @@ class SmoothedUnknown(SmoothedLoss):
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels with a soft target."""
-        return _soft(self.smoothing)
+        return Mixture(unknown=(self.smoothing, 1.0 - self.smoothing, 0.0))
 
 
 @method("wan", paper=COLE_2021, summary="weak assume negative: unknown labels count as absent with a small weight")
@@ -243,14 +238,7 @@ class WeightPenalty(MixtureLoss, ABC):
         """Return the cost of every single weight."""
 
     def penalty(self, parameters: Iterable[Tensor]) -> Number:
-        """Return the sizes of all weights, added up and times ``weight``.
-
-        Args:
-            parameters: of the network; when many heads are trained at once their axes come first, ``(…, *shape)``.
-
-        Returns:
-            ``(…)``, the cost of each head's own weights.
-        """
+        """Return the sizes of all weights ``(…, *shape)``, added up for each head ``(…)`` and times ``weight``."""
         heads = max(len(self.heads), self.weight.ndim if isinstance(self.weight, Tensor) else 0)
         sums = [self.size(widen(values)).reshape(*values.shape[:heads], -1).sum(dim=-1) for values in parameters]
         if not sums:

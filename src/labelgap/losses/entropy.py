@@ -21,10 +21,6 @@ from labelgap.losses.base.terms import Number
 __all__ = ["EntropyMaximization", "EntropyMinimization", "entropy_on_unknown"]
 
 
-def _mixture(weight: Number) -> Mixture:
-    return Mixture(unknown=(0.0, 0.0, weight))
-
-
 def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: Number = 0.0) -> Tensor:
     r"""Cost of every entry when the known labels count as they are and unknown ones by their entropy.
 
@@ -40,7 +36,7 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
         >>> entropy_on_unknown(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), weight=-0.2)
         tensor([[ 0.6931,  0.6931, -0.1386]])
     """
-    return mixture_entries(logits, labels, _mixture(weight), eps=eps)
+    return mixture_entries(logits, labels, Mixture(unknown=(0.0, 0.0, weight)), eps=eps)
 
 
 @method("em", paper=ZHOU_2022, summary="entropy maximization: stay undecided where the label is unknown")
@@ -59,7 +55,7 @@ class EntropyMaximization(MixtureLoss):
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels by their entropy, raised."""
-        return _mixture(-self.alpha)
+        return Mixture(unknown=(0.0, 0.0, -self.alpha))
 
 
 @method("entmin", paper=ZHOU_2022, summary="entropy minimization: be decided where the label is unknown")
@@ -78,4 +74,4 @@ class EntropyMinimization(MixtureLoss):
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels by their entropy, lowered."""
-        return _mixture(self.weight)
+        return Mixture(unknown=(0.0, 0.0, self.weight))

@@ -91,10 +91,8 @@ EQUAL = 1e-5
 class View:
     """The state of a pursuit in one space, labels or features; all vectors are normalized.
 
-    Args:
-        target: ``(…, B, P)``, the vectors to represent.
-        atoms: ``(…, M, P)``, the dictionary.
-        weight: how much the correlations of this space count, ``(…, 1, 1)``.
+    The vectors to represent are ``(…, B, P)``, the atoms of the dictionary ``(…, M, P)``, the weight of the
+    correlations of this space ``(…, 1, 1)``.
     """
 
     def __init__(self, target: Tensor, atoms: Tensor, weight: Tensor) -> None:

@@ -54,13 +54,8 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
     """Mark the allowed entries that are at least as large as the ``count``-th largest of the global batch.
 
-    Args:
-        logits: ``(…, B, K)``; the loss of an assumed negative grows with the logit, so its order is the losses' order.
-        allowed: ``(…, B, K)`` mask of the entries to choose from.
-        count: ``(…)`` how many; at most as many as are allowed. Ties with the last one are marked too.
-
-    Returns:
-        ``(…, B, K)`` mask.
+    Logits and masks are ``(…, B, K)``, ``count`` is ``(…)``, at most as many as are allowed; ties with the last one are
+    marked too. The loss of an assumed negative grows with the logit, so the order of both is the same.
 
     Example:
         >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
@@ -80,10 +75,7 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
 def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 
-    Args:
-        share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
-        steps: ``s``, int64; epochs since the first.
-        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
+    Arguments: see ``relative_large_losses``.
 
     Example:
         >>> large_loss_count(torch.tensor([[1, -1, -1]]), share=exact_percents(20), steps=torch.tensor(1))

@@ -19,7 +19,7 @@ from labelgap.losses.base.multi_head import MultiHead
 from labelgap.losses.base.option_checks import check_choice, check_number
 from labelgap.losses.base.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head, states, widen
+from labelgap.losses.base.terms import Number, per_head, widen
 from labelgap.losses.two_way import positives_and_negatives
 
 __all__ = [
@@ -59,8 +59,7 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative
         tensor([[2., 0., 0.]])
     """
     logits = widen(logits)
-    present, absent, _ = states(labels)
-    negative = ~present if unknown == "negative" else absent
+    present, negative = positives_and_negatives(labels, unknown)
     above = (negative * torch.sigmoid(logits)).sum(dim=-1, keepdim=True)
     return present * (negative.sum(dim=-1, keepdim=True) * torch.sigmoid(-logits) + above)
 
@@ -148,15 +147,8 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     r"""Estimate ranks as WARP does: draw negatives until one is within the margin, :math:`\lfloor(K-1)/t\rfloor`.
 
     The number of trials t is geometric with the share of such negatives, so one uniform number per entry, of torch's
-    own generator, is enough.
-
-    Args:
-        count: ``(…, B, K)``, how many negatives are within the margin.
-        negatives: ``(…, B, 1)``, how many there are.
-        classes: K.
-
-    Returns:
-        ``(…, B, K)`` whole numbers; 0 where no negative is within the margin.
+    own generator, is enough. Of ``count`` ``(…, B, K)`` negatives within the margin, among ``negatives`` ``(…, B, 1)``,
+    it returns whole numbers ``(…, B, K)``; 0 where none is within the margin.
 
     Example:
         >>> sampled_rank(torch.tensor([[0, 3]]), torch.tensor([[3]]), classes=5)

@@ -57,13 +57,8 @@ def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tenso
 def masked_logsumexp(values: Tensor, mask: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Return ``ln Σ exp`` over the masked entries along an axis, and whether there were any.
 
-    Where there are none the value is 0 and carries no gradient. Along the axis of images the sum is over the global
-    batch.
-
-    Args:
-        values: ``(…, B, K)``
-        mask: ``(…, B, K)``
-        axis: −1 over the classes, −2 over the images.
+    Where there are none the value is 0 and carries no gradient. Along the axis of images, −2, the sum is over the
+    global batch.
 
     Example:
         >>> masked_logsumexp(torch.zeros(1, 3), torch.tensor([[True, True, False]]), axis=-1)
@@ -146,12 +141,6 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
 
 def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: bool) -> Tensor:
     """Average the costs that count, or add them up; ``everywhere`` when each process has its own part of them.
-
-    Args:
-        cost: ``(…, B)`` or ``(…, K)``
-        counted: mask of the same shape, or of the last axis.
-        reduction: "mean" or "sum".
-        everywhere: whether to sum over all processes.
 
     Example:
         >>> mean_where(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([True, True, False]), "mean", everywhere=False)

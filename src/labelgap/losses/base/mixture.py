@@ -182,19 +182,7 @@ def mixture_cost(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Mix the costs of present and absent, :math:`u\,(-\ln p) + v\,(-\ln(1-p)) = (u + v)(-\ln(1-p)) - u\,x`.
 
-    Args:
-        logits: x, of any shape.
-        probability: p, of the same shape, as all others are.
-        both: u + v.
-        minus_present: −u.
-
-    Returns:
-        the cost, its derivative in x, and −ln(1 − p).
-
-    Example:
-        >>> zero, one = torch.zeros(1), torch.ones(1)
-        >>> mixture_cost(zero, zero.sigmoid(), one, -one)[:2]
-        (tensor([0.6931]), tensor([-0.5000]))
+    Takes x, p, ``both`` = u + v and −u, all of one shape; returns the cost, its derivative in x, and −ln(1 − p).
     """
     absent = softplus(logits, threshold=SOFTPLUS_THRESHOLD)
     cost = torch.addcmul(both * absent, minus_present, logits)
@@ -202,18 +190,6 @@ def mixture_cost(
 
 
 def entropy_cost(logits: Tensor, weight: Tensor, probability: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`w\,H(p)` and its derivative :math:`-w\,x\,p\,(1-p)`.
-
-    Args:
-        logits: x, of any shape.
-        weight: w, of the same shape.
-        probability: p.
-        absent: −ln(1 − p).
-
-    Example:
-        >>> zero, half = torch.zeros(1), torch.full((1,), 0.5)
-        >>> entropy_cost(zero, torch.ones(1), half, -half.log())[0]
-        tensor([0.6931])
-    """
+    r"""Return :math:`w\,H(p)` and its derivative :math:`-w\,x\,p\,(1-p)`; ``absent`` is −ln(1 − p)."""
     slope = -weight * logits * probability
     return torch.addcmul(slope, weight, absent), torch.addcmul(slope, slope, probability, value=-1.0)

@@ -53,9 +53,7 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
     def reserve(self, bytes_per_entry: int, temporary: int = 0) -> None:
         """Add to ``state_bytes``, or raise ``InputError`` where the memory is not free on the device.
 
-        Args:
-            bytes_per_entry: for each image and class, as long as training lasts.
-            temporary: bytes for each image and class that are needed besides, at times.
+        Both numbers are bytes for each image and class; ``temporary`` ones are needed besides, at times.
         """
         images, classes = self.prepared_table().shape
         entries = math.prod((*self.heads, images, classes))
@@ -102,11 +100,7 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         return self.table
 
     def state_rows(self, name: str, index: Tensor | None) -> Tensor:
-        """Return the ``(…, B, K)`` values of some rows.
-
-        Args:
-            name: of the buffer or parameter.
-            index: ``(B,)`` row numbers of the table.
+        """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)``.
 
         A row that is not in the table is refused. Row numbers that are on a GPU are not checked, since that would wait
         for it: there a wrong one ends in an error of the GPU.

@@ -67,13 +67,7 @@ _METHODS: Registry[Method] = Registry("method", hint="`labelgap methods` lists a
 
 
 def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], LossClass]:
-    """Register a class of this package; may stand several times over a class that papers know by several names.
-
-    Args:
-        name: what users write.
-        summary: a line for ``labelgap methods``.
-        paper: who proposed it.
-    """
+    """Register a class of this package; may stand several times over a class that papers know by several names."""
 
     def decorate(loss_class: LossClass) -> LossClass:
         _METHODS.add(name, Method(name, loss_class, summary, paper), summary=summary)
