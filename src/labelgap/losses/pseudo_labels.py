@@ -42,6 +42,11 @@ def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     """Mark, in every class, the ``counts`` allowed entries with the lowest values; of equal ones the first rows.
 
     Values and masks are ``(…, N, K)``, counts ``(…, K)``.
+
+    Example:
+        >>> values = torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
+        >>> lowest_per_class(values, torch.ones(3, 2, dtype=torch.bool), torch.tensor([2, 1])).int().tolist()
+        [[0, 1], [1, 0], [1, 0]]
     """
     chosen, step = torch.zeros_like(allowed), max(1, ENTRIES_PER_SORT * values.shape[-1] // max(values.numel(), 1))
     for start in range(0, values.shape[-1], step):

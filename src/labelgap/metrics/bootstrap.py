@@ -129,12 +129,7 @@ def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[n
     """Return the mean average precision over classes in every resample, ``(R,)``.
 
     Equal scores are one step, unknown entries are left out, and so is a class that a resample has no present or no
-    absent image of; NaN where that is every class.
-
-    Args:
-        scores: ``(N, K)``
-        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
-        weights: ``(N, R)``, see :func:`bootstrap_weights`.
+    absent image of; NaN where that is every class. The weights, ``(N, R)``, are those of :func:`bootstrap_weights`.
     """
     counted = np.flatnonzero((codes == PRESENT).any(axis=0) & (codes == ABSENT).any(axis=0))
     values = [WeightedRanking(scores[:, column], codes[:, column])(weights) for column in counted.tolist()]

@@ -128,10 +128,7 @@ def exact_percents(value: Number) -> Tensor:
 def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
     r"""Return :math:`\lceil n \cdot \text{share} \rceil` of shape ``(…)``, exactly and without synchronisation.
 
-    Args:
-        entries: ``n``, int64 of shape ``(…)``, below nine thousand million.
-        groups: ``(…, 3)`` of ``exact_percents``.
-
+    n is int64 of shape ``(…)``, below nine thousand million; the groups are those of ``exact_percents``, ``(…, 3)``.
     A carry from group to group, rounded up each time, is the rounded-up product: for whole numbers
     :math:`\lceil \lceil a / c \rceil / d \rceil = \lceil a / (c d) \rceil`.
 
