@@ -26,6 +26,9 @@ class LabelGapError(Exception):
 class InputError(LabelGapError, ValueError):
     """The user's input cannot be used: a value, a shape, a file."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
 
 class RunError(LabelGapError):
     """A run folder cannot be used as asked: it exists already, is of another configuration, or is damaged."""
@@ -55,9 +58,6 @@ class UnknownNameError(InputError):
         self.nearest = nearest(name, names)
         sentences = [f"there is no {kind} '{name}'.", _suggestion(self.nearest, names, about or {}), hint]
         super().__init__(" ".join(sentence for sentence in sentences if sentence))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
 
 
 @dataclass(frozen=True, order=True)
@@ -100,9 +100,6 @@ class ProblemsError(InputError):
             lines[-1] += f"          …and {count - shown:,} more"
         super().__init__("\n".join(lines))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
-
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to ``name``, ignoring case, or None when none is close.
@@ -118,16 +115,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     spelling: dict[str, str] = {}
     for candidate in known:
         spelling.setdefault(candidate.lower(), candidate)
-    matcher = difflib.SequenceMatcher(b=name.lower())
-    matches = difflib.get_close_matches(name.lower(), spelling, n=5, cutoff=0.5)
-    letters = sorted(name.lower())
-    order = sorted(matches, key=lambda match: (-_similarity(matcher, match), sorted(match) != letters, match))
-    return spelling[order[0]] if order else None
-
-
-def _similarity(matcher: difflib.SequenceMatcher[str], candidate: str) -> float:
-    matcher.set_seq1(candidate)
-    return matcher.ratio()
+    lower, letters = name.lower(), sorted(name.lower())
+    matches = difflib.get_close_matches(lower, spelling, n=5, cutoff=0.5)
+    ranks = [(-difflib.SequenceMatcher(a=near, b=lower).ratio(), sorted(near) != letters, near) for near in matches]
+    return spelling[min(ranks)[2]] if ranks else None
 
 
 def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import LabelTable, Revisions
+from labelgap.labels.masking import Amount
 
 __all__ = ["Boxes", "Dataset", "Split"]
-
-Amount = int | Literal["all"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from labelgap.core.findings import Finding
+from labelgap.labels.masking import Amount
 
 __all__ = [
     "AutoSplit",
@@ -26,7 +27,6 @@ __all__ = [
     "format_sizes",
 ]
 
-Amount = int | Literal["all"]
 _NAMES_SHOWN: Final = 5
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import check_file, decode
 
-__all__ = ["ArrayImages", "FileImages", "ImageSource", "NamedRows", "check_rows", "to_channels"]
+__all__ = ["ArrayImages", "FileImages", "ImageSource", "NamedRows", "check_rows", "path_inside", "to_channels"]
 
 
 @runtime_checkable
@@ -194,15 +194,20 @@ def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:
     return chosen.astype(np.int64)
 
 
+def path_inside(folder: Path, path: Path) -> str | None:
+    """Return a path relative to a folder, or None when it leads out of it. Links are not followed."""
+    try:
+        relative = os.path.relpath(path, folder)
+    except ValueError:  # another drive
+        return None
+    return None if Path(relative).parts[:1] == (os.pardir,) else relative
+
+
 def _check_below(root: Path, name: str) -> None:
     """Raise an error for a name that leads out of ``root``, by its text alone: the disk is not accessed."""
     if "\0" in name or not name.strip():
         raise InputError(f"{name!r} is not the name of an image.")
     if ".." not in name and ":" not in name and name[0] not in "/\\":
         return  # nothing in it could lead elsewhere
-    try:
-        first = Path(os.path.relpath(root / name, root)).parts[:1]
-    except ValueError:  # another drive
-        first = (os.pardir,)
-    if first == (os.pardir,):
+    if path_inside(root, root / name) is None:
         raise InputError(f"{name} leads out of the folder {root}: names of images are paths below it.")

@@ -19,7 +19,7 @@ import numpy as np
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
-from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.official_splits import Box, from_official_splits, make_boxes, require_files
@@ -65,7 +65,6 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
     root = find_coco(Path(path), year)
     if root is None:
         raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
-    name = f"coco{year}"
     train, train_empty = _read(root, "train", year)
     test, test_empty = _read(root, "val", year)
     if train.labels.classes != test.labels.classes:
@@ -77,7 +76,7 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
         ),
         Note(f"train is the official train{year}, test the official val{year}", "split"),
     ]
-    return from_official_splits(name, train, test, findings)
+    return from_official_splits(f"coco{year}", train, test, findings)
 
 
 def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
@@ -116,18 +115,14 @@ def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, 
             found.append((row, column, _corners(each["bbox"]), bool(each.get("iscrowd", 0))))
     if not ids:
         raise InputError(f"{path} has no annotations.")
-    names = [files[number] for number in ids]
-    return _split(root, path, f"{split}{year}", LabelTable.from_dense(codes, classes, names), make_boxes(found)), (
-        len(files) - len(ids)
-    )
-
-
-def _split(root: Path, path: Path, folder: str, table: LabelTable, boxes: Boxes) -> Split:
+    table = LabelTable.from_dense(codes, classes, [files[number] for number in ids])
+    folder = f"{split}{year}"
     place = next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
-    files = [f"{place}/{name}" for name in table.images]
-    require_files(path, root, files, f"Are all photos unpacked into {root / folder}?")
-    name = "train" if folder.startswith("train") else "test"
-    return Split(name, FileImages(root, table.images, files), table, boxes=boxes)
+    paths = [f"{place}/{name}" for name in table.images]
+    require_files(path, root, paths, f"Are all photos unpacked into {root / folder}?")
+    images = FileImages(root, table.images, paths)
+    name = "train" if split == "train" else "test"
+    return Split(name, images, table, boxes=make_boxes(found)), len(files) - len(ids)
 
 
 def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:

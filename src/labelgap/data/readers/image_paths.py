@@ -16,6 +16,7 @@ from typing import Final
 
 from labelgap.core.errors import InputError
 from labelgap.data.findings import ImageNamesCompleted
+from labelgap.data.images import path_inside
 
 __all__ = ["ImageFinder", "is_image_name", "refuse_url"]
 
@@ -80,7 +81,7 @@ class ImageFinder:
         self.checked += 1
         if _URL.match(name):
             return f"{name} is an address: labelgap reads images from a disk. Copy them here, and give --images DIR"
-        inside = _inside(self.folder, self.folder / name)
+        inside = path_inside(self.folder, self.folder / name)
         if inside is None:
             return f"{name} lies outside of the image folder {self.folder}"
         file, problem = self._find(name, inside)
@@ -164,15 +165,6 @@ class ImageFinder:
         if self.skip:
             self.skipped[name] = problem
         return None if self.skip else problem
-
-
-def _inside(folder: Path, place: Path) -> str | None:
-    """Return a path relative to a folder, or None when it leads out of it. Links are not followed."""
-    try:
-        relative = os.path.relpath(place, folder)
-    except ValueError:  # another drive
-        return None
-    return None if Path(relative).parts[:1] == (os.pardir,) else relative
 
 
 def _without_suffix(name: str) -> str:
