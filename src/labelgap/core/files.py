@@ -155,7 +155,10 @@ def _probe_write(path: Path) -> int | None:
 
 
 def remove_partials(folder: Path, older_than: float = 0.0) -> None:
-    """Remove the temporary files that killed writers left in a folder, ``older_than`` seconds since the last write."""
+    """Remove the temporary files that killed writers left in a folder, if not written to for ``older_than`` seconds.
+
+    It is 0 only where no other process writes to the folder.
+    """
     with suppress(OSError):
         for path in folder.iterdir():
             if _PARTIAL.fullmatch(path.name) and path.is_file():

@@ -23,7 +23,7 @@ from labelgap.data.image_scan import scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.split import assign_splits
-from labelgap.labels.io.table_file import TableFile
+from labelgap.labels.io.table_file import TableFile, check_choice
 
 __all__ = ["ImageOptions", "build_dataset", "read_image_table"]
 
@@ -46,10 +46,8 @@ class ImageOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for option, allowed in (("on_bad_image", ("error", "skip")), ("duplicates", ("near", "exact", "off"))):
-            value = getattr(self, option)
-            if value not in allowed:
-                raise InputError(f"{option}={value!r}: it is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
+        check_choice("on_bad_image", self.on_bad_image, ("error", "skip"))
+        check_choice("duplicates", self.duplicates, ("near", "exact", "off"))
 
 
 def read_image_table(

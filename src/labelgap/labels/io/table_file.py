@@ -16,7 +16,7 @@ from labelgap.core.findings import Finding
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["SPLITS", "TableFile", "TableOptions"]
+__all__ = ["SPLITS", "TableFile", "TableOptions", "check_choice"]
 
 SPLITS: Final = ("train", "val", "test")
 
@@ -46,8 +46,8 @@ class TableOptions:
     parents: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("zeros", self.zeros, ("absent", "unknown"))
-        _one_of("unlisted", self.unlisted, ("unknown", "absent"))
+        check_choice("zeros", self.zeros, ("absent", "unknown"))
+        check_choice("unlisted", self.unlisted, ("unknown", "absent"))
         for option, names in (("classes", self.classes), ("ignore_columns", self.ignore_columns)):
             if isinstance(names, str):
                 raise InputError(f"{option}={names!r}: give a list of names.")
@@ -80,6 +80,7 @@ class TableFile:
     revisions: Revisions = field(default_factory=Revisions)
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise an error for a value that is not allowed."""
     if value not in allowed:
-        raise InputError(f"{name}={value!r}: it is {' or '.join(repr(choice) for choice in allowed)}.")
+        raise InputError(f"{option}={value!r}: it is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
