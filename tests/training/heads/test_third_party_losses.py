@@ -41,6 +41,15 @@ class LearnedPenalty(Loss):
         return 0.01 * (squares * self.strength.exp() - self.strength).sum()
 
 
+class OwnForward(Loss):
+    """Defines ``forward``, as any module of PyTorch does."""
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        return softplus(torch.where(labels == PRESENT, -logits, logits)).mean()
+
+
 class LearnedTemperature(ElementwiseLoss):
     """A scalar parameter."""
 
@@ -83,7 +92,7 @@ def check(plans: list[HeadPlan]) -> LinearEngine:
     return engine
 
 
-@pytest.mark.parametrize("loss_class", [LearnedPenalty, LearnedTemperature, TemperedAssumeNegative])
+@pytest.mark.parametrize("loss_class", [LearnedPenalty, LearnedTemperature, OwnForward, TemperedAssumeNegative])
 def test_one_head_trains_as_in_a_plain_loop(loss_class: type[Loss]) -> None:
     check([plan(loss_class, 1e-2)])
 
@@ -108,3 +117,8 @@ def test_fit_trains_a_loss_of_the_users_own(tmp_path: Any) -> None:
     method = f"{LearnedTemperature.__module__}:LearnedTemperature"
     run = lg.fit(features(), method=method, epochs=2, out=tmp_path / "run", device="cpu", quiet=True)
     assert run.finished
+
+
+def test_a_loss_that_defines_forward_alone_is_used_as_any_other() -> None:
+    logits, labels = torch.randn(4, TABLE.shape[1]), TABLE.batch(range(4))
+    torch.testing.assert_close(OwnForward()(logits, labels), lg.loss("an")(logits, labels))

@@ -44,6 +44,8 @@ TrainingScores = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 class Loss(nn.Module, ABC):
     """A loss over logits and labels of three states. Abstract: a method is a final subclass that defines ``cost``.
 
+    ``cost`` receives a batch that ``forward`` has checked. A subclass may define ``forward`` instead.
+
     Attributes:
         needs: what the loop must supply out of "index", "features", "scores", "penalty".
         batch_dependent: whether the cost of an image depends on the other images of its batch, so that the mean over
@@ -75,6 +77,11 @@ class Loss(nn.Module, ABC):
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls) and cls.cost is Loss.cost:
+            cls.cost = _forward_as_cost  # type: ignore[method-assign]
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
         """Fill in options that were left open and that the labels can answer; return them.
@@ -131,9 +138,9 @@ class Loss(nn.Module, ABC):
             raise InputError(f"features have shape {tuple(features.shape)}: one row for each of {rows} images.")
         return self.cost(widen(logits), labels, index, features)
 
-    @abstractmethod
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Return the loss of a batch that was checked and widened; the body of ``forward``."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither cost nor forward")
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
@@ -143,13 +150,13 @@ class Loss(nn.Module, ABC):
     def mark(self, cost: Tensor, *values: Tensor) -> Tensor:
         """Return ``cost``, whose backward pass records ``values``; ``after_step`` hands them to ``commit``.
 
-        Call it from ``cost``. Without gradients nothing is recorded. The values of the last call are kept as well, for
-        a step without a recorded backward pass: of a compiled ``cost``, which cannot have a hook.
+        Call it from ``cost``. Under ``torch.no_grad`` nothing is recorded. The values of the last call are kept as
+        well, for a step without a recorded backward pass: of a compiled ``cost``, which cannot have a hook.
         """
-        if not (torch.is_grad_enabled() and cost.requires_grad):
+        if not torch.is_grad_enabled():
             return cost
         self._last_marks = kept = tuple(value.detach() for value in values)
-        if not torch.compiler.is_compiling():
+        if cost.requires_grad and not torch.compiler.is_compiling():
             marks = self._marks
             cost.register_hook(lambda _: marks.append(kept))  # type: ignore[no-untyped-call]
         return cost
@@ -161,7 +168,7 @@ class Loss(nn.Module, ABC):
     def after_step(self) -> None:
         """Commit what the backward passes since the last step recorded; call it once per ``optimizer.step()``.
 
-        Where they recorded nothing, what the last forward pass with gradients marked is committed.
+        Where they recorded nothing, what the last forward pass in gradient mode marked is committed.
         """
         marks = [*self._marks] or ([] if self._last_marks is None else [self._last_marks])
         self.skip_step()
@@ -205,6 +212,14 @@ class Loss(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Show the name the loss was created under."""
         return self.name
+
+
+def _forward_as_cost(
+    self: Loss, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None
+) -> Tensor:
+    """Return the loss of a subclass that defines ``forward`` alone."""
+    cost: Tensor = self.forward(logits, labels, index=index, features=features)
+    return cost
 
 
 class ReducedLoss(Loss, ABC):

@@ -106,7 +106,7 @@ def methods() -> list[str]:
 def describe_method(name: str) -> Method:
     """Return the class, the summary and the paper of a method; ``package.module:Class`` is a class of your own."""
     if is_class_path(name):
-        loss_class = find_class(name, Loss)  # type: ignore[type-abstract]
+        loss_class = find_class(name, Loss)
         return Method(name, loss_class, _first_line(loss_class))
     return _registry().get(name).value
 

@@ -34,7 +34,7 @@ MAX_CLASS_ROWS: Final = 1000
 _THRESHOLD_SOURCES: Final = {
     "measured": "measured on val",
     "estimated": "estimated from known present labels alone",
-    "default": "0.5 because too few labels are known",
+    "default": "left at 0.5, because too few labels are known",
 }
 _SPLITS: Final = {
     "test": "test",

@@ -116,7 +116,9 @@ def prepare_folder(folder: Path, config: RunConfig, resume: bool) -> None:
     """Make the folder of a run, or check that the run in it has the same configuration."""
     exists = is_run_folder(folder)
     if exists and not resume:
-        raise RunError(f"{folder} holds a run already: continue it with --resume, or choose another --out.")
+        raise RunError(
+            f"{folder} holds a run already: continue it with --resume (resume=True in Python), or choose another --out."
+        )
     if resume and not exists:
         raise RunError(f"{folder} holds no run to resume.")
     if exists and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
