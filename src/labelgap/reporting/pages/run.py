@@ -72,9 +72,8 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
 
 def _lead(config: RunConfig) -> str:
     name = config.data.get("name", "")
-    trained = PROTOCOLS[config.protocol] + ("" if config.protocol == "linear-init" else " trained")
     epochs = f"{config.epochs} epochs" if config.linear is None else f"{config.linear.epochs} + {config.epochs} epochs"
-    text = f"{config.method}, {config.backbone}, {trained}, {epochs}"
+    text = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
     return single_line(f"{name}: {text}" if name else text)
 
 
