@@ -200,8 +200,10 @@ def test_a_damaged_partial_file_is_not_resumed(cache: Path, damage: str) -> None
 def test_two_processes_that_want_the_same_features_compute_them_once(cache: Path) -> None:
     first = SlowProcess(cache)
     first.until("batch")
+    os.kill(first.process.pid or 0, signal.SIGSTOP)  # so that it cannot end before the second one asks
     second = SlowProcess(cache)
     second.until(WAITING)
+    os.kill(first.process.pid or 0, signal.SIGCONT)
     one, other = first.done(), second.done()
     assert one[0] == ROWS // BATCH and other[0] == 0 and one[1] == other[1]
     assert suffixes(cache) == [".json", ".npy"]
