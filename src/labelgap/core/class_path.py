@@ -44,7 +44,7 @@ def is_class_path(name: str) -> bool:
     """
     module, _, qualified = name.partition(":")
     is_class = qualified.rpartition(".")[2][:1].isupper() and all(map(str.isidentifier, module.split(".")))
-    return name in _GIVEN or is_class
+    return is_class or name in _GIVEN or (":" in name and name in used_classes())
 
 
 def used_classes() -> frozenset[str]:

@@ -50,6 +50,15 @@ class OwnForward(Loss):
         return softplus(torch.where(labels == PRESENT, -logits, logits)).mean()
 
 
+class Doubled(AssumeNegative):
+    """Changes ``forward`` of a built-in loss."""
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        return 2 * super().forward(logits, labels, index, features)
+
+
 class LearnedTemperature(ElementwiseLoss):
     """A scalar parameter."""
 
@@ -92,7 +101,9 @@ def check(plans: list[HeadPlan]) -> LinearEngine:
     return engine
 
 
-@pytest.mark.parametrize("loss_class", [LearnedPenalty, LearnedTemperature, OwnForward, TemperedAssumeNegative])
+@pytest.mark.parametrize(
+    "loss_class", [Doubled, LearnedPenalty, LearnedTemperature, OwnForward, TemperedAssumeNegative]
+)
 def test_one_head_trains_as_in_a_plain_loop(loss_class: type[Loss]) -> None:
     check([plan(loss_class, 1e-2)])
 

@@ -78,11 +78,6 @@ class Loss(nn.Module, ABC):
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls) and cls.cost is Loss.cost:
-            cls.cost = _forward_as_cost  # type: ignore[method-assign]
-
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
         """Fill in options that were left open and that the labels can answer; return them.
 
@@ -212,14 +207,6 @@ class Loss(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Show the name the loss was created under."""
         return self.name
-
-
-def _forward_as_cost(
-    self: Loss, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None
-) -> Tensor:
-    """Return the loss of a subclass that defines ``forward`` alone."""
-    cost: Tensor = self.forward(logits, labels, index=index, features=features)
-    return cost
 
 
 class ReducedLoss(Loss, ABC):
