@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ __all__ = [
     "display_path",
     "make_folder",
     "remove_partials",
+    "sync_folder",
     "write_bytes",
     "write_json",
     "write_text",
@@ -65,8 +67,9 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     """Yield a temporary path beside ``path``; on success it takes the place of ``path``, on failure it is removed.
 
     The temporary name keeps the suffix, since some writers (``numpy.savez``) depend on it. Where ``path`` is a
-    symbolic link, its target is replaced. A killed process leaves the old file intact, and beside it a hidden file with
-    ``.partial`` in its name. A full disk raises ``DiskError``, whatever the writer raised.
+    symbolic link, its target is replaced. A file that is replaced keeps its permissions. A killed process leaves the
+    old file intact, and beside it a hidden file with ``.partial`` in its name. A full disk raises ``DiskError``,
+    whatever the writer raised. On return the file survives a loss of power: it and its folder are synchronized.
 
     Args:
         path: the file to write.
@@ -89,7 +92,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(8)}.partial{target.suffix}")
     with _as_disk_error(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        mode = temporary.stat().st_mode
+        mode = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
     try:
         yield temporary
         temporary.chmod(mode)  # a writer that replaces the file may have set other permissions
@@ -98,6 +101,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         if previous is not None and target.exists():
             target.replace(previous)
         temporary.replace(target)
+        sync_folder(target.parent)
     except LabelGapError:
         raise
     except Exception as error:
@@ -107,6 +111,17 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to the disk, so that a rename in it survives a loss of power."""
+    if os.name == "posix":
+        with suppress(OSError):  # some network file systems cannot
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:

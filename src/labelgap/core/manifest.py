@@ -1,0 +1,135 @@
+"""``manifest.json``: size and SHA-256 of every file of a finished folder, so that damage is found when it is opened.
+
+An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder calls ``update_manifest``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import write_json
+from labelgap.core.lock import lock_folder
+from labelgap.core.stored import read_json, reading
+
+__all__ = ["MANIFEST_FILE", "FileState", "check_files", "update_manifest", "verify_folder", "write_manifest"]
+
+MANIFEST_FILE: Final = "manifest.json"
+FORMAT: Final = 1
+_LOCK_FILE: Final = ".manifest.lock"
+_WAIT: Final = 60.0
+_SHA256: Final = r"^[0-9a-f]{64}$"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=_SHA256)
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = FORMAT
+    files: dict[Annotated[str, StringConstraints(min_length=1, max_length=1000)], _Entry]
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What became of a file since the folder was finished.
+
+    Attributes:
+        name: relative to the folder.
+        state: "intact", "changed", "missing", or "unlisted" for a file that the manifest does not have.
+    """
+
+    name: str
+    state: Literal["intact", "changed", "missing", "unlisted"]
+
+
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Write the manifest of a folder that is finished now; names of files that do not exist are left out."""
+    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+        _write(folder, _entries(folder, names))
+
+
+def update_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Record files that were written, replaced or removed in a finished folder; does nothing in an unfinished one."""
+    if not (folder / MANIFEST_FILE).exists():
+        return
+    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+        names = list(names)
+        kept = {name: entry for name, entry in _read(folder).files.items() if name not in names}
+        _write(folder, kept | _entries(folder, names))
+
+
+def check_files(folder: Path, names: Iterable[str]) -> None:
+    """Compare files with the manifest; a file that it does not list, or a folder without one, passes.
+
+    Raises:
+        RunError: a file is not as it was when the folder was finished.
+    """
+    if not (folder / MANIFEST_FILE).exists():
+        return
+    entries = _read(folder).files
+    for name in names:
+        if name in entries and _state(folder, name, entries[name]) != "intact":
+            raise RunError(
+                f"{folder / name} is not as it was written: its digest differs from {MANIFEST_FILE}. Restore it from a "
+                f"copy, or train again. If you changed it on purpose: labelgap verify {folder} --accept."
+            )
+
+
+def verify_folder(folder: Path) -> list[FileState]:
+    """Compare every file of a folder with its manifest, in the order of their names.
+
+    Hidden files, the manifest and the files of a running review, which has its own checks, are not listed.
+
+    Raises:
+        RunError: there is no manifest, or it is damaged.
+    """
+    if not (folder / MANIFEST_FILE).exists():
+        raise RunError(f"{folder} has no {MANIFEST_FILE}: it is not finished, or was made by an older version.")
+    entries = _read(folder).files
+    found = {name: _state(folder, name, entry) for name, entry in entries.items()}
+    return [FileState(name, state) for name, state in sorted(found.items())]
+
+
+def _state(folder: Path, name: str, entry: _Entry) -> Literal["intact", "changed", "missing"]:
+    path = folder / name
+    if not path.is_file():
+        return "missing"
+    return "intact" if path.stat().st_size == entry.bytes and _sha256(path) == entry.sha256 else "changed"
+
+
+def _entries(folder: Path, names: Iterable[str]) -> dict[str, _Entry]:
+    paths = {name: folder / name for name in names if (folder / name).is_file()}
+    return {name: _Entry(bytes=path.stat().st_size, sha256=_sha256(path)) for name, path in paths.items()}
+
+
+def _sha256(path: Path) -> str:
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(folder: Path, entries: dict[str, _Entry]) -> None:
+    manifest = _Manifest(files=dict(sorted(entries.items())))
+    write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
+
+
+def _read(folder: Path) -> _Manifest:
+    path = folder / MANIFEST_FILE
+    remedy = f"`labelgap verify {folder} --accept` writes it again from the files as they are now."
+    manifest = read_json(path, _Manifest, format=FORMAT, remedy=remedy)
+    for name in manifest.files:
+        parts = PurePosixPath(name)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name:
+            raise RunError(f"{path} lists {name!r}, which is not a file of this folder.")
+    return manifest

@@ -1,0 +1,222 @@
+"""Readers of stored files that anybody may have made or damaged: JSON, NumPy arrays, Parquet tables.
+
+A reader checks sizes before it allocates, types before it returns, and ends in a value or in a ``RunError`` that names
+the file, the reason and the remedy. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from labelgap.core.errors import RunError, nearest
+from labelgap.core.text import truncate_text
+
+__all__ = [
+    "MAX_JSON_BYTES",
+    "READ_ERRORS",
+    "SIGNATURE",
+    "damaged",
+    "parse_json",
+    "read_arrays",
+    "read_bytes",
+    "read_json",
+    "read_table",
+    "reading",
+    "validate",
+]
+
+MAX_JSON_BYTES: Final = 256 << 20
+MAX_ARRAY_BYTES: Final = 64 << 30
+SIGNATURE: Final = "signature"
+"""Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
+_ROWS_PER_BYTE: Final = 16
+"""Rows that a byte of a Parquet file may stand for: names and numbers of rows differ, so they need more than that."""
+
+M = TypeVar("M", bound=BaseModel)
+Arrays = dict[str, NDArray[np.generic]]
+
+READ_ERRORS: Final = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, MemoryError, OverflowError),
+    *(RecursionError, RuntimeError, SyntaxError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+    *(pa.ArrowException,),
+)
+"""What the libraries raise on damaged files."""
+
+
+def damaged(path: Path, reason: object, remedy: str = "") -> RunError:
+    """Return the error of a damaged file."""
+    text = (str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip(".")
+    return RunError(f"{path} is damaged ({truncate_text(text, 200)})." + (f" {remedy}" if remedy else ""))
+
+
+@contextmanager
+def reading(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turn everything that a library raises on a damaged file into a ``RunError``."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist." + (f" {remedy}" if remedy else "")) from None
+    except OSError as error:
+        if error.errno is not None and not isinstance(error, EOFError):
+            raise RunError(f"{path} cannot be read ({os.strerror(error.errno).lower()}).") from None
+        raise damaged(path, error, remedy) from None
+    except READ_ERRORS as error:
+        raise damaged(path, error, remedy) from None
+
+
+def read_bytes(path: Path, *, limit: int = MAX_JSON_BYTES, remedy: str = "") -> bytes:
+    """Return the content of an ordinary file of at most ``limit`` bytes; a pipe or a device is refused."""
+    with reading(path, remedy), _open(path) as file:
+        content = file.read(limit + 1)
+        if len(content) > limit:
+            raise ValueError(f"it has more than {limit:,} bytes")
+    return content
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return the value of JSON; ``ValueError`` for anything else, also for nesting without end."""
+    return from_json(content, allow_inf_nan=True)
+
+
+def read_json(path: Path, model: type[M], *, format: int | None = None, remedy: str = "") -> M:
+    """Read JSON into a model, strictly: unknown keys, wrong types and other formats are a ``RunError``.
+
+    Args:
+        path: the file.
+        model: a pydantic model that forbids extra keys.
+        format: what the key ``format`` has to be.
+        remedy: the last sentence of the error.
+    """
+    content = read_bytes(path, remedy=remedy)
+    with reading(path, remedy):
+        value = parse_json(content)
+    if not isinstance(value, dict):
+        raise damaged(path, "it is not a JSON object", remedy)
+    if format is not None and value.get("format") != format:
+        found = truncate_text(repr(value.get("format")), 40)
+        raise RunError(f"{path} is of format {found}; this version of labelgap reads format {format}.")
+    value.pop(SIGNATURE, None)
+    return validate(value, model, path, remedy)
+
+
+def validate(value: Mapping[str, Any], model: type[M], path: Path, remedy: str = "") -> M:
+    """Return an untrusted mapping as a model; a ``RunError`` names the file and every problem."""
+    try:
+        return model.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        problems = "; ".join(_problem(item, model) for item in error.errors(include_url=False)[:5])
+        raise RunError(f"{path}: {problems}." + (f" {remedy}" if remedy else "")) from None
+    except (RecursionError, TypeError) as error:
+        raise damaged(path, error, remedy) from None
+
+
+def _problem(item: Any, model: type[BaseModel]) -> str:
+    key = truncate_text(".".join(str(part) for part in item["loc"]), 80)
+    if item["type"] == "extra_forbidden":
+        close = nearest(key, model.model_fields)
+        return f"there is no setting '{key}'" + (f"; did you mean '{close}'?" if close else "")
+    value = truncate_text(repr(item["input"]), 80)
+    return f"{key}={value}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+
+
+def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -> Arrays:
+    """Read the arrays of an ``.npz``, or the one of an ``.npy`` under the name "array".
+
+    Pickled objects are refused. What a header claims is compared with the size of the file before memory is allocated;
+    the checksums of an ``.npz`` are verified.
+
+    Args:
+        path: the file.
+        limit: bytes of all arrays together.
+        remedy: the last sentence of the error.
+    """
+    with reading(path, remedy), _open(path) as file:
+        if file.read(4) != b"PK\x03\x04":
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            return {"array": _read_array(file, size, limit)}
+        arrays: Arrays = {}
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError(f"two arrays are called {name!r}")
+                with archive.open(member) as stream:
+                    arrays[name] = _read_array(stream, member.file_size, limit)
+                    if stream.read(1):
+                        raise ValueError(f"array {name!r} is longer than its header says")
+                limit -= arrays[name].nbytes
+        return arrays
+
+
+def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
+    """Read an array of the format ``.npy`` from a stream of ``size`` bytes."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its version is {version}")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(file)
+    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None:
+        raise ValueError("it holds objects, not numbers")
+    if any(length < 0 for length in shape):
+        raise ValueError("a length is negative")
+    count = math.prod(shape)
+    if count * dtype.itemsize > min(size, limit):
+        raise ValueError(f"it claims {count * dtype.itemsize:,} bytes, which it does not have")
+    content = file.read(count * dtype.itemsize)
+    if len(content) != count * dtype.itemsize:
+        raise ValueError("it is truncated")
+    values = np.frombuffer(bytearray(content), dtype=dtype, count=count)
+    return values.reshape(shape, order="F" if fortran_order else "C")
+
+
+def read_table(path: Path, schema: Mapping[str, pa.DataType], *, remedy: str = "") -> pa.Table:
+    """Read columns of a Parquet file, each of the type that ``schema`` gives; the text in them is valid.
+
+    The metadata of the file's schema is kept. Dictionaries are decoded.
+    """
+    with reading(path, remedy), _open(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        with pq.ParquetFile(file) as parquet:
+            found = parquet.schema_arrow
+            for name, kind in schema.items():
+                if name not in found.names:
+                    raise ValueError(f"it has no column {name!r}")
+                actual = found.field(name).type
+                actual = actual.value_type if pa.types.is_dictionary(actual) else actual
+                if actual != kind:
+                    raise ValueError(f"column {name!r} is of type {actual}, not {kind}")
+            if not 0 <= parquet.metadata.num_rows <= _ROWS_PER_BYTE * size:
+                raise ValueError(f"it claims {parquet.metadata.num_rows:,} rows, which it does not have")
+            table = parquet.read(columns=list(schema))
+        wanted = pa.schema([(name, schema[name]) for name in schema], metadata=found.metadata)
+        table = table.select(list(schema)).cast(wanted)
+        table.validate(full=True)
+        return table
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open an ordinary file; opening a pipe would wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is not an ordinary file")
+    return os.fdopen(descriptor, "rb")

@@ -1,0 +1,76 @@
+"""Tensors in a safetensors file that carries a digest of its content: a flipped bit is found when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import atomic_path
+from labelgap.core.stored import READ_ERRORS, damaged
+
+__all__ = ["read_tensor_metadata", "read_tensors", "write_tensors"]
+
+_DIGEST: Final = "sha256"
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    previous: Path | None = None,
+) -> None:
+    """Write tensors and text atomically, with a digest of both; an existing file becomes ``previous``."""
+    content = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    about = dict(metadata or {})
+    about[_DIGEST] = _digest(content, about)
+    with atomic_path(path, previous=previous) as temporary:
+        safetensors.torch.save_file(content, temporary, metadata=about)
+
+
+def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a file that ``write_tensors`` wrote, and its metadata.
+
+    Raises:
+        RunError: the file is missing, is no such file, or its content does not have the digest that it carries.
+    """
+    metadata = read_tensor_metadata(path, remedy=remedy)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (*READ_ERRORS, safetensors.SafetensorError) as error:
+        raise damaged(path, error, remedy) from None
+    if metadata.pop(_DIGEST, None) != _digest(tensors, metadata):
+        raise damaged(path, "its content does not have the digest that it was written with", remedy)
+    return tensors, metadata
+
+
+def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
+    """Return the metadata of a safetensors file without reading its tensors; the digest is not verified."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist." + (f" {remedy}" if remedy else "")) from None
+    except (*READ_ERRORS, safetensors.SafetensorError) as error:
+        raise damaged(path, error, remedy) from None
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of names, types, shapes and values, and of the metadata."""
+    found = hashlib.sha256()
+    for key in sorted(metadata):
+        if key != _DIGEST:
+            found.update(repr((key, metadata[key])).encode("utf-8", "surrogatepass"))
+    for name in sorted(tensors):
+        value = tensors[name]
+        found.update(repr((name, str(value.dtype), tuple(value.shape))).encode("utf-8", "surrogatepass"))
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,139 @@
+"""Whose folder is it? Folders that this user made may name data, weights and classes; those of others may not.
+
+The documents of a folder that name something (``config.json``, ``review.json`` …) carry a signature: an HMAC with a
+secret key that lies in the user's state folder and never leaves it. A document without a valid signature was made by
+somebody else, on another machine, or was changed since: it is read, but the paths, classes and addresses in it are not
+used until the user gives them himself, or says that he trusts the folder:
+
+- ``labelgap verify FOLDER --trust`` shows what it names, and signs it;
+- the environment variable ``LABELGAP_TRUST`` names folders whose content is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import write_json
+from labelgap.core.stored import SIGNATURE, damaged, parse_json, read_bytes, reading
+from labelgap.core.text import truncate_text
+
+__all__ = ["TRUST_VARIABLE", "is_trusted", "outside_links", "require_trust", "sign_file", "write_signed_json"]
+
+TRUST_VARIABLE: Final = "LABELGAP_TRUST"
+"""Environment variable: folders, separated as in PATH, whose content is trusted."""
+_KEY_BYTES: Final = 32
+
+
+def write_signed_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a document of this user: JSON with a signature, atomically."""
+    write_json(path, {**value, SIGNATURE: _sign(value)})
+
+
+def sign_file(path: Path) -> None:
+    """Sign a document that somebody else made: from now on this user trusts what it names."""
+    write_signed_json(path, _unsigned(_read(path)))
+
+
+def is_trusted(path: Path) -> bool:
+    """Whether this user made or signed a document, or trusts its folder."""
+    folder = path.parent.resolve()
+    named = [Path(text).expanduser() for text in os.environ.get(TRUST_VARIABLE, "").split(os.pathsep) if text]
+    if any(folder.is_relative_to(each.resolve()) for each in named):
+        return True
+    value = _read(path)
+    signature = value.get(SIGNATURE)
+    return isinstance(signature, str) and hmac.compare_digest(signature.encode(), _sign(_unsigned(value)).encode())
+
+
+def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
+    """Refuse to use what a document of somebody else names.
+
+    Args:
+        path: the document.
+        named: what it names, e.g. ``["the data /photos/tags.csv"]``; nothing is asked where it is empty.
+        instead: how the user can give it himself, e.g. "name the data with --data".
+
+    Raises:
+        RunError: the document is not trusted.
+    """
+    if not named or is_trusted(path):
+        return
+    folder, what = path.parent, ", ".join(truncate_text(each, 200) for each in named)
+    raise RunError(
+        f"{folder} was made by somebody else or on another machine, or was changed since, and names {what}. labelgap "
+        f"does not use what such a folder names. {f'Either {instead}, or' if instead else 'Check it, and'} say that "
+        f"you trust it: labelgap verify {folder} --trust."
+    )
+
+
+def outside_links(folder: Path) -> list[str]:
+    """Return the symbolic links in a folder that lead out of it: writing to one would replace a file elsewhere."""
+    root, found = folder.resolve(), []
+    with reading(folder):
+        for parent, folders, files in os.walk(folder):
+            links = (Path(parent, name) for name in (*folders, *files))
+            found += [link for link in links if link.is_symlink() and not link.resolve().is_relative_to(root)]
+    return [f"the link {link.relative_to(folder)} to {link.readlink()}" for link in sorted(found)]
+
+
+def _sign(value: Mapping[str, Any]) -> str:
+    stored = json.loads(json.dumps(value))  # keys as they come back
+    text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
+    return hmac.new(_key(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _unsigned(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: each for key, each in value.items() if key != SIGNATURE}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_bytes(path)
+    with reading(path):
+        value = parse_json(content)
+    if not isinstance(value, dict):
+        raise damaged(path, "it is not a JSON object")
+    return value
+
+
+def _key() -> bytes:
+    return _load_key(platformdirs.user_state_path("labelgap") / "key")
+
+
+@cache
+def _load_key(path: Path) -> bytes:
+    """Return the user's key; created where there is none. Without a folder to keep it, it lasts for this process."""
+    key = secrets.token_bytes(_KEY_BYTES)
+    temporary = path.with_name(f".key-{secrets.token_hex(8)}")
+    with suppress(OSError):
+        if (stored := _stored_key(path)) is not None:
+            return stored
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+        try:
+            os.link(temporary, path)  # fails where another process has just created it
+        except FileExistsError:
+            key = _stored_key(path) or key
+        finally:
+            temporary.unlink()
+    return key
+
+
+def _stored_key(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError):
+        key = path.read_bytes()
+        return key if len(key) == _KEY_BYTES else None
+    return None
