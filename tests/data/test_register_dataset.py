@@ -105,6 +105,15 @@ def test_a_recipe_opens_it_again_where_it_is_registered_and_says_what_is_missing
     assert data.recipe == recipe and data.train.labels.complete
 
 
+def test_options_of_a_data_set_from_outside_are_plain_values() -> None:
+    def nested(settings: dict[str, Any]) -> Dataset:
+        return load("digits", **settings["sizes"])
+
+    register_dataset("nested", nested)
+    data = load("nested", settings={"sizes": {"train": 5, "val": 0, "test": 0}})
+    assert len(load_from_recipe(data.recipe).train) == 5
+
+
 def test_installed_packages_add_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = {"few": few_digits, "csv": few_digits}
     monkeypatch.setattr(

@@ -22,6 +22,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.recipe import PATH_OPTIONS, ObserveStep, Recipe
 
 __all__ = [
     "dataset_names",
@@ -34,7 +35,6 @@ __all__ = [
 
 ENTRY_POINTS: Final = "labelgap.datasets"
 _NAME: Final = re.compile(r"[A-Za-z][\w-]*")
-_PATH_OPTIONS: Final = ("images", "aliases", "parents")
 _GENERIC: Final = ("parquet", "folder")
 """Formats that more special ones are often recognized as, too."""
 
@@ -141,7 +141,7 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
         raise InputError(f"{name} needs a path, to {reader.path_to}: {name}=PATH.")
     data = reader.load(**options) if path is None else reader.load(path, **options)
     # absolute paths: a run is opened from other folders than it was trained in
-    plain = {key: _to_json(_absolute(value) if key in _PATH_OPTIONS else value) for key, value in options.items()}
+    plain = {key: _to_json(_absolute(value) if key in PATH_OPTIONS else value) for key, value in options.items()}
     place = None if path is None else _absolute(path)
     loader = {} if reader.builtin else {"loader": _qualified_name(reader.load)}
     return replace(data, recipe={"name": name, "path": place, "options": plain, "steps": [], **loader})
@@ -150,21 +150,25 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
 def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
     """Load a data set again from its ``recipe``, as a run stores it, and hide or show labels as was done before.
 
-    A data set of ``register_dataset`` has to be registered in this process: labelgap does not import code because a run
-    folder names it.
+    The recipe may have been written by anybody: ``Recipe`` says what it can contain. A data set of ``register_dataset``
+    has to be registered in this process: labelgap does not import code because a run folder names it.
     """
     if not recipe:
         raise InputError("these data were made by hand, not loaded by name: they cannot be opened again from a run.")
-    name = recipe["name"]
-    if name not in _readers() and recipe.get("loader"):
+    checked = Recipe.checked(recipe)
+    if checked.name not in _readers() and checked.loader:
         raise InputError(
-            f"the data set '{name}' is not registered here; {recipe['loader']} loaded it. Install the package that has "
-            f"it, or call labelgap.register_dataset({name!r}, …) first."
+            f"the data set '{checked.name}' is not registered here; {checked.loader} loaded it. Install the package "
+            f"that has it, or call labelgap.register_dataset({checked.name!r}, …) first."
         )
-    data = load(name, recipe["path"], **recipe["options"])
-    for step in recipe["steps"]:
-        for action, arguments in step.items():
-            data = getattr(data, action)(**arguments)
+    _readers().get(checked.name).value.check_stored_options(checked.options)
+    data = load(checked.name, checked.path, **checked.options)
+    for step in checked.steps:
+        if isinstance(step, ObserveStep):
+            drawn = step.observe
+            data = data.observe(drawn.positives, drawn.negatives, drawn.seed, drawn.splits)
+        else:
+            data = data.reveal(step.reveal.splits)
     return data
 
 

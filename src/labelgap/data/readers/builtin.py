@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_type_hints
 
+from pydantic import TypeAdapter, ValidationError
+
+from labelgap.core.errors import InputError
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.coco import find_coco, load_coco2014, load_coco2017
@@ -55,6 +59,23 @@ class DatasetReader:
         """Whether ``load`` takes options by ``**``."""
         kinds = {each.kind for each in inspect.signature(self.load).parameters.values()}
         return inspect.Parameter.VAR_KEYWORD in kinds
+
+    def check_stored_options(self, options: Mapping[str, Any]) -> None:
+        """Raise an error for options out of a stored file that do not have the types that ``load`` declares.
+
+        The types of a data set from outside may be any; its options are plain JSON values.
+        """
+        if not self.builtin:
+            return
+        hints = get_type_hints(self.load)
+        for name, value in options.items():
+            if name not in self.options:
+                continue  # ``load`` of the registry refuses it
+            try:
+                TypeAdapter(hints[name]).validate_python(value, strict=True)
+            except ValidationError as error:
+                message = error.errors(include_url=False)[0]["msg"]
+                raise InputError(f"{self.name} option {name}={truncate_text(repr(value))}: {message}.") from None
 
 
 def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:

@@ -6,6 +6,7 @@ Nothing is downloaded and nothing is stored: the scenes are generated from a see
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
@@ -16,6 +17,9 @@ from labelgap.data.readers.digits.scenes import CLASS_NAMES, Scenes, digit_scene
 from labelgap.labels import LabelTable
 
 __all__ = ["load_digits"]
+
+_MAX_SCENES: Final = 100_000
+"""Scenes of a split: they are generated at once, in some gigabytes of memory."""
 
 
 def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: int = 0) -> Dataset:
@@ -40,6 +44,8 @@ def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: i
     for name, value, least in (("train", train, 1), ("val", val, 0), ("test", test, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"digits: {name}={value!r} is not a whole number of at least {least}.")
+        if name != "seed" and value > _MAX_SCENES:
+            raise InputError(f"digits: {name}={value!r} is more than {_MAX_SCENES:,} scenes.")
     return _generate(train, val, test, seed)
 
 

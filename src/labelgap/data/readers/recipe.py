@@ -1,0 +1,182 @@
+"""How data were loaded: the part of ``config.json`` and ``review.json`` that a run loads its data by.
+
+Such a file may come from anybody. A recipe therefore names a registered data set, local paths, options of plain JSON
+values, and the two ways to hide or show labels; it cannot name code or an address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    Tag,
+    ValidationError,
+)
+
+from labelgap.core.errors import InputError
+from labelgap.core.text import truncate_text
+from labelgap.data.readers.image_paths import refuse_url
+
+__all__ = ["ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "StoredRecipe"]
+
+PATH_OPTIONS: Final = ("images", "aliases", "parents")
+"""The options that are paths."""
+
+_MAX_VALUES: Final = 1_000_000
+_MAX_DEPTH: Final = 4
+_MAX_SHOWN: Final = 5
+
+
+def _check_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path has no NUL character")
+    refuse_url(path)
+    return path
+
+
+def _check_options(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Raise an error for values that are nested too deeply, too many or not finite, and for addresses."""
+    if "name" in options or "path" in options:
+        raise ValueError("'name' and 'path' are no options")
+    pending: list[tuple[JsonValue, int]] = [(options, 0)]
+    count = 0
+    while pending:
+        value, depth = pending.pop()
+        count += 1
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError("a number is too large")
+        if isinstance(value, Mapping | list):
+            if depth == _MAX_DEPTH or count + len(pending) + len(value) > _MAX_VALUES:
+                raise ValueError(f"it has more than {_MAX_DEPTH} levels or {_MAX_VALUES:,} values")
+            pending += [(each, depth + 1) for each in (value.values() if isinstance(value, Mapping) else value)]
+    for name in PATH_OPTIONS:
+        if isinstance(path := options.get(name), str):
+            _check_path(path)
+    return options
+
+
+_Path = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_check_path)]
+_Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z][\w-]*$")]
+_OptionName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z_]\w*$")]
+_Loader = Annotated[str, StringConstraints(max_length=300, pattern=r"^[\w.<>]+:[\w.<>]+$")]
+_Splits = Annotated[list[Literal["train", "val", "test"]], Field(max_length=3)]
+_Amount = Annotated[int, Field(ge=0, lt=2**31)] | Literal["all"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ObserveArguments(_Strict):
+    """The arguments of ``Dataset.observe``."""
+
+    positives: _Amount
+    negatives: _Amount
+    seed: int = Field(ge=0, lt=2**32)
+    splits: _Splits
+
+
+class RevealArguments(_Strict):
+    """The arguments of ``Dataset.reveal``."""
+
+    splits: _Splits
+
+
+class ObserveStep(_Strict):
+    """Labels were hidden by ``Dataset.observe``."""
+
+    observe: ObserveArguments
+
+
+class RevealStep(_Strict):
+    """Labels were shown by ``Dataset.reveal``."""
+
+    reveal: RevealArguments
+
+
+def _verb(step: Any) -> str | None:
+    """Return the name of a step, from its mapping or its model."""
+    if isinstance(step, BaseModel):
+        return next(iter(type(step).model_fields))
+    return next(iter(step)) if isinstance(step, dict) and len(step) == 1 else None
+
+
+_Step = Annotated[
+    Annotated[ObserveStep, Tag("observe")] | Annotated[RevealStep, Tag("reveal")],
+    Discriminator(
+        _verb, custom_error_type="step", custom_error_message="a step is 'observe' or 'reveal' with its arguments"
+    ),
+]
+
+
+class Recipe(_Strict):
+    """How a data set was loaded, and what was hidden or shown since.
+
+    Attributes:
+        name: of the data set; ``load_from_recipe`` refuses one that is not registered.
+        path: where it lies; None for data that needs no path.
+        options: of its reader.
+        steps: what was hidden or shown, in order.
+        loader: the function of a data set that ``register_dataset`` added, for a message; it is never imported.
+        license: of the data, for the model card.
+
+    Example:
+        >>> Recipe.checked({"name": "digits", "path": None, "options": {"train": 20}, "steps": []}).options
+        {'train': 20}
+        >>> Recipe.checked({"name": "digits", "path": None, "options": {}, "steps": [{"to_csv": {}}]})
+        Traceback (most recent call last):
+        ...
+        labelgap.core.errors.InputError: the data's recipe cannot be used: steps.0: a step ...
+    """
+
+    name: _Name
+    path: _Path | None
+    options: Annotated[dict[_OptionName, JsonValue], Field(max_length=64), AfterValidator(_check_options)]
+    steps: Annotated[list[_Step], Field(max_length=64)]
+    loader: _Loader | None = None
+    license: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+    @classmethod
+    def checked(cls, recipe: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of a mapping that anybody may have written; all problems are in one ``InputError``."""
+        try:
+            return cls.model_validate(dict(recipe))
+        except ValidationError as error:
+            problems = list(dict.fromkeys(map(_problem, error.errors(include_url=False))))
+        shown = "; ".join(problems[:_MAX_SHOWN])
+        more = f" … and {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else ""
+        raise InputError(f"the data's recipe cannot be used: {shown}{more}.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path that it names."""
+        named = (self.path, *map(self.options.get, PATH_OPTIONS))
+        return tuple(path for path in named if isinstance(path, str))
+
+
+def _problem(item: Any) -> str:
+    parts = [str(part) for part in item["loc"]]
+    place = truncate_text(".".join(part for part, before in zip(parts, ["", *parts], strict=False) if part != before))
+    message = truncate_text(item["msg"].removeprefix("Value error, ").rstrip("."), 300)
+    return f"{place}: {message[:1].lower()}{message[1:]}"
+
+
+def _check_stored(recipe: dict[str, Any]) -> dict[str, Any]:
+    if recipe:
+        Recipe.checked(recipe)
+    return recipe
+
+
+StoredRecipe = Annotated[dict[str, Any], AfterValidator(_check_stored)]
+"""The type of a recipe in a stored file: a plain dictionary that ``Recipe`` accepts, or an empty one (data by hand)."""

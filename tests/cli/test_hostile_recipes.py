@@ -1,0 +1,91 @@
+"""A run or a review of somebody else cannot choose what is executed when its data are loaded again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.audit.small_runs import train, write
+from tests.cli.conftest import call
+from tests.review.sample_photos import make_photos
+from tests.review.sample_run import likely_rows, write_candidates
+
+import labelgap as lg
+from labelgap.data import Dataset
+from labelgap.labels import PRESENT, Revision, Revisions
+
+COMMANDS = (
+    ("audit", "run"),
+    ("apply", "run", "--out", "out.csv", "--source", "ll-cp"),
+    ("evaluate", "run", "other.npz"),
+    ("review", "run", "--summary"),
+    ("report", "run"),
+)
+CHAINS: tuple[list[dict[str, Any]], ...] = (
+    [{"overwrite": {"path": "victim.txt"}}],
+    [{"split": {"name": "train"}}, {"overwrite": {"path": "victim.txt"}}],
+    [{"__class__": {}}],
+    [{"__dir__": {}}, {"pop": {}}],
+    [{"train.labels.to_csv": {"path": "victim.txt"}}],
+)
+
+
+def overwrite(self: object, path: str) -> object:
+    Path(path).write_text("overwritten")
+    return self
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run, a review of random photos, and a method of the data that no recipe may reach."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    for kind in (Dataset, lg.data.Split):
+        monkeypatch.setattr(kind, "overwrite", overwrite, raising=False)
+    data = lg.load("features", write(tmp_path))
+    run = train(tmp_path, data)
+    run.path.rename("run")
+    Path("other.npz").write_bytes(Path(str(data.recipe["path"])).read_bytes())
+    Revisions([Revision(data.train.labels.images[0], data.classes[0], PRESENT, "ll-cp")]).to_parquet(
+        "run/revisions.parquet"
+    )
+    write_candidates(Path("run/candidates.parquet"), likely_rows(data)[:9], data)
+    Path("victim.txt").write_text("mine")
+    return tmp_path
+
+
+def tamper(path: Path, steps: list[dict[str, Any]]) -> None:
+    stored = json.loads(path.read_text())
+    stored["data"]["steps"] = steps
+    path.write_text(json.dumps(stored))
+
+
+def test_no_command_executes_the_steps_of_a_run(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps in CHAINS:
+        tamper(Path("run/config.json"), steps)
+        for command in COMMANDS:
+            capsys.readouterr()
+            code = call(*command)
+            said = capsys.readouterr()
+            assert "Traceback" not in said.err and code in (0, 2), (command, steps, said)
+            loads = command[0] in ("audit", "apply", "report")
+            assert not loads or "recipe cannot be used: steps.0" in said.out + said.err, (command, said)
+            assert Path("victim.txt").read_text() == "mine" and not Path("out.csv").exists(), (command, steps)
+
+
+def test_no_command_executes_the_steps_of_a_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Dataset, "overwrite", overwrite, raising=False)
+    make_photos(tmp_path)
+    draw = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--split", "train", "--random", "5")
+    assert call(*draw, "--out", "mine", "--summary") == 0
+    tamper(Path("mine/review.json"), [{"overwrite": {"path": "tags.csv"}}])
+    capsys.readouterr()
+    assert call("apply", "mine", "--out", "out.csv", "--source", "ll-cp") == 2
+    assert "recipe cannot be used: steps.0" in capsys.readouterr().err
+    assert call("review", "mine", "--summary") in (0, 2)
+    assert "overwritten" not in Path("tags.csv").read_text() and not Path("out.csv").exists()
