@@ -1,12 +1,14 @@
 """``manifest.json``: size and SHA-256 of every file of a finished folder, so that damage is found when it is opened.
 
-An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder calls ``update_manifest``.
+An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder does it in a block of
+``replacing``, or calls ``update_manifest`` afterwards.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
@@ -18,7 +20,15 @@ from labelgap.core.files import write_json
 from labelgap.core.lock import lock_folder
 from labelgap.core.stored import read_json, reading
 
-__all__ = ["MANIFEST_FILE", "FileState", "check_files", "update_manifest", "verify_folder", "write_manifest"]
+__all__ = [
+    "MANIFEST_FILE",
+    "FileState",
+    "check_files",
+    "replacing",
+    "update_manifest",
+    "verify_folder",
+    "write_manifest",
+]
 
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
@@ -70,6 +80,22 @@ def update_manifest(folder: Path, names: Iterable[str]) -> None:
         _write(folder, kept | _entries(folder, names))
 
 
+@contextmanager
+def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
+    """Replace files of a finished folder in this block.
+
+    Meanwhile the manifest does not list them: killed in the middle, the folder has unlisted files, not changed ones.
+    """
+    names = list(names)
+    if (folder / MANIFEST_FILE).exists():
+        with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+            entries = _read(folder).files
+            if any(name in entries for name in names):
+                _write(folder, {name: entry for name, entry in entries.items() if name not in names})
+    yield
+    update_manifest(folder, names)
+
+
 def check_files(folder: Path, names: Iterable[str]) -> None:
     """Compare files with the manifest; a file that it does not list, or a folder without one, passes.
 
@@ -78,9 +104,9 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
     """
     if not (folder / MANIFEST_FILE).exists():
         return
-    entries = _read(folder).files
-    for name in names:
-        if name in entries and _state(folder, name, entries[name]) != "intact":
+    names, entries = list(names), _read(folder).files
+    for name in _changed(folder, names, entries):
+        if _changed(folder, [name], _read(folder).files):  # else it was replaced while it was compared
             raise RunError(
                 f"{folder / name} is not as it was written: its digest differs from {MANIFEST_FILE}. Restore it from a "
                 f"copy, or train again. If you changed it on purpose: labelgap verify {folder} --accept."
@@ -102,6 +128,11 @@ def verify_folder(folder: Path) -> list[FileState]:
     return [FileState(name, state) for name, state in sorted(found.items())]
 
 
+def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) -> list[str]:
+    listed = (name for name in names if name in entries)
+    return [name for name in listed if _state(folder, name, entries[name]) != "intact"]
+
+
 def _state(folder: Path, name: str, entry: _Entry) -> Literal["intact", "changed", "missing"]:
     path = folder / name
     if not path.is_file():
@@ -119,7 +150,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(folder: Path, entries: dict[str, _Entry]) -> None:
+def _write(folder: Path, entries: Mapping[str, _Entry]) -> None:
     manifest = _Manifest(files=dict(sorted(entries.items())))
     write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
 
