@@ -21,8 +21,8 @@ from labelgap.core.lock import lock_folder
 from labelgap.core.stored import read_json, reading
 
 __all__ = [
-    "MANIFEST_FILE",
     "FileState",
+    "MANIFEST_FILE",
     "check_files",
     "replacing",
     "update_manifest",
@@ -57,11 +57,11 @@ class FileState:
 
     Attributes:
         name: relative to the folder.
-        state: "intact", "changed", "missing", or "unlisted" for a file that the manifest does not have.
+        state: "intact", "changed" or "missing".
     """
 
     name: str
-    state: Literal["intact", "changed", "missing", "unlisted"]
+    state: Literal["intact", "changed", "missing"]
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -114,9 +114,7 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify_folder(folder: Path) -> list[FileState]:
-    """Compare every file of a folder with its manifest, in the order of their names.
-
-    Hidden files, the manifest and the files of a running review, which has its own checks, are not listed.
+    """Compare every file that the manifest of a folder lists with it, in the order of their names.
 
     Raises:
         RunError: there is no manifest, or it is damaged.

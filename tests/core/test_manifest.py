@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labelgap.core.errors import RunError
+from labelgap.core.manifest import (
+    MANIFEST_FILE,
+    check_files,
+    update_manifest,
+    verify_folder,
+    write_manifest,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "heads").mkdir()
+    for name in ("config.json", "best.safetensors", "heads/a.safetensors"):
+        (tmp_path / name).write_text(name)
+    write_manifest(tmp_path, ["config.json", "best.safetensors", "heads/a.safetensors", "never-written.npz"])
+    return tmp_path
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {each.name: each.state for each in verify_folder(folder)}
+
+
+def test_an_untouched_folder_is_intact(folder: Path) -> None:
+    assert states(folder) == dict.fromkeys(["best.safetensors", "config.json", "heads/a.safetensors"], "intact")
+    check_files(folder, ["config.json", "best.safetensors", "never-written.npz"])
+
+
+def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text("config.jsom")  # of the same length
+    (folder / "heads/a.safetensors").unlink()
+    assert states(folder) == {
+        "best.safetensors": "intact",
+        "config.json": "changed",
+        "heads/a.safetensors": "missing",
+    }
+    check_files(folder, ["best.safetensors"])
+    with pytest.raises(RunError, match=r"config\.json is not as it was written.*labelgap verify .* --accept"):
+        check_files(folder, ["config.json"])
+
+
+def test_an_update_records_what_was_written_or_removed_since(folder: Path) -> None:
+    (folder / "report.html").write_text("new")
+    (folder / "config.json").unlink()
+    update_manifest(folder, ["report.html", "config.json"])
+    assert states(folder) == dict.fromkeys(["best.safetensors", "heads/a.safetensors", "report.html"], "intact")
+
+
+def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_path: Path) -> None:
+    check_files(tmp_path, ["config.json"])
+    update_manifest(tmp_path, ["config.json"])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError, match="has no manifest"):
+        verify_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/config.json", "a/../../b", "a\\b"])
+def test_a_manifest_names_only_files_of_its_folder(folder: Path, name: str) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    manifest["files"][name] = manifest["files"]["config.json"]
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match="which is not a file of this folder"):
+        verify_folder(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "files": {"config.json": {"bytes": -1, "sha256": "x"}}}'])
+def test_a_damaged_manifest_is_one_error(folder: Path, text: str) -> None:
+    (folder / MANIFEST_FILE).write_text(text)
+    with pytest.raises(RunError, match=MANIFEST_FILE):
+        check_files(folder, ["config.json"])
+
+
+ADD = """
+import sys
+from pathlib import Path
+from labelgap.core.manifest import update_manifest
+folder, who = Path(sys.argv[1]), sys.argv[2]
+for number in range(30):
+    (folder / f"{who}{number}").write_text(who)
+    update_manifest(folder, [f"{who}{number}"])
+"""
+
+
+def test_two_processes_that_add_files_lose_no_entry(folder: Path) -> None:
+    workers = [subprocess.Popen([sys.executable, "-c", ADD, str(folder), who]) for who in "ab"]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert len(states(folder)) == 63
+    assert set(states(folder).values()) == {"intact"}

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from labelgap.core.errors import RunError
+from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tensors
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tensors = {
+        "head.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+        "scale": torch.tensor(2.5, dtype=torch.bfloat16),
+        "empty": torch.zeros(0, 3),
+        "flags": torch.tensor([True, False]),
+    }
+    write_tensors(tmp_path / "a.safetensors", tensors, {"epoch": "3"})
+    return tmp_path / "a.safetensors"
+
+
+def test_tensors_and_metadata_come_back(path: Path) -> None:
+    tensors, metadata = read_tensors(path)
+    assert metadata == {"epoch": "3"}
+    assert tensors["head.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["scale"].dtype == torch.bfloat16 and tensors["scale"].item() == 2.5
+    assert tensors["empty"].shape == (0, 3)
+    assert tensors["flags"].tolist() == [True, False]
+    assert read_tensor_metadata(path)["epoch"] == "3"
+    assert safetensors.torch.load_file(path).keys() == tensors.keys()  # any program can read it
+
+
+def test_every_flipped_bit_of_the_content_is_found(path: Path) -> None:
+    """The header is JSON: a bit there can change a space into another that means the same."""
+    content = path.read_bytes()
+    start = 8 + struct.unpack("<Q", content[:8])[0]
+    for position in range(start, len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(RunError, match=r"is damaged \(its content does not have the digest"):
+                read_tensors(path)
+
+
+def test_every_flipped_bit_of_the_header_is_found_or_means_the_same(path: Path) -> None:
+    content, intact = path.read_bytes(), read_tensors(path)
+    length = 8 + struct.unpack("<Q", content[:8])[0]
+    for position in range(length):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        try:
+            tensors, metadata = read_tensors(path)
+        except RunError:
+            continue
+        assert metadata == intact[1]
+        assert all(torch.equal(tensors[name], value) for name, value in intact[0].items())
+
+
+def test_a_file_without_digest_or_with_another_epoch_is_not_ours(path: Path) -> None:
+    tensors, _ = read_tensors(path)
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"]["epoch"] = "4"
+    changed = json.dumps(header, separators=(",", ":")).encode().ljust(length)
+    path.write_bytes(content[:8] + changed + content[8 + length :])
+    with pytest.raises(RunError, match="digest"):
+        read_tensors(path)
+    safetensors.torch.save_file(tensors, path)
+    with pytest.raises(RunError, match="digest"):
+        read_tensors(path)
+
+
+def test_a_missing_or_truncated_file_is_named_with_the_remedy(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(RunError, match=r"a\.safetensors is damaged .* Train again\."):
+        read_tensors(path, remedy="Train again.")
+    path.unlink()
+    with pytest.raises(RunError, match=r"does not exist\. Train again\."):
+        read_tensors(path, remedy="Train again.")
+
+
+def test_the_replaced_file_is_kept_as_the_previous_one(path: Path) -> None:
+    previous = path.with_name("previous.safetensors")
+    write_tensors(path, {"x": torch.ones(1)}, previous=previous)
+    assert list(read_tensors(path)[0]) == ["x"]
+    assert "head.weight" in read_tensors(previous)[0]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from labelgap.core.errors import RunError
+from labelgap.core.trust import (
+    TRUST_VARIABLE,
+    is_trusted,
+    outside_links,
+    require_trust,
+    sign_file,
+    write_signed_json,
+)
+
+VALUE = {
+    "data": {"path": "/photos/tags.csv", 3: 1.5},
+    "classes": ("dog", "größe \x1b"),
+    "lr": 1e-3,
+    "inf": float("inf"),
+}
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "config.json"
+    path.parent.mkdir()
+    write_signed_json(path, VALUE)
+    return path
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_what_this_user_wrote_is_trusted_wherever_it_is_moved(document: Path, tmp_path: Path) -> None:
+    assert is_trusted(document)
+    moved = document.rename(tmp_path / "config.json")
+    require_trust(moved, ["the data /photos/tags.csv"])
+    edit(moved)  # other spaces and no line breaks, the same content
+    assert is_trusted(moved)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"lr": 1e-4}, {"data": {"path": "/etc"}}, {"signature": "0" * 64}, {"signature": None}, {"new": 1}]
+)
+def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, changes: dict[str, Any]) -> None:
+    edit(document, **changes)
+    assert not is_trusted(document)
+    with pytest.raises(
+        RunError, match=r"names the data /x.*Either name it with --data, or.*labelgap verify .* --trust"
+    ):
+        require_trust(document, ["the data /x"], "name it with --data")
+    require_trust(document, [])
+    sign_file(document)
+    assert is_trusted(document)
+
+
+def test_another_user_with_another_key_is_not_trusted(document: Path, tmp_path: Path) -> None:
+    check = (
+        "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted; "
+        "print(is_trusted(Path(sys.argv[1])))"
+    )
+    for home, expected in ((os.environ["XDG_STATE_HOME"], "True"), (str(tmp_path / "other"), "False")):
+        environment = {**os.environ, "XDG_STATE_HOME": home}
+        command = [sys.executable, "-c", check, str(document)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == expected
+
+
+def test_a_folder_named_in_the_environment_is_trusted_with_what_lies_below(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(document, lr=1)
+    monkeypatch.setenv(TRUST_VARIABLE, os.pathsep.join(["/nowhere", str(tmp_path)]))
+    assert is_trusted(document)
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "ru"))
+    assert not is_trusted(document)
+
+
+def test_only_the_user_can_read_the_key(document: Path) -> None:
+    key = platformdirs.user_state_path("labelgap") / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert len(key.read_bytes()) == 32
+
+
+def test_without_a_state_folder_the_key_lasts_for_the_process(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file in place of the folder")
+    check = (
+        "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted, write_signed_json\n"
+        "path = Path(sys.argv[1])\n"
+        "if not path.exists(): write_signed_json(path, {'a': 1})\n"
+        "print(is_trusted(path))"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", check, str(tmp_path / "a.json")]
+    found = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [each.stdout.strip() for each in found] == ["True", "False"]
+
+
+def test_links_that_leave_the_folder_are_found(document: Path, tmp_path: Path) -> None:
+    folder = document.parent
+    (folder / "inside").symlink_to("config.json")
+    assert outside_links(folder) == []
+    (folder / "heads").mkdir()
+    (folder / "heads" / "up").symlink_to("../../precious")
+    (folder / "report.html").symlink_to(tmp_path / "precious")
+    assert outside_links(folder) == [
+        "the link heads/up to ../../precious",
+        f"the link report.html to {tmp_path / 'precious'}",
+    ]
