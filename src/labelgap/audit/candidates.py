@@ -3,30 +3,87 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from labelgap.audit.ranking import CandidateList
 from labelgap.audit.top_candidates import class_ranks
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, make_folder
-from labelgap.labels import LabelTable
+from labelgap.core.manifest import check_files, replacing
+from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_table, reading, validate
+from labelgap.core.text import truncate_text
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
-__all__ = ["Audit", "FILE", "FORMAT", "KINDS", "read_metadata", "write_candidates"]
+__all__ = ["Audit", "FILE", "FORMAT", "KINDS", "read_candidates", "read_metadata", "write_candidates"]
 
 FILE: Final = "candidates.parquet"
 FORMAT: Final = 1
 KINDS: Final = ("missing", "wrong", "random")
-COLUMNS: Final = ("image", "split", "class", "score", "kind", "observed", "rank", "class_rank")
+COLUMNS: Final = {
+    "image": pa.string(),
+    "split": pa.string(),
+    "class": pa.string(),
+    "score": pa.float32(),
+    "kind": pa.string(),
+    "observed": pa.int8(),
+    "rank": pa.int32(),
+    "class_rank": pa.int32(),
+}
+REMEDY: Final = "Audit the run again."
 _METADATA_KEY: Final = b"labelgap"
+_Count = Annotated[int, Field(ge=0, le=10**15)]
+
+
+class _Estimate(BaseModel):
+    """How many labels are missing: ``MissingEstimate.to_json``."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    missing: _Count
+    assumption: str = Field(max_length=1000)
+    upper: _Count
+    interval: tuple[float, float] | None
+    known: _Count
+    known_above_cut: _Count
+    unknown_above_cut: _Count
+    classes: _Count
+    missing_per_class: dict[str, float]
+
+
+class _Metadata(BaseModel):
+    """What an audit, or a review of random images, says about its candidates."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1]
+    runs: list[str]
+    data: dict[str, Any]
+    splits: list[str] = []
+    images: _Count = 0
+    unknown_total: _Count
+    unknown_per_class: dict[str, _Count]
+    method: str
+    backbone: str = ""
+    folds: _Count = 0
+    seed: int = 0
+    per_class: int = 0
+    limit: int = 0
+    missing: _Count = 0
+    wrong: _Count = 0
+    random: _Count = 0
+    likely: _Count = 0
+    estimate: _Estimate | None = None
 
 
 class Audit:
@@ -44,7 +101,7 @@ class Audit:
     @cached_property
     def table(self) -> pa.Table:
         """All candidates: image, split, class, score, kind, observed, rank, class_rank."""
-        return pq.read_table(self.path)
+        return read_candidates(self.path)
 
     def of_kind(self, kind: str) -> pa.Table:
         """Return the candidates of a kind, "missing", "wrong" or "random", in the order of their ranks."""
@@ -57,7 +114,7 @@ class Audit:
         return estimate
 
     def __len__(self) -> int:
-        return int(pq.read_metadata(self.path).num_rows)
+        return int(self.table.num_rows)
 
     def __repr__(self) -> str:
         return f"Audit({str(self.path)!r}: {len(self):,} candidates)"
@@ -65,25 +122,50 @@ class Audit:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the metadata of a file of candidates; ``RunError`` where it is missing, damaged or something else."""
-    try:
+    check_files(path.parent, [path.name])
+    if not path.is_file():
+        remedy = f"`labelgap audit {path.parent}` looks for missing labels."
+        raise RunError(f"{path.parent} has no {path.name} yet: {remedy}")
+    with reading(path, REMEDY):
         schema = pq.read_schema(path)
-    except FileNotFoundError:
-        raise RunError(
-            f"{path.parent} has no {path.name} yet: `labelgap audit {path.parent}` looks for missing labels."
-        ) from None
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path} is damaged ({error}). Audit the run again.") from None
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
-        raise RunError(f"{path} has no column {missing[0]!r}: it holds no candidates. Audit the run again.")
+        raise RunError(f"{path} has no column {missing[0]!r}: it holds no candidates. {REMEDY}")
     try:
-        metadata = dict(json.loads((schema.metadata or {})[_METADATA_KEY]))
+        metadata = parse_json((schema.metadata or {})[_METADATA_KEY])
         version = metadata["format"]
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{path} has no metadata of labelgap. Audit the run again.") from None
+    except READ_ERRORS:
+        raise RunError(f"{path} has no metadata of labelgap. {REMEDY}") from None
     if version != FORMAT:
-        raise RunError(f"{path} is of format {version}; this version of labelgap reads format {FORMAT}.")
-    return metadata
+        found = truncate_text(repr(version), 40)
+        raise RunError(f"{path} is of format {found}; this version of labelgap reads format {FORMAT}.")
+    return validate(metadata, _Metadata, path, REMEDY).model_dump(mode="json")
+
+
+def read_candidates(path: Path) -> pa.Table:
+    """Return the candidates of a file in the columns and types of ``COLUMNS``; ``RunError`` where they are damaged.
+
+    Every cell is filled; a score is NaN where no model gave one.
+    """
+    check_files(path.parent, [path.name])
+    table = read_table(path, COLUMNS, remedy=REMEDY)
+    score = table["score"].fill_null(math.nan)
+    table = table.set_column(table.column_names.index("score"), "score", score)
+    for name in table.column_names:
+        if table[name].null_count:
+            raise damaged(path, f"a cell of {name!r} is empty", REMEDY)
+    valid = {
+        "score": pc.or_(pc.is_nan(score), pc.and_(pc.greater_equal(score, 0), pc.less_equal(score, 1))),
+        "kind": pc.is_in(table["kind"], pa.array(KINDS)),
+        "observed": pc.is_in(table["observed"], pa.array([PRESENT, ABSENT, UNKNOWN], pa.int8())),
+        "rank": pc.greater_equal(table["rank"], 1),
+        "class_rank": pc.greater_equal(table["class_rank"], 1),
+    }
+    for name, fits in valid.items():
+        if (row := pc.index(fits, False).as_py()) >= 0:
+            found = truncate_text(repr(table[name][row].as_py()), 40)
+            raise damaged(path, f"row {row + 1} has {found} under {name!r}", REMEDY)
+    return table
 
 
 def write_candidates(
@@ -93,8 +175,9 @@ def write_candidates(
     parts = [_table(kind, candidates, tables) for kind, candidates in lists.items()]
     schema_metadata = {_METADATA_KEY: json.dumps(dict(metadata), ensure_ascii=False)}
     make_folder(path.absolute().parent)
-    with atomic_path(path) as temporary:
-        pq.write_table(pa.concat_tables(parts).replace_schema_metadata(schema_metadata), temporary)
+    table = pa.concat_tables(parts).replace_schema_metadata(schema_metadata)
+    with replacing(path.parent, [path.name]), atomic_path(path) as temporary:
+        pq.write_table(table, temporary, write_page_checksum=True)
     return Audit(path)
 
 

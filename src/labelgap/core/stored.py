@@ -21,6 +21,7 @@ from typing import IO, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
@@ -49,6 +50,8 @@ SIGNATURE: Final = "signature"
 """Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
 _ROWS_PER_BYTE: Final = 16
 """Rows that a byte of a Parquet file may stand for: names and numbers of rows differ, so they need more than that."""
+_TEXT_PER_BYTE: Final = 1000
+"""Bytes of text that a byte of a Parquet file may stand for: a dictionary repeats a long name without end."""
 
 M = TypeVar("M", bound=BaseModel)
 Arrays = dict[str, NDArray[np.generic]]
@@ -195,7 +198,8 @@ def read_table(path: Path, schema: Mapping[str, pa.DataType], *, remedy: str = "
     """
     with reading(path, remedy), _open(path) as file:
         size = os.fstat(file.fileno()).st_size
-        with pq.ParquetFile(file) as parquet:
+        text = [name for name, kind in schema.items() if pa.types.is_string(kind)]
+        with pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
             for name, kind in schema.items():
                 if name not in found.names:
@@ -207,10 +211,19 @@ def read_table(path: Path, schema: Mapping[str, pa.DataType], *, remedy: str = "
             if not 0 <= parquet.metadata.num_rows <= _ROWS_PER_BYTE * size:
                 raise ValueError(f"it claims {parquet.metadata.num_rows:,} rows, which it does not have")
             table = parquet.read(columns=list(schema))
+        if sum(map(_text_bytes, table.columns)) > _TEXT_PER_BYTE * size:
+            raise ValueError("its text is too long")
         wanted = pa.schema([(name, schema[name]) for name in schema], metadata=found.metadata)
         table = table.select(list(schema)).cast(wanted)
         table.validate(full=True)
         return table
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Return how many bytes a column of text has when every name is written out."""
+    chunks = column.chunks if pa.types.is_dictionary(column.type) else []
+    lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
 def _open(path: Path) -> IO[bytes]:
