@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelgap.cli.options import AsJson, Device, Workers
+from labelgap.cli.printing import print_json
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
@@ -53,7 +53,7 @@ def audit(
         quiet=as_json,
     )
     if as_json:
-        print(json.dumps({"path": str(found.path), **found.metadata}, ensure_ascii=False))
+        print_json({"path": str(found.path), **found.metadata})
     else:
         print("\n".join(_lines(found, runs[0], time.perf_counter() - started)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ import typer
 
 from labelgap.cli.options import AsJson
 from labelgap.cli.parsing import parse_duration
-from labelgap.cli.printing import print_table
+from labelgap.cli.printing import print_json, print_table
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 
@@ -66,7 +65,7 @@ def list_cache(
             "features": [_entry_json(entry) for entry in entries],
             "others": {name: {"files": len(paths), "bytes": _total_size(paths)} for name, paths in others.items()},
         }
-        print(json.dumps(content, ensure_ascii=False))
+        print_json(content)
         return
     _print_table(entries, others)
     allowed = "without a limit" if maximum.bytes is None else f"of at most {format_bytes(maximum.bytes)}"
@@ -89,7 +88,7 @@ def clear(
     if as_json:
         counts = {name: len(paths) for name, paths in others.items()}
         entries = [_entry_json(entry) for entry in removed]
-        print(json.dumps({"removed": entries, "others_removed": counts, "in_use": len(in_use)}, ensure_ascii=False))
+        print_json({"removed": entries, "others_removed": counts, "in_use": len(in_use)})
         return
     _print_removed(removed)
     for name, paths in others.items():

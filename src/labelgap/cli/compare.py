@@ -101,27 +101,26 @@ def compare(
 
 def _print(comparison: Comparison, report: Path) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
-    from rich.console import Console
-
+    from labelgap.core.console import make_console
     from labelgap.reporting import comparison_table
     from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
     from labelgap.studies.compare.comparison import TABLE
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = make_console()
     console.print()
     console.print(comparison_table(comparison))
     console.print()
     for text in (ranking_summary(comparison), missing_label_cost(comparison)):
         if text:
-            console.print(text.replace("`", ""), markup=False)
+            console.print(text.replace("`", ""))
     for row in comparison.skipped:
-        console.print(f"skipped   {row.method}: {row.reason}", markup=False)
+        console.print(f"skipped   {row.method}: {row.reason}")
     measured = [row for row in comparison.competitors if row.mean is not None]
-    unwrapped = Console(highlight=False, soft_wrap=True)
-    unwrapped.print(f"report    {report}", markup=False)
-    unwrapped.print(f"table     {comparison.path / TABLE}", markup=False)
+    unwrapped = make_console(soft_wrap=True)
+    unwrapped.print(f"report    {report}")
+    unwrapped.print(f"table     {comparison.path / TABLE}")
     if measured:
-        unwrapped.print(f"next      {method_command(comparison, measured[0])}", markup=False)
+        unwrapped.print(f"next      {method_command(comparison, measured[0])}")
 
 
 def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -28,24 +28,22 @@ def demo(
     ] = None,
 ) -> None:
     """Train four methods on handwritten digits with one known label per image, and write a report."""
-    from rich.console import Console
-
+    from labelgap.core.console import make_console
     from labelgap.data import load_from_recipe
     from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo
 
     started = time.perf_counter()
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(
         "Scenes of handwritten digits: which digits does a scene show? One label of every training scene is known.\n"
-        "Four trainings with the same budget; one of them has all labels, to show what the missing ones cost.",
-        markup=False,
+        "Four trainings with the same budget; one of them has all labels, to show what the missing ones cost."
     )
 
     def log(label: str, run: Run) -> None:
         test = run.metrics.get("test", {})
         score = f"test mAP {100 * test['map']:.1f}" if test.get("map") is not None else "stopped"
-        console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s", markup=False)
+        console.print(f"  {label:<12} {score}   {run.metrics.get('seconds', 0.0):.0f} s")
 
     folder = out or _new_folder(Path("runs/demo"))
     study = run_demo(folder, epochs=epochs, seed=seed, device=device, processes=processes, callback=log)
@@ -54,10 +52,10 @@ def demo(
     report = write_report(study, data=load_from_recipe(study.runs[-1][1].config.data))
     console.print()
     console.print(study_table(study))
-    console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all", markup=False)
+    console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all")
     best = [run.path for member, run in study.runs if not member.extra_labels][-1]
-    console.print(f"next      labelgap audit {best} && labelgap review {best}", markup=False)
-    console.print("own data  labelgap train tags.csv --images photos/ --out runs/first", markup=False)
+    console.print(f"next      labelgap audit {best} && labelgap review {best}")
+    console.print("own data  labelgap train tags.csv --images photos/ --out runs/first")
 
 
 def _new_folder(folder: Path) -> Path:

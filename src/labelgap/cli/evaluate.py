@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -27,7 +26,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
-    from labelgap.cli.printing import print_evaluation
+    from labelgap.cli.printing import print_evaluation, print_json
     from labelgap.data.split import is_auto_split
     from labelgap.training import open_run
 
@@ -36,7 +35,7 @@ def evaluate(
     chosen = split or ("all" if not opened_run.uses_data(opened) and is_auto_split(opened) else "test")
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples)
     if as_json:
-        print(json.dumps(measured, ensure_ascii=False))
+        print_json(measured)
         return
     print_evaluation(chosen, measured)
     if shared := opened_run.count_training_images(opened, chosen):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelgap.cli.options import AsJson, Data, DataOptions, LabelSeed, Observe, open_dataset, with_options
+from labelgap.cli.printing import print_json
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -50,13 +50,12 @@ def inspect(
         page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
     if as_json:
         found = {**summary.to_json(), "seconds": round(seconds, 3), "report": None if page is None else str(page)}
-        print(json.dumps(found, ensure_ascii=False))
+        print_json(found)
         return
-    from rich.console import Console
-
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
+    from labelgap.core.console import make_console
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = make_console(soft_wrap=True)
     estimate = training_time(opened) if summary.next else None
     lines = inspect_lines(summary, seconds, estimate, console.width)
     if page is not None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -20,6 +25,7 @@ from labelgap.cli.datasets import datasets
 from labelgap.cli.demo import demo
 from labelgap.cli.evaluate import evaluate
 from labelgap.cli.export import export
+from labelgap.cli.failures import DEBUG_VARIABLE, check_memory_limit, describe_failure, report_bug
 from labelgap.cli.inspect import inspect
 from labelgap.cli.methods import methods
 from labelgap.cli.predict import predict
@@ -28,6 +34,7 @@ from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions
 from labelgap.cli.train import train
 from labelgap.core.errors import LabelGapError
+from labelgap.core.terminal import protect_streams
 
 __all__ = ["app", "main"]
 
@@ -37,6 +44,7 @@ _PANELS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
     "Data": (inspect, convert),
     "Lists": (methods, datasets, backbones),
 }
+_INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="labelgap",
@@ -68,20 +76,72 @@ def root(
 
 
 def main() -> None:
-    """Run a command; a ``LabelGapError`` is printed as one message with exit code 2, without a traceback.
+    """Run a command and exit; every error is one message.
+
+    The exit code is 0, 2 for an error of the input or of the system, 1 for a bug of labelgap, 130 after Ctrl-C, 143
+    after SIGTERM, 129 after SIGHUP, and 141 where the reader of the output is gone.
 
     OpenMP threads sleep while they wait instead of spinning: on a busy machine, spinning makes a training step of a
     small network ten times as long.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with protect_streams(), _signals_as_exit():
+        code = _run()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command of ``sys.argv``, print its error, and return the exit code."""
     try:
-        app()
-    except LabelGapError as error:
-        print(f"labelgap: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        check_memory_limit()
+        result = app(standalone_mode=False)
+        sys.stdout.flush()
+        code = result if isinstance(result, int) else 0
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        message, code = _describe(error)
+        print(f"labelgap: {message}", file=sys.stderr)
     except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
         print("labelgap: stopped", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+    return code
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    """Return the message of an error and its exit code."""
+    if isinstance(error, LabelGapError):
+        return str(error), error.exit_code
+    if isinstance(error, typer.TyperException):
+        command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
+        return f"{error.format_message().rstrip('.')}. `{command} --help` lists the options.", error.exit_code
+    if (message := describe_failure(error)) is not None:
+        return message, LabelGapError.exit_code
+    return report_bug(error), 1
+
+
+@contextmanager
+def _signals_as_exit() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process like an exception, so that locks and temporary files are removed.
+
+    A process that is forked from this one keeps the usual behavior.
+    """
+    owner, replaced = os.getpid(), []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            raise SystemExit(128 + number)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)

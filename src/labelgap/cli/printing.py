@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelgap.core.text import truncate_text
+from labelgap.core.text import escape_control, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -19,6 +20,7 @@ __all__ = [
     "join_names",
     "print_data",
     "print_evaluation",
+    "print_json",
     "print_metrics",
     "print_predictions",
     "print_run",
@@ -31,15 +33,21 @@ _MAX_NAME_LENGTH = 28
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Print a table without borders; the columns named in ``right`` are right-aligned."""
-    from rich.console import Console
     from rich.table import Table
+
+    from labelgap.core.console import make_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in header:
         table.add_column(title, overflow="fold", justify="right" if title in right else "left")
     for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+        table.add_row(*map(escape_control, row))
+    make_console().print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, in ASCII: it is the same whatever the encoding of standard output."""
+    print(json.dumps(value, default=str))
 
 
 def print_data(data: Dataset) -> None:

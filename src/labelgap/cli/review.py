@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from labelgap.cli.options import DataOptions, with_options
+from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _print_summary(opened: Review, as_json: bool) -> None:
             "estimate": None if estimate is None else {**asdict(estimate), "missing": estimate.missing},
             "classes": [asdict(row) for row in opened.classes()],
         }
-        print(json.dumps(summary, ensure_ascii=False))
+        print_json(summary)
         return
     print(f'{"decided":<10}{progress.decided:,} of {progress.total:,}; {progress.unsure:,} answered "can\'t tell"')
     print(f"{'found':<10}{progress.found:,} missing labels")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
     events = [event for event in events if _matches(event, reviewer, since)]
     models = [] if folder.run is None or reviewer or since else list(folder.run.revisions)
     if as_json:
-        print(json.dumps([*map(_as_dict, events), *map(vars, models)], default=str))
+        print_json([*map(_as_dict, events), *map(vars, models)])
         return
     for event in events[-limit:]:
         time = event.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,10 +1,33 @@
-"""Parts of messages: counts, options, long names cut short."""
+"""Parts of messages: counts, options, long names cut short, control characters escaped."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from typing import Final
 
-__all__ = ["format_option", "plural", "pluralize", "truncate_text"]
+__all__ = ["escape_control", "format_option", "plural", "pluralize", "truncate_text"]
+
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line and paragraph separators,
+marks and overrides of the direction of writing; and half characters, which no encoding has."""
+
+
+def escape_control(text: str) -> str:
+    r"""Return a text with its control characters written as escapes, as Python writes them.
+
+    Line ends and tabs stay.
+
+    Example:
+        >>> print(escape_control("cat\x1b[2J, \u202egod"))
+        cat\x1b[2J, \u202egod
+    """
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def plural(noun: str) -> str:

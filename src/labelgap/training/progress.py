@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from labelgap.core.console import make_console
 
 __all__ = ["Reporter"]
 
@@ -18,22 +18,22 @@ class Reporter:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.console = Console(file=sys.stderr, quiet=quiet, soft_wrap=True, highlight=False)
+        self.console = make_console(stderr=True, quiet=quiet, soft_wrap=True)
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._last_note = 0.0
 
     def log(self, text: str) -> None:
         """Print a message."""
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     @contextmanager
     def bar(self, title: str, total: int, done: int = 0) -> Iterator[None]:
         """Show a bar of ``total`` steps while the block runs; ``advance`` moves it."""
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
         )
         shown = self.console.is_terminal and not self.quiet

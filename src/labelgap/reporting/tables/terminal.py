@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -25,8 +24,8 @@ def terminal_table(
         notes: below it.
     """
     table = Table(
-        title=escape(single_line(title)),
-        caption=escape("\n".join(notes)) or None,
+        title=Text(single_line(title)),
+        caption=Text("\n".join(notes)) if notes else None,
         title_justify="left",
         caption_justify="left",
         box=None,
@@ -37,11 +36,13 @@ def terminal_table(
     )
     table.add_column("", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     before = True
     for label, cells, bold, extra_labels in rows:
         if extra_labels and not before:
             table.add_row()
         before = extra_labels
-        table.add_row(Text(single_line(label)), *cells, style="dim" if extra_labels else "bold" if bold else "")
+        table.add_row(
+            Text(single_line(label)), *map(Text, cells), style="dim" if extra_labels else "bold" if bold else ""
+        )
     return table

@@ -1,0 +1,120 @@
+"""Errors that no command expects: the system ran out of something, or labelgap has a bug."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from typing import Final
+
+from labelgap import __version__
+from labelgap.core.errors import InputError
+from labelgap.core.system import format_bytes
+
+__all__ = ["DEBUG_VARIABLE", "check_memory_limit", "describe_failure", "report_bug"]
+
+DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"
+"""Environment variable: 1 shows the traceback of every error."""
+
+_INTACT: Final = "Files that were written before are complete; a training is resumed by --resume."
+_MEMORY: Final = re.compile(
+    r"(?:out of|not enough) memory|(?:can't|cannot|could not|failed to) (?:allocate|map segment)|bad_alloc",
+    re.IGNORECASE,
+)
+_LEAST_MEMORY: Final = 640 << 20
+"""Bytes of address space without which the libraries abort the process while they are imported."""
+_DISK: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+
+
+def check_memory_limit() -> None:
+    """Raise an error where the limit of this process's memory is too small for the libraries to be loaded."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_MEMORY:
+        raise InputError(
+            f"this process may use {format_bytes(limit)} of memory, and PyTorch alone needs more: raise the limit to "
+            f"4 GB or more (`ulimit -v 4000000`)."
+        )
+
+
+def describe_failure(error: BaseException) -> str | None:
+    """Return what ran out and the remedy; None for an error that is not the system's.
+
+    Example:
+        >>> print(describe_failure(MemoryError()))
+        there is not enough memory. Use a smaller --batch-size or fewer --workers, or close other programs. Files ...
+    """
+    for each in _chain(error):
+        text = str(each)
+        number = each.errno if isinstance(each, OSError) else None
+        if isinstance(each, MemoryError) or number == errno.ENOMEM or _MEMORY.search(text):
+            remedy = "Use a smaller --batch-size or fewer --workers, or close other programs."
+            return f"there is not enough memory. {remedy} {_INTACT}"
+        if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
+            return f"too many files are open. Raise the limit (`ulimit -n 1024`), or use fewer --workers. {_INTACT}"
+        if number in _DISK:
+            return f"the disk is full{_where(each)}. Free some space and try again. {_INTACT}"
+        if number == errno.EAGAIN or "can't start new thread" in text:
+            return f"no further process or thread can be started. Use fewer --workers. {_INTACT}"
+        if isinstance(each, RecursionError):
+            return f"a file or an option is nested too deeply to be read. {_INTACT}"
+        if isinstance(each, UnicodeEncodeError):
+            return f"{each.object[each.start : each.end]!r} cannot be written in {each.encoding}: use a UTF-8 locale."
+    if isinstance(error, OSError) and error.errno is not None:
+        if _lost_current_folder():
+            return "the current folder does not exist any more: change to another one (`cd`)."
+        return f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
+    return None
+
+
+def report_bug(error: Exception) -> str:
+    """Write the traceback of an unexpected error to a new file, and return the message that names it."""
+    lines = [line for line in str(error).strip().splitlines() if line]
+    what = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return (
+        f"unexpected error ({what}). This is a bug of labelgap: please report it with {_write_traceback(error)}; "
+        f"{DEBUG_VARIABLE}=1 shows the traceback here. {_INTACT}"
+    )
+
+
+def _write_traceback(error: Exception) -> str:
+    about = f"labelgap {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    content = "\n".join([about, repr(sys.argv), *traceback.format_exception(error)])
+    try:
+        number, path = tempfile.mkstemp(prefix="labelgap-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(content)
+    except OSError:
+        return "its traceback"
+    return f"the file {path}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that caused it."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _where(error: BaseException) -> str:
+    name = getattr(error, "filename", None)
+    return "" if name is None else f" ({os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else name})"
+
+
+def _lost_current_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,88 @@
+"""Standard streams that are hostile or are given hostile text."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TextIO, cast
+
+import pytest
+from rich.table import Table
+
+from labelgap.core.console import make_console
+from labelgap.core.terminal import OutputError, TerminalStream, protect_streams, unescaped_output
+from labelgap.core.text import escape_control
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31mb\u202ec\u2066d\re\x00\udcff"
+HARMLESS = r"a\x1b]0;owned\x07\x1b[2J\x9b31mb\u202ec\u2066d\re".replace(r"\re", r"\x0de") + r"\x00\udcff"
+
+
+def test_control_characters_are_escaped_and_all_other_letters_stay() -> None:
+    assert escape_control(HOSTILE) == HARMLESS
+    plain = "naïve – 猫\n\t👩\u200d👧 [red] \\x1b"
+    assert escape_control(plain) == plain
+    assert all(
+        letter.isprintable() or letter in "\n\t" or escape_control(letter) != letter for letter in map(chr, range(0xA0))
+    )
+
+
+def test_what_is_printed_is_escaped_and_what_rich_adds_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with protect_streams():
+        print(HOSTILE)
+        print(HOSTILE, file=sys.stderr)
+        console = make_console(force_terminal=True, color_system="standard", width=200)
+        table = Table(box=None)
+        table.add_column("[red]")
+        table.add_row(HOSTILE + ":cat:", style="green")
+        console.print(table)
+        with unescaped_output():
+            print("\r50 %", file=sys.stderr)
+    said = capsys.readouterr()
+    assert said.out.count(HARMLESS) == 2 and said.err == f"{HARMLESS}\n\r50 %\n"
+    assert "[red]" in said.out and ":cat:" in said.out
+    colored = next(line for line in said.out.splitlines() if ":cat:" in line)
+    assert colored.count("\x1b") == colored.count("\x1b[32m") + colored.count("\x1b[0m") > 0
+
+
+def test_letters_that_the_encoding_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    with protect_streams():
+        print("caf\N{LATIN SMALL LETTER E WITH ACUTE} …", flush=True)
+        make_console(width=40).print("– \N{SNOWMAN}")
+    assert written.getvalue() == b"caf\\xe9 \\u2026\n\\u2013 \\u2603\n"
+
+
+def test_a_closed_stream_keeps_its_number_from_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with protect_streams():
+        print("nothing", flush=True)
+        assert os.path.samestat(os.fstat(sys.stdout.fileno()), Path(os.devnull).stat())
+    sys.stdout.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_stream_is_one_error_for_the_output_and_none_for_messages() -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115
+    print("lost", file=cast(TextIO, TerminalStream(full, messages=True)), flush=True)
+    full.close()
+    full = Path("/dev/full").open("w")  # noqa: SIM115
+    with pytest.raises(OutputError, match=r"standard output cannot be written \(no space left on device\)"):
+        stream = TerminalStream(full, messages=False)
+        stream.write("lost\n")
+        stream.flush()
+    full.close()  # flushes again, to the null device
+
+
+def test_a_broken_pipe_ends_the_process_as_the_signal_would() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    pipe = os.fdopen(writing, "w")
+    stream = TerminalStream(pipe, messages=False)
+    stream.write("lost\n")
+    with pytest.raises(SystemExit) as stopped:
+        stream.flush()
+    assert stopped.value.code == 141
+    pipe.close()
