@@ -1,16 +1,28 @@
-"""Parts of messages: counts, options, long names cut short, control characters escaped."""
+"""Parts of messages, and names from files made safe: for a terminal, and for a spreadsheet that opens a CSV."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["escape_control", "format_option", "plural", "pluralize", "truncate_text"]
+__all__ = [
+    "escape_control",
+    "format_option",
+    "plural",
+    "pluralize",
+    "quote_formula",
+    "quote_formulas",
+    "truncate_text",
+    "unquote_formula",
+]
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line and paragraph separators,
 marks and overrides of the direction of writing; and half characters, which no encoding has."""
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
+_FORMULA: Final = re.compile(rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def escape_control(text: str) -> str:
@@ -28,6 +40,34 @@ def escape_control(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def quote_formula(text: str) -> str:
+    """Return the text of a CSV cell such that no spreadsheet takes it for a formula.
+
+    A text that begins with ``=``, ``+``, ``-``, ``@`` (their full-width forms too), a tab or a line break gets an
+    apostrophe in front; so does one that has apostrophes before these, which makes it reversible. Plain numbers stay.
+
+    Example:
+        >>> [quote_formula(text) for text in ("=1+1", "'=1", "dog", "'tis", "-0.5")]
+        ["'=1+1", "''=1", 'dog', "'tis", '-0.5']
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def quote_formulas(cells: Iterable[object]) -> list[object]:
+    """Return the cells of a CSV row, the texts among them by ``quote_formula``; numbers and others as they are."""
+    return [quote_formula(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def unquote_formula(text: str) -> str:
+    """Return the text that ``quote_formula`` made a cell of.
+
+    Example:
+        >>> [unquote_formula(text) for text in ("'=1+1", "''=1", "dog", "'tis", "=1")]
+        ['=1+1', "'=1", 'dog', "'tis", '=1']
+    """
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def plural(noun: str) -> str:
@@ -62,5 +102,7 @@ def format_option(name: str, value: str) -> str:
 
 def truncate_text(text: str, most: int = 60) -> str:
     """Return a text on one line of bounded length."""
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
-    return text if len(text) <= most else text[: most - 1] + "…"
+    start = text[: 16 * most]  # a cell may have megabytes
+    letters = " ".join(start.split())
+    line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in letters)
+    return line if len(line) <= most and len(start) == len(text) else line[: most - 1] + "…"
