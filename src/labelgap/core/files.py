@@ -125,9 +125,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents unless they exist; raise ``DiskError`` where that is impossible."""
-    with _as_disk_error(path):
-        path.mkdir(parents=True, exist_ok=True)
+    """Create a folder and its parents unless they exist; raise a ``RunError`` where that is impossible."""
+    try:
+        with _as_disk_error(path):
+            path.mkdir(parents=True, exist_ok=True)
+    except LabelGapError:
+        raise
+    except OSError as error:
+        raise RunError(f"{path} cannot be created ({error.strerror}): choose another folder.") from None
 
 
 @contextmanager

@@ -33,8 +33,8 @@ _HELD: set[int] = set()
 def lock_folder(folder: Path, purpose: str, *, wait: float = 0.0, name: str = LOCK_FILE) -> Iterator[None]:
     """Hold the lock of a folder, which only one process can; the folder is created where it does not exist.
 
-    The lock ends with the block, or with the process, however it dies. A folder that was created here and is still
-    empty at the end is removed.
+    The lock ends with the block, or with the process, however it dies. Folders that were created here and are still
+    empty at the end are removed.
 
     Args:
         folder: the folder.
@@ -54,15 +54,20 @@ def lock_folder(folder: Path, purpose: str, *, wait: float = 0.0, name: str = LO
         ...
         labelgap.core.errors.RunError: ... is in use by another process (training, process ..., since ...). ...
     """
-    existed, deadline = folder.exists(), time.monotonic() + wait
-    make_folder(folder)
+    created, deadline = _missing(folder), time.monotonic() + wait
     try:
+        make_folder(folder)
         with _locked(folder, name, purpose, deadline):
             yield
     finally:
-        if not existed:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            for path in created:
+                path.rmdir()
+
+
+def _missing(folder: Path) -> list[Path]:
+    """Return a folder and its parents as far as they do not exist, the innermost first."""
+    return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
 
 
 if fcntl is not None:
@@ -101,8 +106,11 @@ if fcntl is not None:
             if os.fstat(descriptor).st_ino == path.stat().st_ino:  # else its last holder has removed it since
                 os.ftruncate(descriptor, 0)
                 return descriptor
-        except OSError:
+        except (BlockingIOError, FileNotFoundError):
             pass
+        except OSError as error:  # a file system without locks
+            os.close(descriptor)
+            raise RunError(f"{path.parent} cannot be locked ({error.strerror}): choose another folder.") from None
         os.close(descriptor)
         return None
 
