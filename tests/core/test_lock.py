@@ -81,10 +81,18 @@ def test_a_thread_waits_for_another_one_of_the_same_process(tmp_path: Path) -> N
 def test_a_folder_that_was_made_for_the_lock_and_stayed_empty_is_removed(tmp_path: Path) -> None:
     with pytest.raises(ValueError), lock_folder(tmp_path / "new" / "run", "training"):
         raise ValueError
-    assert not (tmp_path / "new" / "run").exists()
+    assert not (tmp_path / "new").exists()
     with lock_folder(tmp_path / "new" / "run", "training"):
         (tmp_path / "new" / "run" / "config.json").write_text("{}")
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
+
+
+def test_a_file_in_place_of_the_folder_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    for folder in (tmp_path / "run", tmp_path / "run" / "inner"):
+        with pytest.raises(RunError, match="cannot be created"), lock_folder(folder, "training"):
+            pass
+    assert (tmp_path / "run").read_text() == "a file"
 
 
 def test_a_link_in_place_of_the_lock_file_is_not_followed(tmp_path: Path) -> None:
