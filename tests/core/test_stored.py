@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -167,3 +168,16 @@ def test_a_mutated_file_is_a_value_or_a_run_error(
         read(path)
     except RunError as error:
         assert str(path) in str(error)
+
+
+def test_rows_of_a_table_are_selected_while_it_is_read(tmp_path: Path) -> None:
+    names = [f"{row}.jpg" for row in range(200_000)]
+    table = pa.table({"image": names, "score": pa.array(range(200_000), pa.float32()), "other": names})
+    pq.write_table(table, tmp_path / "a.parquet")
+    schema = {"score": pa.float32(), "image": pa.string()}
+    for wanted in (["7.jpg", "150000.jpg"], ["none.jpg"]):
+        found = read_table(tmp_path / "a.parquet", schema, where=pc.field("image").isin(wanted))
+        assert found.to_pydict() == {
+            "score": [float(name[:-4]) for name in wanted if name in names],
+            "image": [name for name in wanted if name in names],
+        }

@@ -42,6 +42,7 @@ __all__ = [
     "read_table",
     "reading",
     "validate",
+    "validation_problem",
 ]
 
 MAX_JSON_BYTES: Final = 256 << 20
@@ -125,13 +126,14 @@ def validate(value: Mapping[str, Any], model: type[M], path: Path, remedy: str =
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        problems = "; ".join(_problem(item, model) for item in error.errors(include_url=False)[:5])
+        problems = "; ".join(validation_problem(item, model) for item in error.errors(include_url=False)[:5])
         raise RunError(f"{path}: {problems}." + (f" {remedy}" if remedy else "")) from None
-    except (RecursionError, TypeError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise damaged(path, error, remedy) from None
 
 
-def _problem(item: Any, model: type[BaseModel]) -> str:
+def validation_problem(item: Any, model: type[BaseModel]) -> str:
+    """Return an error of pydantic in words: the setting, its value, and what is wrong with it."""
     key = truncate_text(".".join(str(part) for part in item["loc"]), 80)
     if item["type"] == "extra_forbidden":
         close = nearest(key, model.model_fields)
@@ -191,10 +193,18 @@ def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
     return values.reshape(shape, order="F" if fortran_order else "C")
 
 
-def read_table(path: Path, schema: Mapping[str, pa.DataType], *, remedy: str = "") -> pa.Table:
+def read_table(
+    path: Path, schema: Mapping[str, pa.DataType], *, where: pc.Expression | None = None, remedy: str = ""
+) -> pa.Table:
     """Read columns of a Parquet file, each of the type that ``schema`` gives; the text in them is valid.
 
     The metadata of the file's schema is kept. Dictionaries are decoded.
+
+    Args:
+        path: the file.
+        schema: name → type of the columns.
+        where: which rows to return; the others are in memory a part at a time.
+        remedy: the last sentence of the error.
     """
     with reading(path, remedy), _open(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -210,13 +220,21 @@ def read_table(path: Path, schema: Mapping[str, pa.DataType], *, remedy: str = "
                     raise ValueError(f"column {name!r} is of type {actual}, not {kind}")
             if not 0 <= parquet.metadata.num_rows <= _ROWS_PER_BYTE * size:
                 raise ValueError(f"it claims {parquet.metadata.num_rows:,} rows, which it does not have")
-            table = parquet.read(columns=list(schema))
-        if sum(map(_text_bytes, table.columns)) > _TEXT_PER_BYTE * size:
-            raise ValueError("its text is too long")
-        wanted = pa.schema([(name, schema[name]) for name in schema], metadata=found.metadata)
-        table = table.select(list(schema)).cast(wanted)
-        table.validate(full=True)
-        return table
+            wanted = pa.schema([(name, schema[name]) for name in schema], metadata=found.metadata)
+            if where is None:
+                return _plain_table(parquet.read(columns=wanted.names), wanted, size)
+            batches = (pa.table(batch) for batch in parquet.iter_batches(columns=wanted.names))
+            parts = [_plain_table(each, wanted, size).filter(where) for each in batches]
+            return pa.concat_tables([wanted.empty_table(), *parts])
+
+
+def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:
+    """Return a table with the columns of a schema, without dictionaries; ``size`` is that of its file."""
+    if sum(map(_text_bytes, table.columns)) > _TEXT_PER_BYTE * size:
+        raise ValueError("its text is too long")
+    table = table.select(schema.names).cast(schema)
+    table.validate(full=True)
+    return table
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
