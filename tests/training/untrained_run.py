@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from labelgap.data import ArrayImages
 from labelgap.inference.predict import chunks
@@ -85,9 +86,21 @@ def make_run(
     return Run(folder)
 
 
-def predict_many(folder: str, out: str) -> None:
-    """Predict 400 images in chunks of 16; runs in a process of its own."""
+def predict_many(folder: str, out: str, count: int = 400) -> None:
+    """Predict images in chunks of 16; runs in a process of its own."""
     torch.set_num_threads(1)
     chunks.MAX_IMAGES = 16  # type: ignore[misc]
-    pixels = np.random.default_rng(0).integers(0, 256, (400, 64, 64), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
     predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)
+
+
+def predict_when_refused(wait: Callable[[], None], folder: str, out: str) -> None:
+    """Predict images of which the first waits until another process was refused."""
+
+    class WaitingImages(ArrayImages):
+        def __getitem__(self, row: int) -> NDArray[np.uint8]:
+            wait()
+            return super().__getitem__(row)
+
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 64), dtype=np.uint8)
+    predict_to_file(Run(folder), WaitingImages(pixels), out, device="cpu", batch_size=16)

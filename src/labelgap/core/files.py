@@ -22,6 +22,7 @@ __all__ = [
     "display_path",
     "make_folder",
     "remove_partials",
+    "remove_partials_of",
     "sync_folder",
     "write_bytes",
     "write_json",
@@ -33,6 +34,7 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PROBE_SIZE: Final = 1 << 16
 """Bytes that are written to find out whether the disk is full, where a writer failed without an error number."""
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
+_MAX_STEM: Final = 40
 _PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?")
 
 
@@ -89,7 +91,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         exists = target.parent.is_dir()
     if not exists:
         raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
-    temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(8)}.partial{target.suffix}")
+    temporary = target.with_name(f".{target.stem[:_MAX_STEM]}-{secrets.token_hex(8)}.partial{target.suffix}")
     with _as_disk_error(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
@@ -185,6 +187,17 @@ def remove_partials(folder: Path, older_than: float = 0.0) -> None:
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime >= older_than:
                         path.unlink()
+
+
+def remove_partials_of(path: Path) -> None:
+    """Remove the temporary files that killed writers of one file left; nothing else may write to it now."""
+    target = path.resolve()
+    pattern = re.compile(rf"\.{re.escape(target.stem)}-[0-9a-f]{{16}}\.partial{re.escape(target.suffix)}")
+    with suppress(OSError):
+        for other in target.parent.iterdir():
+            if len(target.stem) <= _MAX_STEM and pattern.fullmatch(other.name):
+                with suppress(OSError):
+                    other.unlink()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

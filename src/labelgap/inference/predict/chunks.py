@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import atomic_path, write_json
+from labelgap.core.files import remove_partials, write_json
+from labelgap.core.stored import parse_json, read_json, reading, validate
+from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.images import FileImages, ImageSource
 from labelgap.training.checkpoints.checkpoint import BEST
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["Chunk", "ChunkStore", "describe_prediction", "plan_chunks"]
+__all__ = ["Chunk", "ChunkStore", "chunk_folder", "describe_prediction", "has_prediction", "plan_chunks"]
 
 DESCRIPTION_FILE: Final = "prediction.json"
 MAX_IMAGES: Final = 1024
 MAX_ENTRIES: Final = 1 << 20
+FORMAT: Final = 2
+_REMOVED_FILE: Final = ".removed.json"
+"""The description while the chunks are removed."""
+_METADATA_KEY: Final = "labelgap"
 
 _DIFFERENCES: Final = {
     "run": "another run, or the run has been trained since",
@@ -69,6 +76,25 @@ def chunk_length(classes: int, batch_size: int) -> int:
     return max(1, min(MAX_IMAGES, MAX_ENTRIES // max(classes, 1)) // batch_size) * batch_size
 
 
+def chunk_folder(out: Path) -> Path:
+    """Return the folder of the unfinished prediction of a file."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def has_prediction(out: Path) -> bool:
+    """Return whether a file has an unfinished prediction; one whose removal was interrupted is removed."""
+    folder = chunk_folder(out)
+    if (folder / _REMOVED_FILE).exists():
+        _remove_chunks(folder)
+    return (folder / DESCRIPTION_FILE).exists()
+
+
+def _remove_chunks(folder: Path) -> None:
+    remove_partials(folder)
+    for file in (*folder.glob("chunk-*.*"), folder / _REMOVED_FILE):
+        file.unlink(missing_ok=True)
+
+
 def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int, batch_size: int) -> dict[str, Any]:
     """Return what identifies a prediction: only the same one may resume its chunks.
 
@@ -87,7 +113,7 @@ def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int,
         else:
             images.update(source.fingerprint().encode())
     return {
-        "format": 1,
+        "format": FORMAT,
         "run": weights.hexdigest(),
         "count": sum(map(len, sources)),
         "images": images.hexdigest(),
@@ -96,80 +122,112 @@ def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int,
     }
 
 
+class _Description(BaseModel):
+    """``prediction.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    run: str
+    count: int
+    images: str
+    batch_size: int
+    chunk_length: int
+
+
+class _ChunkMetadata(BaseModel):
+    """What the file of a chunk says about it: of which prediction and rows it is, and row → error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prediction: str
+    source: int
+    start: int
+    stop: int
+    errors: tuple[tuple[int, str], ...]
+
+
 class ChunkStore:
-    """The folder ``FILE.partial`` of a prediction.
+    """The folder ``FILE.partial`` of a prediction; the caller holds its lock.
+
+    A chunk carries a digest of its content and the identity of its prediction, so a damaged or foreign one is found.
 
     Args:
         out: the file to be.
         description: what it is of; see ``describe_prediction``.
+        classes: number of columns of the logits.
         restart: whether to discard an unfinished prediction.
 
     Raises:
         RunError: the folder holds another prediction, or something else.
     """
 
-    def __init__(self, out: Path, description: Mapping[str, Any], *, restart: bool = False) -> None:
-        self.folder = out.with_name(f"{out.name}.partial")
-        stored = self._stored_description()
-        if stored is not None and restart:
-            shutil.rmtree(self.folder)
-        elif stored is not None and stored != description:
-            different = next((name for name in _DIFFERENCES if stored.get(name) != description.get(name)), "format")
+    def __init__(self, out: Path, description: Mapping[str, Any], classes: int, *, restart: bool = False) -> None:
+        self.folder = chunk_folder(out)
+        self.classes = classes
+        self._identity = hashlib.sha256(json.dumps(dict(description), sort_keys=True).encode()).hexdigest()
+        is_prediction = has_prediction(out)
+        if not is_prediction and any(not file.name.startswith(".") for file in self.folder.iterdir()):
+            raise RunError(f"{self.folder} exists already and is no prediction: choose another --out.")
+        if is_prediction and restart:
+            self.remove()
+        elif is_prediction:
+            self._compare(description)
+        remove_partials(self.folder)
+        write_json(self.folder / DESCRIPTION_FILE, dict(description))
+
+    def _compare(self, description: Mapping[str, Any]) -> None:
+        remedy = "Discard what was computed with --restart."
+        stored = read_json(self.folder / DESCRIPTION_FILE, _Description, remedy=remedy).model_dump()
+        if stored != description:
+            different = next(name for name in _DIFFERENCES if stored[name] != description[name])
             raise RunError(
                 f"{self.folder} holds an unfinished prediction of {_DIFFERENCES[different]}: finish that one with its "
                 "own command, discard it with --restart, or choose another --out."
             )
-        self.folder.mkdir(exist_ok=True)
-        write_json(self.folder / DESCRIPTION_FILE, dict(description))
-
-    def _stored_description(self) -> dict[str, Any] | None:
-        path = self.folder / DESCRIPTION_FILE
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            if self.folder.is_dir() and any(not file.name.startswith(".") for file in self.folder.iterdir()):
-                raise RunError(f"{self.folder} exists already and is no prediction: choose another --out.") from None
-            return None
-        except (ValueError, OSError) as error:
-            raise RunError(f"{path} is damaged ({error}): remove {self.folder} and start again.") from None
-        return stored if isinstance(stored, dict) else {}
 
     def has(self, chunk: Chunk) -> bool:
-        """Return whether a chunk is written."""
-        return self._path(chunk).exists()
+        """Return whether a chunk is written; ``RunError`` where it is damaged."""
+        if not self._path(chunk).exists():
+            return False
+        self.read(chunk)
+        return True
 
     def write(self, chunk: Chunk, logits: NDArray[np.float32], errors: Mapping[int, str]) -> None:
-        """Write a chunk: ``(rows, K)`` logits, NaN for unreadable images, and row → error.
+        """Write a chunk: ``(rows, K)`` logits, NaN for unreadable images, and row → error."""
+        metadata = _ChunkMetadata(errors=tuple(errors.items()), **self._metadata_of(chunk)).model_dump_json()
+        write_tensors(self._path(chunk), {"logits": torch.from_numpy(logits)}, {_METADATA_KEY: metadata})
 
-        The logits come last: a chunk is written when they are.
-        """
-        if errors:
-            write_json(self._path(chunk, ".json"), {str(row): error for row, error in errors.items()})
-        with atomic_path(self._path(chunk)) as temporary:
-            np.save(temporary, logits)
-
-    def read(self, chunk: Chunk) -> NDArray[np.float32]:
-        """Return the logits of a chunk."""
-        try:
-            logits: NDArray[np.float32] = np.load(self._path(chunk))
-        except (ValueError, EOFError) as error:
-            raise RunError(f"{self._path(chunk)} is damaged ({error}): remove it and run the command again.") from None
-        return logits
+    def read(self, chunk: Chunk) -> tuple[NDArray[np.float32], dict[int, str]]:
+        """Return the logits of a chunk, and row → why the image cannot be read; ``RunError`` where it is damaged."""
+        path, remedy = self._path(chunk), "The same command computes it again."
+        tensors, stored = read_tensors(path, remedy=remedy)
+        with reading(path, remedy):
+            metadata = validate(parse_json(stored[_METADATA_KEY]), _ChunkMetadata, path, remedy)
+            logits, errors = tensors["logits"], dict(metadata.errors)
+            unreadable = logits[:, 0].isnan().nonzero().flatten() + chunk.start
+            valid = metadata.model_dump(exclude={"errors"}) == self._metadata_of(chunk)
+            if not valid or logits.shape != (len(chunk), self.classes) or logits.dtype != torch.float32:
+                raise ValueError("it is of another prediction")
+            if sorted(errors) != unreadable.tolist():
+                raise ValueError("its errors are not those of its rows")
+        return logits.numpy(), errors
 
     def errors(self, chunk: Chunk) -> dict[int, str]:
         """Return row → why the image cannot be read."""
-        path = self._path(chunk, ".json")
-        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return {int(row): error for row, error in stored.items()}
+        return self.read(chunk)[1]
 
     def discard(self, chunk: Chunk) -> None:
         """Remove a chunk, so that it is computed again."""
         self._path(chunk).unlink(missing_ok=True)
-        self._path(chunk, ".json").unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the files of the prediction."""
+        (self.folder / DESCRIPTION_FILE).replace(self.folder / _REMOVED_FILE)
+        _remove_chunks(self.folder)
 
-    def _path(self, chunk: Chunk, suffix: str = ".npy") -> Path:
-        return self.folder / f"chunk-{chunk.number:06d}{suffix}"
+    def _metadata_of(self, chunk: Chunk) -> dict[str, Any]:
+        return {"prediction": self._identity, "source": chunk.source, "start": chunk.start, "stop": chunk.stop}
+
+    def _path(self, chunk: Chunk) -> Path:
+        return self.folder / f"chunk-{chunk.number:06d}.safetensors"

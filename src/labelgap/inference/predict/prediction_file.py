@@ -1,16 +1,18 @@
 """Predictions of any number of images in one file, resumable.
 
 Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
-beside the output. When all chunks are there they are assembled, the output appears by a rename, and the folder is
-removed. Chunks start where batches start, so on one machine an interrupted prediction ends with the same bytes as an
-uninterrupted one.
+beside the output, which one process at a time can use. When all chunks are there they are assembled, the output appears
+by a rename, and the folder is removed. Chunks start where batches start, so on one machine an interrupted prediction
+ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed again.
 """
 
 from __future__ import annotations
 
 import csv
+import filecmp
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +25,21 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.core.errors import InputError, LabelGapError
-from labelgap.core.files import atomic_path
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.files import atomic_path, remove_partials_of
+from labelgap.core.lock import lock_folder
 from labelgap.core.text import pluralize
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, read_batches
-from labelgap.inference.predict.chunks import MAX_ENTRIES, Chunk, ChunkStore, describe_prediction, plan_chunks
+from labelgap.inference.predict.chunks import (
+    MAX_ENTRIES,
+    Chunk,
+    ChunkStore,
+    chunk_folder,
+    describe_prediction,
+    has_prediction,
+    plan_chunks,
+)
 from labelgap.inference.predict.columns import PredictionColumns, labels_from_scores
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import feature_inputs
@@ -99,21 +110,23 @@ def predict_to_file(
         restart: discard an unfinished prediction instead of resuming it.
         quiet: show no progress.
     """
+    path = _check_arguments(Path(out), on_bad_image, batch_size)
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
-    path = _check_arguments(Path(out), on_bad_image, batch_size, force)
-    columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
-    torch_device = choose_device(device)
-    for images in source_list:
-        feature_inputs(images.select([]), run.model, torch_device)  # raises where data and run do not match
-    chunks = plan_chunks([len(images) for images in source_list], len(columns.classes), batch_size)
+    torch_device, reporter = choose_device(device), Reporter(quiet)
     try:
-        description = describe_prediction(run.path, source_list, len(columns.classes), batch_size)
-        store = ChunkStore(path, description, restart=restart)
-        job = _Prediction(run, source_list, chunks, store, columns)
-        job.compute(torch_device, choose_workers(workers, torch_device), batch_size, Reporter(quiet))
-        if on_bad_image == "error":
-            job.refuse_unreadable(path)
-        summary = job.assemble(path)
+        with lock_folder(chunk_folder(path), "predicting"):
+            if not (has_prediction(path) and not restart) and path.exists() and not force:
+                raise _exists(path)
+            job = _open_prediction(run, source_list, path, layout, batch_size, torch_device, restart)
+            missing = job.missing_chunks(reporter)
+            if path.exists() and not force and missing:
+                raise _exists(path)
+            job.compute(missing, torch_device, choose_workers(workers, torch_device), batch_size, reporter)
+            if on_bad_image == "error":
+                job.refuse_unreadable(path)
+            summary = job.assemble(path, force)
+            job.store.remove()
+            return summary
     except LabelGapError:
         raise
     except OSError as error:
@@ -121,11 +134,16 @@ def predict_to_file(
         raise InputError(
             f"{path} cannot be written ({reason}). What was computed is kept: the same command resumes there."
         ) from error
-    store.remove()
-    return summary
+    finally:
+        with suppress(OSError):
+            chunk_folder(path).rmdir()  # where it is empty
 
 
-def _check_arguments(path: Path, on_bad_image: str, batch_size: int, force: bool) -> Path:
+def _exists(path: Path) -> InputError:
+    return InputError(f"{path} exists already: replace it with --force, or choose another --out.")
+
+
+def _check_arguments(path: Path, on_bad_image: str, batch_size: int) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
     if on_bad_image not in ("error", "skip"):
@@ -134,8 +152,6 @@ def _check_arguments(path: Path, on_bad_image: str, batch_size: int, force: bool
         raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists already: replace it with --force, or choose another --out.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path} cannot be written: the folder {path.absolute().parent} does not exist.")
     return path
@@ -151,10 +167,23 @@ class _Prediction:
     store: ChunkStore
     columns: PredictionColumns
 
-    def compute(self, device: torch.device, workers: int, batch_size: int, reporter: Reporter) -> None:
+    def missing_chunks(self, reporter: Reporter) -> list[Chunk]:
+        """Return the chunks that are not written, or damaged."""
+        missing = []
+        for chunk in self.chunks:
+            try:
+                if not self.store.has(chunk):
+                    missing.append(chunk)
+            except RunError as error:
+                reporter.log(f"note: {error}")
+                missing.append(chunk)
+        return missing
+
+    def compute(
+        self, missing: Sequence[Chunk], device: torch.device, workers: int, batch_size: int, reporter: Reporter
+    ) -> None:
         """Compute the chunks that are missing."""
         total = sum(map(len, self.sources))
-        missing = [chunk for chunk in self.chunks if not self.store.has(chunk)]
         if done := total - sum(map(len, missing)):
             reporter.log(f"resuming after {done:,} of {total:,} images")
         with reporter.bar("predicting", total, done):
@@ -162,7 +191,7 @@ class _Prediction:
                 for group in _adjacent(missing):
                     self._compute_group(group, device, workers, batch_size, reporter)
             except KeyboardInterrupt:
-                done = sum(len(chunk) for chunk in self.chunks if self.store.has(chunk))
+                done = total - sum(map(len, self.missing_chunks(reporter)))
                 reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
                 raise
 
@@ -207,15 +236,22 @@ class _Prediction:
             "images are done."
         )
 
-    def assemble(self, path: Path) -> PredictionSummary:
-        """Write the file from the chunks, a bounded number of entries at a time."""
+    def assemble(self, path: Path, force: bool) -> PredictionSummary:
+        """Write the file from the chunks, a bounded number of entries at a time.
+
+        An existing file is not replaced without ``force``, unless it is the same: then the command was killed after it
+        had written it.
+        """
         counts = np.zeros(3, dtype=np.int64)
-        with atomic_path(path) as temporary, _open_writer(temporary, self.columns.schema) as writer:
-            for names, logits in self._tables():
-                bad = np.isnan(logits[:, 0])
-                writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
-                labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
-                counts += np.bincount(labels.ravel(), minlength=3)
+        with atomic_path(path) as temporary:
+            with _open_writer(temporary, self.columns.schema) as writer:
+                for names, logits in self._tables():
+                    bad = np.isnan(logits[:, 0])
+                    writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
+                    labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
+                    counts += np.bincount(labels.ravel(), minlength=3)
+            if path.exists() and not force and not filecmp.cmp(path, temporary, shallow=False):
+                raise _exists(path)
         absent, present, unsure = counts.tolist()
         return PredictionSummary(path, sum(map(len, self.sources)), absent, present, unsure, *self._write_errors(path))
 
@@ -225,7 +261,7 @@ class _Prediction:
         logits: list[NDArray[np.float32]] = []
         for chunk in self.chunks:
             names += self.sources[chunk.source].names[chunk.start : chunk.stop]
-            logits.append(self.store.read(chunk))
+            logits.append(self.store.read(chunk)[0])
             if len(names) * len(self.columns.classes) >= MAX_ENTRIES or chunk is self.chunks[-1]:
                 yield names, np.concatenate(logits)
                 names, logits = [], []
@@ -235,7 +271,7 @@ class _Prediction:
         unreadable = [chunk for chunk in self.chunks if self.store.errors(chunk)]
         if not unreadable:
             return 0, (), None
-        error_file = path.with_name(f"{path.stem}-unreadable.csv")
+        error_file = _error_file(path)
         first: list[str] = []
         count = 0
         with atomic_path(error_file) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
@@ -247,6 +283,30 @@ class _Prediction:
                 count += len(errors)
                 first += list(errors.values())[: _MAX_ERRORS - len(first)]
         return count, tuple(first), error_file
+
+
+def _open_prediction(
+    run: Run,
+    sources: Sequence[ImageSource],
+    path: Path,
+    layout: str,
+    batch_size: int,
+    device: torch.device,
+    restart: bool,
+) -> _Prediction:
+    """Start a prediction, or resume it, and remove what a killed one left."""
+    columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
+    for images in sources:
+        feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
+    classes = len(columns.classes)
+    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes, restart=restart)
+    for written in (path, _error_file(path)):
+        remove_partials_of(written)
+    return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
+
+
+def _error_file(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-unreadable.csv")
 
 
 def _adjacent(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:

@@ -1,0 +1,70 @@
+"""Kill a process at every operation on the files of a folder, one process after another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+__all__ = ["killed_at_every_operation"]
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def killed_at_every_operation(target: Callable[[], object], folder: Path, step: int = 1) -> Iterator[int]:
+    """Call ``target()`` in processes that are killed before their first, second … operation on a folder.
+
+    An operation creates, opens for writing, renames or removes a file or folder below ``folder``. The number of the
+    operation is yielded after each kill; the last process ends by itself, and its number is yielded too.
+
+    Args:
+        target: called in a copy of this process, so that nothing is loaded again.
+        folder: what is watched.
+        step: the distance to the next operation.
+    """
+    for number in count(1, step):
+        code = _run(target, folder, number)
+        assert code in (0, -signal.SIGKILL), f"exit code {code} at operation {number}"
+        yield number
+        if code == 0:
+            return
+
+
+def _run(target: Callable[[], object], folder: Path, number: int) -> int:
+    """Return the exit code of a process that is killed before an operation."""
+    with warnings.catch_warnings():  # threads of numerical libraries, which are not used here
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    code = 1
+    try:
+        sys.addaudithook(_hook(folder, number))
+        target()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _hook(folder: Path, number: int) -> Callable[[str, tuple[Any, ...]], None]:
+    remaining = number
+
+    def hook(event: str, values: tuple[Any, ...]) -> None:
+        nonlocal remaining
+        writes = event == "open" and isinstance(values[2], int) and values[2] & _WRITING
+        if writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"):
+            path = values[0]
+            if isinstance(path, str | os.PathLike) and Path(path).absolute().is_relative_to(folder):
+                remaining -= 1
+                if not remaining:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook

@@ -1,0 +1,51 @@
+"""Two real processes that write to the same place: one wins, and is held until the other has been refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from labelgap.core.errors import LabelGapError
+
+__all__ = ["race"]
+
+_FORKSERVER = multiprocessing.get_context("forkserver")
+_DEADLOCK = 120.0
+"""Seconds after which a process that waits for the other fails."""
+
+
+def race(function: Callable[..., object], *arguments: Any) -> tuple[str, str]:
+    """Call ``function(wait, *arguments)`` in two processes, and return what the loser was told, and "done".
+
+    Args:
+        function: importable; it calls ``wait()`` when it has won: this returns when the other process was refused.
+        *arguments: picklable.
+    """
+    refused, results = _FORKSERVER.Event(), _FORKSERVER.Queue()
+    workers = [
+        _FORKSERVER.Process(target=_work, args=(function, refused, results, arguments), daemon=True) for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    said = sorted((results.get(timeout=_DEADLOCK) for _ in workers), key=lambda text: text == "done")
+    for worker in workers:
+        worker.join()
+    return said[0], said[1]
+
+
+def _work(function: Callable[..., object], refused: Event, results: Queue[str], arguments: tuple[Any, ...]) -> None:
+    def wait() -> None:
+        assert refused.wait(_DEADLOCK), "the other process was not refused"
+
+    try:
+        function(wait, *arguments)
+        results.put("done")
+    except LabelGapError as error:
+        results.put(str(error))
+        refused.set()
+    except BaseException as error:
+        results.put(repr(error))
+        raise
