@@ -5,8 +5,13 @@ read nor write here, and another machine reaches the page only when its owner as
 
 - the ``Host`` of a request is one of ours, so a foreign name that resolves to this machine is refused (DNS rebinding);
 - beyond this machine a token is required: first from the printed address, then from a cookie;
-- a change comes from our own page: its ``Origin`` is ours, and it carries a CSRF token that only our pages can read;
-- the body of a change is JSON of limited size.
+- a change comes from our own page: its ``Origin`` is ours (scheme, host and port), and it carries a CSRF token that only
+  our pages can read;
+- the body of a change is JSON of limited size;
+- another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
+
+Every user of this machine can connect to an address of this machine: the page is meant for machines whose users trust
+each other.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
@@ -121,10 +126,18 @@ class _RequestCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        response = self._check_token(request)
+        response = self._check_site(request) or self._check_token(request)
         if response is None and request.method not in ("GET", "HEAD"):
             response = self._check_change(request)
         await (self.app if response is None else response)(scope, receive, send)
+
+    def _check_site(self, request: Request) -> Response | None:
+        """Refuse what another site loads, for example an image: it could measure what is here, and how fast."""
+        site, mode, destination = (request.headers.get(f"sec-fetch-{name}", "") for name in ("site", "mode", "dest"))
+        link = request.method == "GET" and mode == "navigate" and destination == "document"
+        if link or site in ("", "same-origin", "none"):
+            return None
+        return _refusal(403, "origin", "Only the review page itself can load this.")
 
     def _check_token(self, request: Request) -> Response | None:
         """Move a token from the address into a cookie; refuse a request that has neither."""
@@ -145,8 +158,8 @@ class _RequestCheck:
 
     def _check_change(self, request: Request) -> Response | None:
         headers = request.headers
-        foreign = [origin for origin in headers.getlist("origin") if _netloc(origin) != headers["host"]]
-        if foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        own = f"{request.scope['scheme']}://{headers['host']}"
+        if any(origin.lower() != own.lower() for origin in headers.getlist("origin")):
             return _refusal(403, "origin", "Only the review page itself can change decisions.")
         if not secrets.compare_digest(headers.get(CSRF_HEADER, "").encode(), self.policy.csrf_token.encode()):
             return _refusal(403, "csrf", "The CSRF token is missing or out of date: reload the page.")
@@ -157,19 +170,6 @@ class _RequestCheck:
 
 def _refusal(status: int, problem: str, detail: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "detail": detail}, status, {"connection": "close"})
-
-
-def _netloc(origin: str) -> str | None:
-    """Return host and port of an ``Origin`` header; None when it is invalid.
-
-    Example:
-        >>> _netloc("http://localhost:8765"), _netloc("http://[")
-        ('localhost:8765', None)
-    """
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return None
 
 
 def _is_ip_address(host: str) -> bool:

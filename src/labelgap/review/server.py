@@ -11,6 +11,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from labelgap.core.errors import InputError, LabelGapError
@@ -19,11 +20,14 @@ from labelgap.review.session import Review
 if TYPE_CHECKING:
     from uvicorn import Server
 
+    from labelgap.review.connections import ConnectionLimits
+
 __all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "create_server", "serve"]
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
 _PORTS_TRIED: Final = 20
+_KEEP_ALIVE_SECONDS: Final = 5
 
 
 def serve(
@@ -63,12 +67,17 @@ def create_server(
     port: int | None = None,
     reviewer: str = "reviewer",
     budget: int | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> tuple[Server, socket.socket, str]:
-    """Return the server, its listening socket, and the address of the page; see ``serve``."""
+    """Return the server, its listening socket, and the address of the page; see ``serve``.
+
+    ``limits`` of its connections are those of ``ConnectionLimits`` when not given.
+    """
     try:
         import uvicorn
 
         from labelgap.review.app import AppContext, create_app
+        from labelgap.review.connections import ConnectionLimits, LimitedProtocol
         from labelgap.review.security import SecurityMiddleware, make_access_policy
     except ModuleNotFoundError as error:
         raise LabelGapError(
@@ -78,6 +87,7 @@ def create_server(
     listener = _listen(host, port)
     number = int(listener.getsockname()[1])
     policy = make_access_policy(host, number)
+    bounds = (limits or ConnectionLimits()).within_open_files()
     config = uvicorn.Config(
         SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget)), policy),
         log_level="error",
@@ -86,7 +96,8 @@ def create_server(
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        http="h11",
+        http=partial(LimitedProtocol, limits=bounds, connections={}),  # type: ignore[arg-type]
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )

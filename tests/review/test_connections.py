@@ -1,0 +1,117 @@
+"""Clients that never finish over real sockets: they are closed, and an honest client gets its page all the while."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+from tests.review.http_client import ReviewClient, run_server
+
+from labelgap.review import Review
+from labelgap.review.connections import ConnectionLimits
+
+STALLED = 400
+ANSWERED = 60
+"""Of the connections that get an answer, which takes longer; more than the limits below as well."""
+NEVER = 3600.0
+HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+SEND = b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n"
+
+Attack = Callable[[ReviewClient], bytes]
+ATTACKS: dict[str, Attack] = {
+    "nothing is sent": lambda client: b"",
+    "half a header": lambda client: HEAD + b"X-Slow: ",
+    "half a body": lambda client: SEND + f"X-CSRF-Token: {client.csrf_token}\r\n\r\n{{".encode(),
+    "kept alive after an answer": lambda client: HEAD + b"\r\n",
+    "an answer that is not read": lambda client: HEAD.replace(b"/ ", b"/class/1?size=2000 ") + b"\r\n",
+    "a last answer that is not read": lambda client: HEAD + b"Connection: close\r\n\r\n",
+}
+
+
+def connect(client: ReviewClient, sent: bytes) -> socket.socket:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    connection.settimeout(60)
+    connection.connect(("127.0.0.1", client.port))
+    with suppress(ConnectionError):  # closed already
+        connection.sendall(sent)
+        if sent.endswith(b"\r\n\r\n"):
+            connection.recv(1)  # the answer begins
+    return connection
+
+
+@contextmanager
+def stalled(client: ReviewClient, attack: Attack, count: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        sent = attack(client)
+        count = min(count, ANSWERED) if sent.endswith(b"\r\n\r\n") else count
+        yield [stack.enter_context(connect(client, sent)) for _ in range(count)]
+
+
+def wait_until_closed(connection: socket.socket) -> None:
+    """Return when the server closes a connection; its time limit fails the test."""
+    with suppress(ConnectionError):
+        while connection.recv(65536):
+            pass
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_honest_client_is_let_in_however_many_are_stalled(review: Review, name: str) -> None:
+    limits = ConnectionLimits(40, 30, NEVER, NEVER, NEVER)
+    with run_server(review, limits=limits) as client:
+        client.enter()
+        with stalled(client, ATTACKS[name], STALLED):
+            for _ in range(3):
+                assert client.request("/").status == 200
+            identity = f"{int(review.candidates.columns.ids[0]):016x}"
+            assert client.decide(identity, 1).status == 200
+
+
+def test_another_address_is_not_closed_for_the_many_of_one(review: Review) -> None:
+    with run_server(review, host="0.0.0.0", limits=ConnectionLimits(40, 30, NEVER, NEVER, NEVER)) as client:
+        with socket.create_connection(("127.0.0.1", client.port), 60, ("127.0.0.9", 0)) as patient:
+            patient.sendall(HEAD)
+            with stalled(client, ATTACKS["half a header"], STALLED):
+                patient.sendall(b"\r\n")
+                assert patient.recv(12) == b"HTTP/1.1 401"
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_phase_has_its_time(review: Review, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with run_server(review, limits=ConnectionLimits(40, 30, 0.3, 0.3, 0.3)) as client:
+        client.enter()
+        with stalled(client, ATTACKS[name], 3) as connections:
+            for connection in connections:
+                wait_until_closed(connection)
+        assert client.request("/").status == 200
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["half a header", "half a body"])
+def test_bytes_that_trickle_in_do_not_extend_it(review: Review, name: str) -> None:
+    with run_server(review, limits=ConnectionLimits(40, 30, 0.5, 0.5, 0.5)) as client:
+        client.enter()
+        with connect(client, ATTACKS[name](client)) as connection:
+            connection.settimeout(0.02)
+            closed = False
+            for _ in range(500):  # ten seconds or more, if nobody stops it: less than a body of 900 bytes
+                try:
+                    connection.sendall(b"x")
+                    closed = connection.recv(1) == b""
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    closed = True
+                if closed:
+                    break
+            assert closed
+
+
+def test_the_limits_leave_files_to_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+    assert ConnectionLimits().within_open_files() == ConnectionLimits(50, 50)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, 1))
+    assert ConnectionLimits().within_open_files() == ConnectionLimits()
