@@ -13,7 +13,7 @@ from tests.review.sample_run import Row, write_candidates
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions
-from labelgap.review.events import Decision, LabelKey
+from labelgap.review.store.events import Decision, LabelKey
 from labelgap.review.external_tools import export_candidates, import_decisions
 
 ROWS: list[Row] = [

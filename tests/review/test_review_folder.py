@@ -14,7 +14,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.events import Decision
+from labelgap.review.store.events import Decision
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review
 from labelgap.review.candidates import WRONG
-from labelgap.review.events import Decision, Undo
+from labelgap.review.store.events import Decision, Undo
 from labelgap.review.views import chart_context, render
 
 

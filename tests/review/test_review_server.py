@@ -144,7 +144,7 @@ def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
-    from labelgap.review.events import Decision
+    from labelgap.review.store.events import Decision
     from labelgap.review.store import FILE, DecisionStore
 
     other = DecisionStore(folder / FILE)

@@ -14,7 +14,7 @@ import pytest
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.events import Decision, DecisionOutcome, LabelKey, Undo
+from labelgap.review.store.events import Decision, DecisionOutcome, LabelKey, Undo
 from labelgap.review.store import FILE, DecisionStore, decisions
 
 DOG = LabelKey("train", "a.jpg", "dog")
@@ -140,7 +140,7 @@ def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from labelgap.review.events import Decision, LabelKey
+from labelgap.review.store.events import Decision, LabelKey
 from labelgap.review.store import DecisionStore
 store = DecisionStore(Path(sys.argv[1]))
 for number in range(20):

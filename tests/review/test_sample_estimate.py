@@ -12,7 +12,7 @@ from tests.review.sample_run import likely_rows, write_candidates
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
-from labelgap.review.events import Decision
+from labelgap.review.store.events import Decision
 from labelgap.review.sample_estimate import (
     MIN_SAMPLE,
     describe_estimate,

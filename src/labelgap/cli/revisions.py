@@ -14,7 +14,7 @@ from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from labelgap.review.events import DecisionEvent
+    from labelgap.review.store.events import DecisionEvent
 
 __all__ = ["revisions"]
 
@@ -45,7 +45,7 @@ def revisions(
 
 def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
     from labelgap.review import open_review_folder
-    from labelgap.review.events import ANSWER_TEXT
+    from labelgap.review.store.events import ANSWER_TEXT
     from labelgap.review.store import FILE, DecisionStore
 
     folder = open_review_folder(run)
@@ -78,7 +78,7 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
 def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime | None, revert_all: bool) -> None:
     from labelgap.cli.review import user_name
     from labelgap.review import open_review_folder
-    from labelgap.review.events import Undo
+    from labelgap.review.store.events import Undo
     from labelgap.review.store import FILE, DecisionStore
 
     folder = open_review_folder(run)
@@ -105,7 +105,7 @@ def _matches(event: DecisionEvent, reviewer: str | None, since: datetime | None)
 
 
 def _describe(event: DecisionEvent, undone: set[int | None]) -> str:
-    from labelgap.review.events import ANSWER_TEXT
+    from labelgap.review.store.events import ANSWER_TEXT
 
     if event.value is None:
         return f"reverted {event.undoes}"

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labelgap.core.errors import LabelGapError
 from labelgap.reporting.formatting import single_line
 from labelgap.reporting.html import package_version
-from labelgap.review.events import Decision, DecisionOutcome, Undo
+from labelgap.review.store.events import Decision, DecisionOutcome, Undo
 from labelgap.review.schemas import CandidateId, DecisionBatch, DecisionMessage, Reviewer, UndoMessage
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review

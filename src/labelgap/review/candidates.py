@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_metadata
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import as_codes
-from labelgap.review.events import LabelKey
+from labelgap.review.store.events import LabelKey
 
 __all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG", "candidate_id"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.events import DecisionEvent
+from labelgap.review.store.events import DecisionEvent
 from labelgap.review.store import DecisionStore
 
 __all__ = ["ClassProgress", "CurrentDecisions", "ReviewProgress", "count_classes", "count_progress"]

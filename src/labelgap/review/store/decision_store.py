@@ -11,53 +11,29 @@ again with that knowledge, it is accepted.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import RunError
 from labelgap.labels import Revision, Revisions
-from labelgap.labels.codes import UNKNOWN
-from labelgap.review.events import Decision, DecisionEvent, DecisionOutcome, LabelKey, Undo
+from labelgap.review.store.database import (
+    FILE,
+    MAX_BYTES,
+    DamagedStoreError,
+    create_memory_database,
+    database_errors,
+    open_snapshot,
+    open_writable,
+)
+from labelgap.review.store.events import Decision, DecisionEvent, DecisionOutcome, LabelKey, Undo
 
-__all__ = ["DecisionStore", "FILE", "SOURCE", "decisions"]
+__all__ = ["DecisionStore", "SOURCE", "decisions", "read_decisions"]
 
-FILE: Final = "review.sqlite"
 SOURCE: Final = "review"
-_FORMAT: Final = 1
-_TIMEOUT: Final = 15.0
-"""Seconds to wait for another process that writes."""
-
-_SCHEMA: Final = f"""
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time TEXT NOT NULL,
-    reviewer TEXT NOT NULL,
-    image TEXT NOT NULL,
-    split TEXT NOT NULL,
-    class TEXT NOT NULL,
-    value INTEGER CHECK (value IN (1, 0, {UNKNOWN})),
-    kind TEXT NOT NULL,
-    score REAL,
-    undoes INTEGER REFERENCES events (id),
-    accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
-    base_version INTEGER NOT NULL,
-    client TEXT NOT NULL,
-    request_id TEXT NOT NULL UNIQUE,
-    CHECK ((value IS NULL) = (undoes IS NOT NULL))
-);
-CREATE INDEX events_by_label ON events (image, class, split);
-CREATE INDEX events_by_undoes ON events (undoes);
-CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'events are never changed'); END;
-CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
-PRAGMA user_version = {_FORMAT};
-"""
 _FIELDS: Final = "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id"
 _ACCEPTED: Final = "undoes IS NULL AND accepted AND NOT EXISTS (SELECT 1 FROM events AS u WHERE u.undoes = d.id)"
 _CURRENT: Final = f"""
@@ -71,40 +47,33 @@ class DecisionStore:
 
     Args:
         path: the file; created when it does not exist.
+        read_only: read the file as it is now and never write, also on a disk that cannot be written to; a file that
+            does not exist has no events.
+
+    Raises:
+        RunError: the file is damaged or not ours; it was not changed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
         self._lock = threading.Lock()
-        with _sqlite_errors(path):
-            self._connection = sqlite3.connect(path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
-
-    def _prepare(self) -> None:
-        self._connection.execute("PRAGMA synchronous = FULL")
-        if self._version() == 0:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            with self._writing():
-                if self._version() == 0:  # unless another process has just created it
-                    for statement in _statements(_SCHEMA):
-                        self._connection.execute(statement)
-                    self._connection.execute("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))
-        if self._version() != _FORMAT:
-            raise _other_format(self.path, self._version())
-        (self.id,) = self._connection.execute("SELECT value FROM about WHERE key = 'id'").fetchone()
-
-    def _version(self) -> int:
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return int(version)
+        self._damage = ""
+        with ExitStack() as resources:
+            if not read_only:
+                self._connection = open_writable(path, resources)
+            elif path.exists():
+                self._connection = open_snapshot(path, resources)
+            else:
+                self._connection = resources.enter_context(closing(create_memory_database()))
+            with database_errors(path):
+                (self.id,) = self._connection.execute("SELECT value FROM about WHERE key = 'id'").fetchone()
+            self._files = self._identify_files()
+            self._resources = resources.pop_all()
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._connection.close()
+            self._resources.close()
 
     def append(self, actions: Iterable[Decision | Undo], *, reviewer: str, client: str) -> list[DecisionOutcome]:
         """Store decisions and undos, all of them or none, and return the outcome of each.
@@ -132,7 +101,7 @@ class DecisionStore:
 
     def last_id(self) -> int:
         """Return the id of the last event; 0 when there is none."""
-        with self._lock, _sqlite_errors(self.path):
+        with self._using():
             (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
         return int(last)
 
@@ -142,7 +111,7 @@ class DecisionStore:
 
     def current_for(self, key: LabelKey) -> DecisionEvent | None:
         """Return the decision in force for one label."""
-        with self._lock, _sqlite_errors(self.path):
+        with self._using():
             return self._current_for(key)
 
     def accepted(self) -> list[DecisionEvent]:
@@ -152,7 +121,7 @@ class DecisionStore:
     def last_events(self) -> list[tuple[LabelKey, int]]:
         """Return the id of the last event about each label, undos included."""
         query = "SELECT split, image, class, max(id) FROM events GROUP BY split, image, class"
-        with self._lock, _sqlite_errors(self.path):
+        with self._using():
             return [(LabelKey(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
 
     def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
@@ -184,6 +153,10 @@ class DecisionStore:
 
     def _insert(self, key: LabelKey, reviewer: str, *values: Any) -> None:
         """Append a row; ``values`` are the columns from ``value`` on."""
+        texts = (*key, reviewer, *values[-2:])
+        for (name, most), text in zip(MAX_BYTES.items(), texts, strict=True):
+            if not 1 <= len(text.encode("utf-8", "replace")) <= most:
+                raise RunError(f"a decision cannot be stored: its {name} has 1 to {most:,} bytes, not {len(text):,}.")
         self._connection.execute(
             "INSERT INTO events (split, image, class, time, reviewer, value, kind, score, undoes, accepted, "
             "base_version, client, request_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -199,69 +172,78 @@ class DecisionStore:
         return None if row is None else _event(row)
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[DecisionEvent]:
-        with self._lock, _sqlite_errors(self.path):
+        with self._using():
             return [_event(row) for row in self._connection.execute(query, tuple(values))]
 
     @contextmanager
+    def _using(self) -> Iterator[None]:
+        try:
+            with self._lock, database_errors(self.path):
+                yield
+        except DamagedStoreError as error:
+            self._damage = str(error)
+            raise
+
+    @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._lock, _sqlite_errors(self.path):
+        """A transaction. What was seen to be damaged, removed or replaced is not written to."""
+        if self.read_only:
+            raise RunError(f"{self.path} was opened to be read only.")
+        with self._using():
+            if not self._damage and self._identify_files() != self._files:
+                self._damage = (
+                    f"{self.path} was removed or replaced while it was in use: decisions are no longer saved. Put it "
+                    "back, and start the command again."
+                )
+            if self._damage:
+                raise DamagedStoreError(self._damage)
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
 
+    def _identify_files(self) -> list[tuple[int, int] | None]:
+        """Return which files the two names of the store lead to."""
+        found: list[tuple[int, int] | None] = []
+        for name in (self.path.name, f"{self.path.name}-wal"):
+            try:
+                state = self.path.with_name(name).stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((state.st_dev, state.st_ino))
+        return found
 
-def decisions(path: str | Path, split: str | None = None) -> Revisions:
-    """Return the decisions in force as revisions with the source "review", in the order in which they were made.
 
-    Undone decisions and decisions that lost a conflict are left out. "Can't tell" is a decision with the value UNKNOWN.
+def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
+    """Return the decisions in force, all as of one moment: the split of each, and a revision with the source "review".
+
+    They are in the order in which they were made. Undone decisions and decisions that lost a conflict are left out.
+    "Can't tell" is a decision with the value UNKNOWN.
 
     Args:
         path: the folder of a run or a review, or the file itself; without a file there are no decisions.
-        split: leave out the images of other splits.
     """
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    if not file.exists():
-        return Revisions()
-    with _sqlite_errors(file), closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, _FORMAT):
-            raise _other_format(file, version)
-        events = [_event(row) for row in connection.execute(_CURRENT)] if version else []
-    return Revisions(
-        Revision(event.key.image, event.key.class_name, event.value, SOURCE, time=event.time, author=event.reviewer)
-        for event in events
-        if event.value is not None and (split is None or event.key.split == split)
-    )
+    with closing(DecisionStore(file, read_only=True)) as store:
+        return [(event.key.split, _revision(event, event.value)) for event in store.current() if event.value is not None]
+
+
+def decisions(path: str | Path, split: str | None = None) -> Revisions:
+    """Return the decisions of ``read_decisions``, of one split or of all."""
+    return Revisions(revision for name, revision in read_decisions(path) if split is None or name == split)
+
+
+def _revision(event: DecisionEvent, value: int) -> Revision:
+    key = event.key
+    return Revision(key.image, key.class_name, value, SOURCE, time=event.time, author=event.reviewer)
 
 
 def _event(row: Sequence[Any]) -> DecisionEvent:
     number, time, reviewer, split, image, name, value, kind, score, undoes, accepted, client, request_id = row
     made, key = datetime.fromisoformat(time), LabelKey(split, image, name)
     return DecisionEvent(number, made, reviewer, key, value, kind, score, undoes, bool(accepted), client, request_id)
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Split a script into statements (``executescript`` would end the transaction)."""
-    text = ""
-    for line in script.splitlines(keepends=True):
-        text += line
-        if sqlite3.complete_statement(text):
-            yield text
-            text = ""
-
-
-def _other_format(path: Path, version: int) -> RunError:
-    return RunError(f"{path} has format {version}; this version of labelgap reads format {_FORMAT}.")
-
-
-@contextmanager
-def _sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn an error of SQLite into one that names the file."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise RunError(f"{path} cannot be used as a store of decisions: {error}.") from error

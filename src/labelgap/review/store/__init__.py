@@ -1,0 +1,8 @@
+"""The decisions of a review on disk: ``review.sqlite``, an append-only list of events."""
+
+from __future__ import annotations
+
+from labelgap.review.store.database import FILE
+from labelgap.review.store.decision_store import SOURCE, DecisionStore, decisions, read_decisions
+
+__all__ = ["DecisionStore", "FILE", "SOURCE", "decisions", "read_decisions"]
