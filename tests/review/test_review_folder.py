@@ -89,7 +89,7 @@ def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: p
     folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
     table = (tmp_path / "tags.csv").read_text().replace("owl", "bat")
     (tmp_path / "tags.csv").write_text(table)
-    with pytest.raises(RunError, match="no longer has the classes"):
+    with pytest.raises(RunError, match="does not have the classes"):
         _ = open_review_folder(folder.path).data
     (folder.path / "review.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):

@@ -216,6 +216,9 @@ ATTACKS: dict[str, Attack] = {
     "no CSRF token": post(lambda good: good, X_CSRF_Token=None),
     "wrong CSRF token": post(lambda good: good, X_CSRF_Token="guess"),
     "foreign origin": post(lambda good: good, Origin="https://evil.example"),
+    "origin of another scheme": post(lambda good: good, Origin="https://{host}"),
+    "origin of another port": post(lambda good: good, Origin="http://127.0.0.1:1"),
+    "origin with a path": post(lambda good: good, Origin="http://{host}/"),
     "broken origin": post(lambda good: good, Origin="http://["),
     "opaque origin": post(lambda good: good, Origin="null"),
     "cross-site fetch": post(lambda good: good, Sec_Fetch_Site="cross-site"),
@@ -223,6 +226,10 @@ ATTACKS: dict[str, Attack] = {
     "foreign host": post(lambda good: good, Host="evil.example"),
     "host that only begins like ours": post(lambda good: good, Host="127.0.0.1.evil.example"),
     "host with a user": post(lambda good: good, Host="127.0.0.1@evil.example"),
+    "image for another site": get("/class/1", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors"),
+    "page in a frame of another site": get(
+        "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="iframe"
+    ),
     "a form": post(lambda good: good, Content_Type="application/x-www-form-urlencoded"),
     "plain text": post(lambda good: good, Content_Type="text/plain"),
     "no json": post(b"value=1"),
@@ -288,11 +295,21 @@ def fortress(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str) -> None:
     client, identity, folder = fortress
     path, method, body, headers = ATTACKS[name](client, identity)
+    headers = {name: value.replace("{host}", f"127.0.0.1:{client.port}") for name, value in headers.items()}
     answer = client.request(path, method, body, headers)
     assert 400 <= answer.status < 500, (answer.status, answer.body[:200])
     assert b"root:" not in answer.body and b"import" not in answer.body and len(answer.body) < 5000
     with closing(sqlite3.connect(folder / "review.sqlite")) as connection:
         assert connection.execute("SELECT reviewer, value FROM events").fetchall() == [("anna", ABSENT)]
+
+
+def test_our_own_origin_and_a_link_from_another_site_are_let_in(fortress: Any) -> None:
+    client, identity, _ = fortress
+    headers = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
+    headers |= {"Origin": f"http://127.0.0.1:{client.port}", "Sec-Fetch-Site": "same-origin"}
+    assert client.request("/api/decisions", "POST", b"{}", headers).status == 422
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.request("/", headers=link).status == 200
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import Force
+from labelgap.cli.options import DATA_PANEL, Force, RunData
 
 if TYPE_CHECKING:
     from labelgap.review.apply import ApplyResult
@@ -22,18 +22,26 @@ def apply(
     source: Annotated[
         list[str] | None, typer.Option(help="Method whose revisions to apply as well, e.g. ll-cp; repeatable.")
     ] = None,
+    data: RunData = None,
+    images: Annotated[
+        Path | None, typer.Option(rich_help_panel=DATA_PANEL, help="With --data: folder that image names are relative to.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write the labels with people's decisions applied; the data themselves are never changed."""
     from labelgap.cli.parsing import parse_names
     from labelgap.core.errors import InputError
-    from labelgap.review import decisions, open_review_folder
+    from labelgap.review import open_review_folder
     from labelgap.review.apply import apply_decisions
+    from labelgap.review.store import read_decisions
 
-    folder = open_review_folder(run)
-    if not source and not len(decisions(folder.path)):
+    if images is not None and data is None:
+        raise InputError("--images belongs to --data: say where the table is as well.")
+    folder = open_review_folder(run, data, images=images)
+    decided = read_decisions(folder.path)
+    if not source and not decided:
         raise InputError(f"{run} has no decisions yet: labelgap review {run}. Nothing was written.")
-    result = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force)
+    result = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force, decided=decided)
     present, absent, unknown = (
         sum(counts) for counts in zip(*(split.labels.counts().total for split in result.data.splits), strict=True)
     )

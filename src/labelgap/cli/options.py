@@ -23,6 +23,7 @@ __all__ = [
     "Force",
     "LabelSeed",
     "Observe",
+    "RunData",
     "RunFolder",
     "Workers",
     "open_dataset",
@@ -42,6 +43,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 LabelSeed = Annotated[int, _data_option(help="Seed of --observe; the papers use 1200.")]
 Observe = Annotated[
     str | None, _data_option(help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all).")
+]
+RunData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        rich_help_panel=DATA_PANEL,
+        metavar="DATA",
+        help="Where the data of RUN are, if somebody else made it or it was moved.",
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 Workers = Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from labelgap.cli.options import DataOptions, with_options
+from labelgap.cli.options import DataOptions, RunData, with_options
 from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError
 
@@ -43,6 +43,7 @@ def review(
     source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run; or DATA, with --random.")],
     data_options: DataOptions,
     exchange: ExchangeOptions,
+    data: RunData = None,
     split: Annotated[str | None, typer.Option(help="Only this split.", show_default="all; val with --random")] = None,
     random: Annotated[
         int | None, typer.Option(help="Without a run: review every class of this many random images.")
@@ -72,8 +73,9 @@ def review(
     if seconds is not None and not 1 <= seconds <= _MAX_BUDGET:
         raise InputError(f"--budget {budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
     author = _check_name(reviewer or user_name())
-    folder = _open_folder(source, data_options, split, random, seed, out)
-    opened = Review(folder, split if folder.run is not None else None)
+    folder = _open_folder(source, data, data_options, split, random, seed, out)
+    reads = exchange.export_to is not None or (exchange.import_from is None and (summary or as_json))
+    opened = Review(folder, split if folder.run is not None else None, read_only=reads)
     try:
         if exchange.export_to is not None:
             _export(opened, exchange.export_to, out, exchange.prefix, exchange.force)
@@ -121,7 +123,13 @@ def _check_name(name: str) -> str:
 
 
 def _open_folder(
-    source: str, options: DataOptions, split: str | None, random: int | None, seed: int, out: Path | None
+    source: str,
+    data_of_run: str | None,
+    options: DataOptions,
+    split: str | None,
+    random: int | None,
+    seed: int,
+    out: Path | None,
 ) -> ReviewFolder:
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.cli.options import open_dataset
@@ -132,9 +140,14 @@ def _open_folder(
     ):
         if random is not None:
             raise InputError(f"--random draws images of DATA; {source} is a run or an existing review.")
-        for name in options.given():
-            raise InputError(f"--{name.replace('_', '-')} applies to DATA; {source} stores its own: leave it out.")
-        return open_review_folder(source)
+        for name in options.given() if data_of_run is None else ():
+            raise InputError(
+                f"--{name.replace('_', '-')} applies to DATA; {source} names its own: leave it out, or say with --data "
+                "where the data are now."
+            )
+        return open_review_folder(source, data_of_run, **options.given())
+    if data_of_run is not None:
+        raise InputError(f"--data is for a run or an existing review; {source} is neither.")
     if random is None:
         raise InputError(
             f"{source} is not a run. To review random images without a run: "

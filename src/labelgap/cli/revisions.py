@@ -49,10 +49,8 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
     from labelgap.review.store import FILE, DecisionStore
 
     folder = open_review_folder(run)
-    events: list[DecisionEvent] = []
-    if (folder.path / FILE).exists():
-        with closing(DecisionStore(folder.path / FILE)) as store:
-            events = store.events()
+    with closing(DecisionStore(folder.path / FILE, read_only=True)) as store:
+        events = store.events()
     undone = {event.undoes for event in events}
     events = [event for event in events if _matches(event, reviewer, since)]
     models = [] if folder.run is None or reviewer or since else list(folder.run.revisions)

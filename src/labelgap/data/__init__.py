@@ -16,6 +16,8 @@ from labelgap.data.registry import (
     describe_datasets,
     load,
     load_from_recipe,
+    load_moved,
+    load_stored,
     open_data,
     register_dataset,
 )
@@ -48,7 +50,9 @@ __all__ = [
     "load_features",
     "load_folder",
     "load_from_recipe",
+    "load_moved",
     "load_parquet",
+    "load_stored",
     "load_voc2007",
     "load_voc2012",
     "open_data",

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
+from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
@@ -29,6 +30,8 @@ __all__ = [
     "describe_datasets",
     "load",
     "load_from_recipe",
+    "load_moved",
+    "load_stored",
     "open_data",
     "register_dataset",
 ]
@@ -170,6 +173,43 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
         else:
             data = data.reveal(step.reveal.splits)
     return data
+
+
+def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
+    """Load the data that a document of a folder names, where this user made the document or trusts it.
+
+    Args:
+        document: ``config.json`` of a run, or ``review.json``.
+        recipe: the recipe in it.
+
+    Raises:
+        RunError: somebody else made the document, and its recipe names paths.
+    """
+    named = [f"the data {path}" for path in Recipe.checked(recipe).paths] if recipe else []
+    require_trust(document, named, "say where the data are (--data)")
+    return load_from_recipe(recipe)
+
+
+def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **options: Any) -> Dataset:
+    """Load the data of a recipe from where the user says that they are; no path of the recipe is opened.
+
+    Args:
+        recipe: as a run stores it; its options other than paths, and its steps, are used.
+        text: a path to data of the same kind; or ``name=path``.
+        **options: of that data set, instead of those of the recipe; None means not given.
+    """
+    given = {name: _to_json(value) for name, value in options.items() if value is not None}
+    if not recipe:
+        return open_data(text, **given)
+    checked = Recipe.checked(recipe)
+    name, equals, place = os.fspath(text).partition("=")
+    if not equals or name not in _readers():
+        name, place = checked.name, os.fspath(text)
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    kept = {option: value for option, value in checked.options.items() if option not in PATH_OPTIONS}
+    return load_from_recipe({**recipe, "name": name, "path": _absolute(path), "options": {**kept, **given}})
 
 
 def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:

@@ -7,7 +7,13 @@ a table with them.
 
 from __future__ import annotations
 
-from labelgap.review.folder import ReviewFolder, create_random_review, is_review_folder, open_review_folder
+from labelgap.review.folder import (
+    ReviewFolder,
+    check_review,
+    create_random_review,
+    is_review_folder,
+    open_review_folder,
+)
 from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, wilson_interval
 from labelgap.review.session import Review
 from labelgap.review.store import decisions
@@ -16,6 +22,7 @@ __all__ = [
     "Review",
     "ReviewFolder",
     "SampleEstimate",
+    "check_review",
     "create_random_review",
     "decisions",
     "estimate_from_sample",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labelgap.core.errors import LabelGapError
+from labelgap.core.files import DiskError
 from labelgap.reporting.formatting import single_line
 from labelgap.reporting.html import package_version
 from labelgap.review.store.events import Decision, DecisionOutcome, Undo
@@ -51,6 +53,7 @@ class AppContext:
         reviewer: author of the decisions until another name is typed in the page.
         budget: seconds that the review is meant to take; None for no limit.
         started: when the first page was opened.
+        reported: the last error that was printed to the terminal.
     """
 
     review: Review
@@ -58,6 +61,7 @@ class AppContext:
     reviewer: str
     budget: int | None = None
     started: float | None = None
+    reported: str = ""
     thumbnails: ReviewThumbnails = field(init=False)
     heat_maps: HeatMaps = field(init=False)
 
@@ -81,6 +85,8 @@ def create_app(context: AppContext) -> FastAPI:
     app.include_router(_router)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(LabelGapError, _own_error)
+    app.add_exception_handler(Exception, _unexpected_error)
     return app
 
 
@@ -285,6 +291,25 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Return an error as a page to a person and as JSON to the script."""
     assert isinstance(error, StarletteHTTPException)
+    return _error_response(request, error.status_code, "refused", error.detail)
+
+
+async def _own_error(request: Request, error: Exception) -> Response:
+    """Tell the page and the terminal what is wrong on this machine, e.g. a full disk or a damaged file."""
+    context: AppContext = request.app.state.context
+    message = single_line(str(error))
+    if message != context.reported:
+        context.reported = message
+        print(f"labelgap: {message}", file=sys.stderr, flush=True)
+    status = 507 if isinstance(error, DiskError) and error.full else 503
+    return _error_response(request, status, "unsaved", message)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> Response:
+    return _error_response(request, 500, "unsaved", f"labelgap has a bug ({type(error).__name__}): see its terminal.")
+
+
+def _error_response(request: Request, status: int, problem: str, detail: str) -> Response:
     if "text/html" in request.headers.get("accept", ""):
-        return HTMLResponse(render("error.html", message=error.detail), error.status_code)
-    return JSONResponse({"problem": "refused", "detail": error.detail}, error.status_code)
+        return HTMLResponse(render("error.html", message=detail, status=status), status)
+    return JSONResponse({"problem": problem, "detail": detail}, status)

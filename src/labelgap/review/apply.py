@@ -21,7 +21,7 @@ from labelgap.labels import LabelTable, Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import HUMAN_SOURCES
 from labelgap.review.folder import ReviewFolder
-from labelgap.review.store import SOURCE, decisions
+from labelgap.review.store import SOURCE, read_decisions
 
 __all__ = ["ApplyResult", "apply_decisions", "provenance_path"]
 
@@ -61,30 +61,36 @@ def provenance_path(path: Path) -> Path:
 
 
 def apply_decisions(
-    folder: ReviewFolder, out: Path, sources: Sequence[str] = (), *, force: bool = False
+    folder: ReviewFolder,
+    out: Path,
+    sources: Sequence[str] = (),
+    *,
+    force: bool = False,
+    decided: Sequence[tuple[str, Revision]] | None = None,
 ) -> ApplyResult:
     """Write the table of a folder's data with decisions applied; the data themselves are never changed.
 
     A person's decision replaces the observed label. A model's revision fills only unknown labels, and counts up to the
-    epoch that the run selected.
+    epoch that the run selected. The decisions are those of one moment, also while people are deciding.
 
     Args:
         folder: a run or a review.
         out: a ``.csv`` or ``.parquet`` file.
         sources: methods whose revisions to apply as well, as in the run's ``revisions.parquet``.
         force: replace existing files.
+        decided: the decisions, as ``read_decisions`` returned them; read now when None.
     """
     table_format = _FORMATS.get(out.suffix.lower())
     if table_format is None:
         raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
-    revisions = _revisions(folder, sources)
+    revisions = _revisions(folder, sources, read_decisions(folder.path) if decided is None else decided)
     provenance = provenance_path(out)
     if provenance.exists() and not force:
         raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
     changes: list[tuple[str, Revision, int, int]] = []
     splits: dict[str, Split] = {}
     for split in folder.data.splits:
-        _check_images(split, revisions[split.name])
+        _check_names(split, revisions[split.name])
         labels = split.labels.revised(revisions[split.name], [SOURCE, *sources])
         splits[split.name] = replace(split, labels=labels)
         changes += [(split.name, *change) for change in _changes(split.labels, labels, revisions[split.name])]
@@ -102,11 +108,16 @@ def apply_decisions(
     )
 
 
-def _revisions(folder: ReviewFolder, sources: Sequence[str]) -> dict[str, Revisions]:
+def _revisions(
+    folder: ReviewFolder, sources: Sequence[str], decided: Sequence[tuple[str, Revision]]
+) -> dict[str, Revisions]:
     """Return the revisions to apply by split; those of a model are about train."""
-    revisions = {split.name: decisions(folder.path, split.name) for split in folder.data.splits}
-    if sum(map(len, revisions.values())) != len(decisions(folder.path)):
-        raise InputError(f"{folder.path} has decisions about a split that {folder.data.name} no longer has.")
+    by_split: dict[str, list[Revision]] = {split.name: [] for split in folder.data.splits}
+    for split, revision in decided:
+        if split not in by_split:
+            raise InputError(f"{folder.path} has decisions about {split!r}, a split that the data no longer have.")
+        by_split[split].append(revision)
+    revisions = {split: Revisions(made) for split, made in by_split.items()}
     if not sources:
         return revisions
     run = folder.run
@@ -121,13 +132,15 @@ def _revisions(folder: ReviewFolder, sources: Sequence[str]) -> dict[str, Revisi
     return revisions
 
 
-def _check_images(split: Split, revisions: Revisions) -> None:
-    known = set(split.labels.images)
-    lost = next((name for name in revisions.to_table()["image"].to_pylist() if name not in known), None)
-    if lost is not None:
-        raise InputError(
-            f"a label of {lost} was revised, but {split.name} no longer has that image: the data have changed."
-        )
+def _check_names(split: Split, revisions: Revisions) -> None:
+    table = revisions.to_table()
+    for column, known in (("image", split.labels.images), ("class", split.labels.classes)):
+        names = set(known)
+        lost = next((name for name in table[column].to_pylist() if name not in names), None)
+        if lost is not None:
+            raise InputError(
+                f"a label of {lost} was revised, but {split.name} no longer has that {column}: the data have changed."
+            )
 
 
 def _changes(before: LabelTable, after: LabelTable, revisions: Revisions) -> list[tuple[Revision, int, int]]:

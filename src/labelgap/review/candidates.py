@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_metadata
+from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_candidates, read_metadata
 from labelgap.core.errors import RunError
-from labelgap.labels.codes import as_codes
 from labelgap.review.store.events import LabelKey
 
 __all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG", "candidate_id"]
@@ -97,7 +94,8 @@ class Candidates:
         if unknown is not None:
             raise RunError(f"{self.path} has the class {unknown!r}, which the data do not have. Audit the run again.")
         columns["class_number"] = np.array([numbers[name] for name in class_names], dtype=np.int32)[class_codes]
-        columns["kind"] = _kind_numbers(self.path, *names["kind"])
+        kinds, kind_codes = names["kind"]
+        columns["kind"] = np.array([KINDS.index(name) for name in kinds], dtype=np.int8)[kind_codes]
         (splits, split), (images, image) = names["split"], names["image"]
         if self.split is not None:
             selected = np.array([name == self.split for name in splits], dtype=np.bool_)[split]
@@ -228,30 +226,12 @@ def _find(ids: NDArray[np.uint64], order: NDArray[np.int64], identity: str) -> i
 
 def _read_columns(path: Path) -> tuple[dict[str, tuple[list[str], NDArray[np.int32]]], dict[str, NDArray[Any]]]:
     """Return the text columns as (distinct names, index of each row's name), and the number columns."""
-    try:
-        table = pq.read_table(path, columns=[*_NAMES, *_NUMBERS], read_dictionary=list(_NAMES)).unify_dictionaries()
-        table = table.combine_chunks()
-        names, numbers = {}, {}
-        for name in _NAMES:
-            column = table[name]
-            encoded = column.chunk(0) if column.num_chunks else pa.array([], pa.dictionary(pa.int32(), pa.string()))
-            if encoded.null_count:
-                raise RunError(f"{path} has an empty cell under {name!r}. Audit the run again.")
-            names[name] = (encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
-        for name, dtype in _NUMBERS.items():
-            column = table[name].fill_null(np.nan) if name == "score" else table[name]
-            numbers[name] = column.to_numpy().astype(dtype)
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path} is damaged ({error}). Audit the run again.") from None
-    numbers["observed"] = as_codes(numbers["observed"], what=f"'observed' of {path}")
-    return names, numbers
-
-
-def _kind_numbers(path: Path, names: list[str], codes: NDArray[np.int32]) -> NDArray[np.int8]:
-    unknown = next((name for name in names if name not in KINDS), None)
-    if unknown is not None:
-        raise RunError(f"{path} has a candidate of the kind {unknown!r}; the kinds are {', '.join(KINDS)}.")
-    return np.array([KINDS.index(name) for name in names], dtype=np.int8)[codes]
+    table = read_candidates(path)
+    names = {}
+    for name in _NAMES:
+        encoded = table[name].combine_chunks().dictionary_encode()
+        names[name] = (encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
+    return names, {name: table[name].to_numpy().astype(dtype) for name, dtype in _NUMBERS.items()}
 
 
 def _merge_duplicates(

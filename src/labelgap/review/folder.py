@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import FORMAT, write_candidates
 from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import write_json
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.stored import damaged, read_json, validate
+from labelgap.core.trust import write_signed_json
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.registry import load_from_recipe
+from labelgap.data.readers.recipe import StoredRecipe
+from labelgap.data.registry import load_from_recipe, load_moved, load_stored
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
+from labelgap.review.store import read_decisions
+from labelgap.review.store.database import MAX_BYTES
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
-__all__ = ["REVIEW_FILE", "ReviewFolder", "create_random_review", "is_review_folder", "open_review_folder"]
+__all__ = [
+    "REVIEW_FILE",
+    "ReviewFolder",
+    "check_review",
+    "create_random_review",
+    "is_review_folder",
+    "open_review_folder",
+]
 
 REVIEW_FILE: Final = "review.json"
+MAX_CLASSES: Final = 1_000_000
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_BYTES["class"])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +54,42 @@ class ReviewFolder:
         classes: names of the classes in order.
         recipe: how to load the data.
         run: the run; None for a review of random images.
+        source: where the user says that the data are; None to load them from where the recipe says.
+        options: with which the user wants the data to be read, instead of those of the recipe.
     """
 
     path: Path
     classes: tuple[str, ...]
     recipe: Mapping[str, Any]
     run: Run | None = None
+    source: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def data(self) -> Dataset:
-        """The data, loaded again."""
-        data = load_from_recipe(self.recipe)
+        """The data, loaded again; what a folder of somebody else names is not opened unless the user trusts it."""
+        if self.source is not None:
+            data = load_moved(self.recipe, self.source, **self.options)
+        elif self.run is None:
+            data = load_stored(self.path / REVIEW_FILE, self.recipe)
+        else:
+            data = load_from_recipe(self.recipe)
         if data.classes != self.classes:
-            raise RunError(f"{data.name} no longer has the classes that {self.path} was made with.")
+            raise RunError(f"{data.name} does not have the classes that {self.path} was made with.")
         return data
+
+
+class StoredReview(BaseModel):
+    """``review.json``: what a review of random images was drawn from, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1]
+    data: Annotated[StoredRecipe, Field(min_length=1)]
+    classes: Annotated[list[_Name], Field(min_length=1, max_length=MAX_CLASSES)]
+    split: Literal["train", "val", "test"]
+    images: int = Field(ge=1, lt=2**63)
+    seed: int = Field(ge=-(2**63), lt=2**63)
 
 
 def is_review_folder(path: Path) -> bool:
@@ -62,14 +97,31 @@ def is_review_folder(path: Path) -> bool:
     return (path / CONFIG).is_file() or (path / REVIEW_FILE).is_file()
 
 
-def open_review_folder(path: str | os.PathLike[str]) -> ReviewFolder:
-    """Open a run, or a review of random images."""
+def open_review_folder(path: str | os.PathLike[str], source: str | None = None, **options: Any) -> ReviewFolder:
+    """Open a run, or a review of random images.
+
+    Args:
+        path: the folder.
+        source: where its data are, for a folder that somebody else made or that comes from another machine.
+        **options: with which to read them, e.g. ``images``; others are as the folder says.
+    """
     folder = Path(path)
     if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
         run = open_run(folder)
-        return ReviewFolder(folder, run.config.classes, run.config.data, run)
+        return ReviewFolder(folder, run.config.classes, run.config.data, run, source, options)
     about = _read_review_file(folder)
-    return ReviewFolder(folder, tuple(about["classes"]), about["data"])
+    return ReviewFolder(folder, tuple(about.classes), about.data, None, source, options)
+
+
+def check_review(folder: Path) -> None:
+    """Check the files of a review, where there are any; they are only read.
+
+    Raises:
+        RunError: a file is damaged or not ours.
+    """
+    if (folder / REVIEW_FILE).exists():
+        _read_review_file(folder)
+    read_decisions(folder)
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
@@ -91,10 +143,10 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         raise InputError(f"--random {images}: at least one image is needed.")
     if not data.recipe:
         raise InputError(f"{data.name} was not loaded by name, so a review cannot load it again.")
-    about = {"format": FORMAT, "data": dict(data.recipe), "classes": list(data.classes), "split": split}
-    about |= {"images": images, "seed": seed}
+    stored = {"format": FORMAT, "data": dict(data.recipe), "classes": data.classes, "split": split}
+    about = validate({**stored, "images": images, "seed": seed}, StoredReview, out / REVIEW_FILE)
     if (out / REVIEW_FILE).exists():
-        if _read_review_file(out) != json.loads(json.dumps(about)):
+        if _read_review_file(out) != about:
             raise RunError(f"{out} already holds another review. Choose another folder with --out.")
         return open_review_folder(out)
     rows = numpy_generator(seed, "review").permutation(len(source))[:images]
@@ -111,7 +163,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         "method": "random images",
     }
     write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
-    write_json(out / REVIEW_FILE, about)
+    write_signed_json(out / REVIEW_FILE, about.model_dump(mode="json"))
     return open_review_folder(out)
 
 
@@ -121,13 +173,9 @@ def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateLis
     return CandidateList.of_unknown(rows[position], columns, np.full(len(columns), np.nan, dtype=np.float32))
 
 
-def _read_review_file(folder: Path) -> dict[str, Any]:
-    path = folder / REVIEW_FILE
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        version = about["format"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(f"{path} is damaged ({error}).") from None
-    if version != FORMAT:
-        raise RunError(f"{path} has format {version}; this version of labelgap reads format {FORMAT}.")
-    return dict(about)
+def _read_review_file(folder: Path) -> StoredReview:
+    remedy = f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted."
+    about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
+    if len(set(about.classes)) != len(about.classes):
+        raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)
+    return about

@@ -33,16 +33,17 @@ class Review:
     Args:
         folder: an audited run, or a review of random images.
         split: leave out the candidates of other splits.
+        read_only: read the decisions as they are now, and make none.
     """
 
-    def __init__(self, folder: ReviewFolder, split: str | None = None) -> None:
+    def __init__(self, folder: ReviewFolder, split: str | None = None, *, read_only: bool = False) -> None:
         self.folder, self.split = folder, split
         self.path: Path = folder.path
         self.name = folder.path.resolve().name
         self.candidates = Candidates(folder.path / CANDIDATES, folder.classes, split)
         if not len(self.candidates):
             raise RunError(f"{folder.path} has no candidates{f' of {split}' if split else ''}: nothing to review.")
-        self.store = DecisionStore(folder.path / STORE)
+        self.store = DecisionStore(folder.path / STORE, read_only=read_only)
         self._cache: dict[str, tuple[int, Any]] = {}
 
     def close(self) -> None:

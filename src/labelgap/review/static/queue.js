@@ -128,7 +128,7 @@ export class Queue {
       return true;
     }
     if (answer.problem === "csrf") await this.renewToken();
-    else if (["store", "token"].includes(answer.problem)) this.onError(answer.problem, answer.detail);
+    else if (["store", "token", "unsaved"].includes(answer.problem)) this.onError(answer.problem, answer.detail);
     else if (response.status >= 500) this.onError("lost");
     else this.onError("refused", answer.detail);
     return false;

@@ -53,6 +53,7 @@ function showProblem(kind, detail = "") {
     lost: `The server does not answer. ${waiting} as soon as it is back; you can continue.`,
     token: `The server restarted. ${waiting} once you open the address that it printed.`,
     store: `Another review is served at this address now. ${waiting} when ${page.name} is served here again.`,
+    unsaved: `Answers cannot be saved at the moment: ${detail} ${waiting} as soon as that works.`,
     refused: `The server refuses what this page sends (${detail}). Please reload the page.`,
   }[kind];
   element("banner").hidden = !text;
@@ -100,7 +101,7 @@ async function poll() {
   try {
     const response = await fetch(`/api/changes?${query}`, { signal: AbortSignal.timeout(10000) });
     const answer = await response.json();
-    if (!response.ok) showProblem(answer.problem === "token" ? "token" : "lost");
+    if (!response.ok) showProblem(["token", "unsaved"].includes(answer.problem) ? answer.problem : "lost", answer.detail);
     else if (answer.reload) location.reload();
     else {
       if (problem === "lost" || problem === "token") showProblem(null);
