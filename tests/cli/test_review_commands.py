@@ -15,8 +15,8 @@ from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import decisions
-from labelgap.review.store.events import Decision, LabelKey
 from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.store.events import Decision, LabelKey
 from labelgap.training.config.schema import RunConfig, write_config
 
 

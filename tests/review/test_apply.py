@@ -16,8 +16,8 @@ from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.store.events import Decision, LabelKey, Undo
 from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.store.events import Decision, LabelKey, Undo
 from labelgap.training.config.schema import RunConfig, write_config
 
 

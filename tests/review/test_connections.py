@@ -70,12 +70,13 @@ def test_an_honest_client_is_let_in_however_many_are_stalled(review: Review, nam
 
 
 def test_another_address_is_not_closed_for_the_many_of_one(review: Review) -> None:
-    with run_server(review, host="0.0.0.0", limits=ConnectionLimits(40, 30, NEVER, NEVER, NEVER)) as client:
-        with socket.create_connection(("127.0.0.1", client.port), 60, ("127.0.0.9", 0)) as patient:
-            patient.sendall(HEAD)
-            with stalled(client, ATTACKS["half a header"], STALLED):
-                patient.sendall(b"\r\n")
-                assert patient.recv(12) == b"HTTP/1.1 401"
+    limits = ConnectionLimits(40, 30, NEVER, NEVER, NEVER)
+    with run_server(review, host="0.0.0.0", limits=limits) as client, ExitStack() as stack:
+        patient = socket.create_connection(("127.0.0.1", client.port), 60, ("127.0.0.9", 0))
+        stack.enter_context(patient).sendall(HEAD)
+        stack.enter_context(stalled(client, ATTACKS["half a header"], STALLED))
+        patient.sendall(b"\r\n")
+        assert patient.recv(12) == b"HTTP/1.1 401"
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -144,8 +144,8 @@ def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
-    from labelgap.review.store.events import Decision
     from labelgap.review.store import FILE, DecisionStore
+    from labelgap.review.store.events import Decision
 
     other = DecisionStore(folder / FILE)
     entry = review.candidates.key(0)
@@ -304,7 +304,7 @@ def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str
 
 
 def test_our_own_origin_and_a_link_from_another_site_are_let_in(fortress: Any) -> None:
-    client, identity, _ = fortress
+    client, _, _ = fortress
     headers = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
     headers |= {"Origin": f"http://127.0.0.1:{client.port}", "Sec-Fetch-Site": "same-origin"}
     assert client.request("/api/decisions", "POST", b"{}", headers).status == 422

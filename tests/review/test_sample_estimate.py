@@ -12,7 +12,6 @@ from tests.review.sample_run import likely_rows, write_candidates
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
-from labelgap.review.store.events import Decision
 from labelgap.review.sample_estimate import (
     MIN_SAMPLE,
     describe_estimate,
@@ -20,6 +19,7 @@ from labelgap.review.sample_estimate import (
     first_undecided,
     wilson_interval,
 )
+from labelgap.review.store.events import Decision
 
 Z = 1.959963984540054
 

@@ -24,7 +24,8 @@ def apply(
     ] = None,
     data: RunData = None,
     images: Annotated[
-        Path | None, typer.Option(rich_help_panel=DATA_PANEL, help="With --data: folder that image names are relative to.")
+        Path | None,
+        typer.Option(rich_help_panel=DATA_PANEL, help="With --data: folder that image names are relative to."),
     ] = None,
     force: Force = False,
 ) -> None:

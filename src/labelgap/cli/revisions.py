@@ -45,8 +45,8 @@ def revisions(
 
 def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
     from labelgap.review import open_review_folder
-    from labelgap.review.store.events import ANSWER_TEXT
     from labelgap.review.store import FILE, DecisionStore
+    from labelgap.review.store.events import ANSWER_TEXT
 
     folder = open_review_folder(run)
     with closing(DecisionStore(folder.path / FILE, read_only=True)) as store:
@@ -76,8 +76,8 @@ def _list(run: Path, reviewer: str | None, since: datetime | None, limit: int, a
 def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime | None, revert_all: bool) -> None:
     from labelgap.cli.review import user_name
     from labelgap.review import open_review_folder
-    from labelgap.review.store.events import Undo
     from labelgap.review.store import FILE, DecisionStore
+    from labelgap.review.store.events import Undo
 
     folder = open_review_folder(run)
     if not (numbers or reviewer or since or revert_all):

@@ -19,10 +19,10 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.files import DiskError
 from labelgap.reporting.formatting import single_line
 from labelgap.reporting.html import package_version
-from labelgap.review.store.events import Decision, DecisionOutcome, Undo
 from labelgap.review.schemas import CandidateId, DecisionBatch, DecisionMessage, Reviewer, UndoMessage
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
+from labelgap.review.store.events import Decision, DecisionOutcome, Undo
 from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE, HeatMaps, ReviewThumbnails
 from labelgap.review.views import (
     PAGE_SIZES,

@@ -62,9 +62,7 @@ class LimitedProtocol(H11Protocol):
         **named: as uvicorn passes them.
     """
 
-    def __init__(
-        self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any
-    ) -> None:
+    def __init__(self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any) -> None:
         super().__init__(**named)
         self._limits, self._all = limits, connections
         self._phase: object = None

@@ -22,8 +22,8 @@ from labelgap.data.writers.formats import ConversionResult, convert
 from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.store.events import Decision, LabelKey
 from labelgap.review.session import Review
+from labelgap.review.store.events import Decision, LabelKey
 
 __all__ = ["ImportResult", "TOOLS", "export_candidates", "import_decisions"]
 

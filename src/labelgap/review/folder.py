@@ -174,7 +174,9 @@ def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateLis
 
 
 def _read_review_file(folder: Path) -> StoredReview:
-    remedy = f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted."
+    remedy = (
+        f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted."
+    )
     about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
     if len(set(about.classes)) != len(about.classes):
         raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)

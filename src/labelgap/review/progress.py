@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.store.events import DecisionEvent
 from labelgap.review.store import DecisionStore
+from labelgap.review.store.events import DecisionEvent
 
 __all__ = ["ClassProgress", "CurrentDecisions", "ReviewProgress", "count_classes", "count_progress"]
 

@@ -5,8 +5,8 @@ read nor write here, and another machine reaches the page only when its owner as
 
 - the ``Host`` of a request is one of ours, so a foreign name that resolves to this machine is refused (DNS rebinding);
 - beyond this machine a token is required: first from the printed address, then from a cookie;
-- a change comes from our own page: its ``Origin`` is ours (scheme, host and port), and it carries a CSRF token that only
-  our pages can read;
+- a change comes from our own page: its ``Origin`` is ours (scheme, host and port), and it carries a CSRF token that
+  only our pages can read;
 - the body of a change is JSON of limited size;
 - another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
 

@@ -14,12 +14,12 @@ from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, WRONG, Candidates
-from labelgap.review.store.events import Decision
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, first_undecided
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
+from labelgap.review.store.events import Decision
 
 __all__ = ["Review"]
 

@@ -26,9 +26,9 @@ from labelgap.core.stored import reading
 from labelgap.labels.codes import UNKNOWN
 
 __all__ = [
+    "DamagedStoreError",
     "FILE",
     "MAX_BYTES",
-    "DamagedStoreError",
     "create_memory_database",
     "database_errors",
     "open_snapshot",
@@ -201,7 +201,7 @@ def _name(error: sqlite3.Error) -> str:
 
 def _damaged(path: Path, reason: str) -> DamagedStoreError:
     return DamagedStoreError(
-        f"{path} is damaged ({reason[:200]}). It was not changed. Restore it from a copy, together with {path.name}-wal "
+        f"{path} is damaged ({reason[:200]}). It was not changed. Restore it from a copy, with {path.name}-wal "
         f"if the copy has one. Without a copy, SQLite's own tool saves what can still be read: sqlite3 {path} .recover "
         "| sqlite3 recovered.sqlite; then put recovered.sqlite in its place."
     )

@@ -230,7 +230,9 @@ def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
     """
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     with closing(DecisionStore(file, read_only=True)) as store:
-        return [(event.key.split, _revision(event, event.value)) for event in store.current() if event.value is not None]
+        return [
+            (event.key.split, _revision(event, event.value)) for event in store.current() if event.value is not None
+        ]
 
 
 def decisions(path: str | Path, split: str | None = None) -> Revisions:
