@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labelgap.reporting.formatting import format_learning_rate, format_measure, join_names
-from labelgap.studies.compare.comparison import Comparison, MethodResult
+from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import MethodResult
 from labelgap.training.config.rerun import data_arguments, strip_directories
 
 __all__ = [
@@ -74,11 +75,12 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
     if metadata.get("observe"):
         amounts = ",".join(f"{name}={value}" for name, value in metadata["observe"].items())
         hidden = f" --observe {amounts} --label-seed {metadata['label_seed']}"
-    backbone = "" if metadata["backbone"] == "features" else f" --backbone {metadata['backbone']}"
+    backbone = "" if metadata["backbone"] == "features" else f" --backbone {shlex.quote(metadata['backbone'])}"
+    method = shlex.quote(row.method)
     return (
-        f"labelgap train {_data(metadata, whole_path)} --method {row.method}{options} "
+        f"labelgap train {_data(metadata, whole_path)} --method {method}{options} "
         f"--lr {format_learning_rate(row.lr)} --batch-size {row.batch_size} --protocol linear"
-        f"{backbone}{hidden} --out runs/{row.method}"
+        f"{backbone}{hidden} --out runs/{method}"
     )
 
 

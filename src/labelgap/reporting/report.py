@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
+from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
 from labelgap.reporting.html import render_template
 from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
@@ -52,9 +53,11 @@ def write_report(
         values = run_page(opened, data, images=images)
         page = render_template("run.html", page=values, has_images=bool(values["examples"]))
         if opened.finished and (data is not None or not (opened.path / MODEL_CARD_FILE).exists()):
-            write_model_card(opened, data)
+            with replacing(opened.path, [MODEL_CARD_FILE]):
+                write_model_card(opened, data)
     path = opened.path / REPORT_FILE
-    write_text(path, page)
+    with replacing(opened.path, [REPORT_FILE]):
+        write_text(path, page)
     return path
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from labelgap.core.errors import RunError
+from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.studies.study import Study, StudyMember
@@ -53,15 +54,23 @@ def run_demo(
         callback: called with the label and the run after each training.
     """
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} exists already: choose another --out, or remove it.")
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+    with lock_folder(folder, "the demo"):
+        if any(path.name != LOCK_FILE for path in folder.iterdir()):
+            raise RunError(f"{folder} exists already: choose another --out, or remove it.")
+        train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
+        return _run(folder, train, processes or _default_processes(device), callback)
+
+
+def _run(folder: Path, train: Callable[..., Path], processes: int, callback: Callable[[str, Run], None]) -> Study:
+    """Train every member of the study, and write it."""
     members = [
         StudyMember("all labels", "all-labels", extra_labels=True),
         *(StudyMember(name, name) for name in METHODS),
     ]
-    train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes)
     with suppress(KeyboardInterrupt):
-        paths = _train_all(train, members, processes or _default_processes(device))
+        paths = _train_all(train, members, processes)
         for member, path in zip(members, paths, strict=True):
             run = open_run(path)
             callback(member.label, run)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import write_json
+from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.stored import read_json
 from labelgap.training import Run, open_run
 
-__all__ = ["Study", "StudyMember", "open_study"]
+__all__ = ["FILE", "Study", "StudyMember", "open_study"]
 
-FILE = "study.json"
-FORMAT = 1
+FILE: Final = "study.json"
+FORMAT: Final = 1
+_STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)
@@ -24,13 +29,32 @@ class StudyMember:
 
     Attributes:
         label: its name in tables and figures.
-        folder: of the run, relative to the study's.
+        folder: of the run: a name in the study's folder.
         extra_labels: whether it saw labels that the others did not; reports list such a run separately.
     """
 
-    label: str
-    folder: str
+    __pydantic_config__ = _STRICT
+
+    label: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    folder: Annotated[str, StringConstraints(pattern=r"^[^/\\\x00.][^/\\\x00]*$", max_length=255)]
     extra_labels: bool = False
+
+
+class _StoredStudy(BaseModel):
+    """``study.json``."""
+
+    model_config = _STRICT
+
+    format: Literal[1]
+    title: Annotated[str, StringConstraints(max_length=10_000)]
+    members: Annotated[tuple[StudyMember, ...], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _different(self) -> _StoredStudy:
+        for names in ([member.label for member in self.members], [member.folder for member in self.members]):
+            if len(set(names)) < len(names):
+                raise ValueError("two members have the same name")
+        return self
 
 
 class Study:
@@ -48,8 +72,11 @@ class Study:
         self.members = tuple(members)
 
     def run(self, member: StudyMember) -> Run:
-        """Open the run of a member."""
-        return open_run(self.path / member.folder)
+        """Open the run of a member; ``RunError`` where its folder is a link out of the study."""
+        folder = self.path / member.folder
+        if not folder.resolve().is_relative_to(self.path.resolve()):
+            raise RunError(f"{folder} leads out of the study: {FILE} names runs inside its folder only.")
+        return open_run(folder)
 
     @property
     def runs(self) -> list[tuple[StudyMember, Run]]:
@@ -57,20 +84,17 @@ class Study:
         return [(member, self.run(member)) for member in self.members]
 
     def write(self) -> None:
-        """Write ``study.json``."""
+        """Write ``study.json`` and the manifest; every run has its own."""
         members = [asdict(member) for member in self.members]
         write_json(self.path / FILE, {"format": FORMAT, "title": self.title, "members": members})
+        write_manifest(self.path, [FILE])
 
 
 def open_study(path: str | os.PathLike[str]) -> Study:
     """Open the folder of a study."""
     folder = Path(path)
-    try:
-        stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder} is not a study: it has no {FILE}.") from None
-    except json.JSONDecodeError as error:
-        raise RunError(f"{folder / FILE} is damaged ({error}).") from None
-    if stored.get("format") != FORMAT:
-        raise RunError(f"{folder} is a study of format {stored.get('format')}; this version reads format {FORMAT}.")
-    return Study(folder, stored["title"], [StudyMember(**member) for member in stored["members"]])
+    if not (folder / FILE).is_file():
+        raise RunError(f"{folder} is not a study: it has no {FILE}.")
+    check_files(folder, [FILE])
+    stored = read_json(folder / FILE, _StoredStudy, format=FORMAT)
+    return Study(folder, stored.title, stored.members)

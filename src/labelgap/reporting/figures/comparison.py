@@ -23,7 +23,8 @@ from labelgap.reporting.style import (
     WIDE,
     make_figure,
 )
-from labelgap.studies.compare.comparison import Comparison, MethodResult
+from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import MethodResult
 
 __all__ = ["comparison_figure"]
 

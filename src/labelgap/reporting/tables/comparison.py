@@ -15,7 +15,8 @@ from labelgap.reporting.formatting import (
     join_names,
 )
 from labelgap.reporting.tables.terminal import terminal_table
-from labelgap.studies.compare.comparison import Comparison, MethodResult
+from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import MethodResult
 
 __all__ = [
     "ComparisonRow",

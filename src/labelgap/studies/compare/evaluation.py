@@ -15,11 +15,12 @@ from torch import Tensor
 from labelgap.data.dataset import Dataset
 from labelgap.metrics import Thresholds, average_precision, choose_thresholds
 from labelgap.metrics.bootstrap import resampled_average_precision
-from labelgap.studies.compare.comparison import Comparison, MethodResult, SeedResult, SkippedMethod, Trial
+from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.grid import Hyperparameters
 from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.compare.metric import MetricEvaluator, choose_metric
+from labelgap.studies.compare.results import MethodResult, SeedResult, SkippedMethod, Trial
 from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter

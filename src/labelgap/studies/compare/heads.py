@@ -2,7 +2,7 @@
 
 The file name is a hash of everything that determines the weights: features, labels, method, options, learning rate,
 batch size, seeds and the rule that selects the epoch. A comparison that was stopped, or gets one more method or seed,
-trains only the heads that are not stored yet.
+trains only the heads that are not stored yet. A file carries a digest of its content; a damaged head is trained again.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from labelgap.core.files import atomic_path, make_folder
+from labelgap.core.errors import RunError
+from labelgap.core.files import make_folder, remove_partials
+from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.system import available_memory
+from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.labels import LabelTable
+from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["FOLDER", "HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "train_or_load_heads"]
+__all__ = ["HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "train_or_load_heads"]
 
-FOLDER: Final = "heads"
-_VERSION: Final = 1
-"""Raised when the same plan gives other weights than before."""
+_VERSION: Final = 2
+"""Raised when the same plan gives other weights than before, or another file."""
 _ORDER_SEED: Final = 0
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
-_STORED: Final = ("epoch", "score", "seconds", "failed")
+_METADATA_KEY: Final = "labelgap"
 
 HeadTask = tuple[HeadPlan, int]
 """A head to train, and its batch size."""
+Shape = tuple[int, int]
+"""Number of classes and of features."""
 Progress = Callable[[int, int, str], None]
 """Called with the epochs done of a group (0 at its start), its number of heads, and its description."""
 
@@ -63,12 +67,30 @@ class HeadTrainingSetup:
     fingerprint: str
 
 
+class _HeadMetadata(BaseModel):
+    """What the file of a head says about it; ``key`` is the name that the file was written with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    method: str
+    options: dict[str, Any]
+    lr: float
+    seed: int
+    epoch: int
+    score: float | None
+    seconds: float
+    failed: str | None
+    history: list[dict[str, Any]]
+
+
 @dataclass(frozen=True, eq=False)
 class StoredHead:
     """A trained head; its weights are read from the file when needed.
 
     Attributes:
         path: the file.
+        shape: number of classes and of features.
         epoch: the selected epoch.
         score: of that epoch under the rule; None under "last".
         seconds: its share of the time of its group.
@@ -76,6 +98,7 @@ class StoredHead:
     """
 
     path: Path
+    shape: Shape
     epoch: int
     score: float | None
     seconds: float
@@ -83,8 +106,7 @@ class StoredHead:
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Read the weights ``(K, D)`` and the biases ``(K,)``."""
-        with safe_open(self.path, framework="pt") as file:
-            return file.get_tensor("weight"), file.get_tensor("bias")
+        return _read(self.path, self.shape)[:2]
 
 
 def train_or_load_heads(
@@ -93,16 +115,25 @@ def train_or_load_heads(
     folder: Path,
     *,
     progress: Progress = lambda done, heads, text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> list[StoredHead]:
-    """Train the heads that are not stored in the folder, and return all of them.
+    """Train the heads that are not stored in the folder, or damaged there, and return all of them.
 
     Heads with the same batch size and seed are trained together, as many as fit into memory. Each group is stored when
     it is done, so Ctrl-C loses one group at most.
     """
-    make_folder(folder / FOLDER)
+    make_folder(folder / HEADS_FOLDER)
+    remove_partials(folder / HEADS_FOLDER)
     digests: dict[int, str] = {}
     paths = [_path(folder, task, setup, digests) for task in tasks]
-    heads = {path: head for path in dict.fromkeys(paths) if (head := _read(path)) is not None}
+    width = setup.features["train"].shape[1]
+    heads: dict[Path, StoredHead] = {}
+    for path, (plan, _) in zip(paths, tasks, strict=True):
+        if path not in heads and path.exists():
+            try:
+                heads[path] = _load(path, (len(plan.labels.classes), width))
+            except RunError as error:
+                log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
     for group in _groups(missing, setup):
         heads |= _train(group, setup, progress)
@@ -169,30 +200,48 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "val": digests[id(setup.selection.labels)],
     }
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
-    return folder / FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
+    return folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
 
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
-    plan, head = result.plan, StoredHead(path, result.best_epoch, result.best_score, seconds, result.failed)
-    metadata = {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed}
-    metadata |= {name: getattr(head, name) for name in _STORED} | {"history": result.history}
+    plan = result.plan
+    metadata = _HeadMetadata(
+        key=path.stem,
+        method=plan.method,
+        options=dict(plan.options),
+        lr=plan.lr,
+        seed=plan.seed,
+        epoch=result.best_epoch,
+        score=result.best_score,
+        seconds=seconds,
+        failed=result.failed,
+        history=list(result.history),
+    )
     arrays = {"weight": result.weight, "bias": result.bias}
-    with atomic_path(path) as temporary:
-        save_file(
-            {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in arrays.items()},
-            temporary,
-            metadata={"labelgap": json.dumps(metadata)},
-        )
-    return head
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)) for name, values in arrays.items()
+    }
+    write_tensors(path, tensors, {_METADATA_KEY: json.dumps(metadata.model_dump())})
+    return _stored_head(path, tensors["weight"].shape, metadata)
 
 
-def _read(path: Path) -> StoredHead | None:
-    """Read a stored head; None where there is none, or where the file is damaged."""
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="numpy") as file:
-            stored = json.loads(file.metadata()["labelgap"])
-            return StoredHead(path, **{name: stored[name] for name in _STORED})
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
-        return None
+def _load(path: Path, shape: Shape) -> StoredHead:
+    return _stored_head(path, shape, _read(path, shape)[2])
+
+
+def _stored_head(path: Path, shape: Sequence[int], metadata: _HeadMetadata) -> StoredHead:
+    classes, width = shape
+    return StoredHead(path, (classes, width), metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
+
+
+def _read(path: Path, shape: Shape) -> tuple[Tensor, Tensor, _HeadMetadata]:
+    """Read the weights, the biases and the metadata of a head; ``RunError`` where they are damaged or another's."""
+    tensors, stored = read_tensors(path)
+    with reading(path):
+        metadata = validate(parse_json(stored[_METADATA_KEY]), _HeadMetadata, path)
+        weight, bias = tensors["weight"], tensors["bias"]
+    if metadata.key != path.stem or weight.shape != shape or bias.shape != shape[:1]:
+        raise damaged(path, "it is another head")
+    if {weight.dtype, bias.dtype} != {torch.float32}:
+        raise damaged(path, "its weights are not of type float32")
+    return weight, bias, metadata

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
-from labelgap.studies.compare.comparison import SkippedMethod
+from labelgap.studies.compare.results import SkippedMethod
 
 __all__ = ["LabelView", "LabelViews", "label_view_for", "table_digest"]
 

@@ -12,7 +12,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import average_precision
-from labelgap.studies.compare.comparison import ComparisonMetric
+from labelgap.studies.compare.results import ComparisonMetric
 from labelgap.training.selection import Selection
 
 __all__ = ["MetricEvaluator", "choose_metric"]

@@ -11,16 +11,22 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.core.files import make_folder
+from labelgap.core.files import remove_partials
+from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.trust import outside_links
 from labelgap.data.dataset import Dataset
 from labelgap.losses import describe_method, loss, methods
-from labelgap.studies.compare.comparison import FILE, Comparison, SkippedMethod
+from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison
 from labelgap.studies.compare.evaluation import MethodPlan, evaluate_methods
 from labelgap.studies.compare.features import compute_split_features, default_backbone
 from labelgap.studies.compare.grid import hyperparameter_grid
-from labelgap.studies.compare.heads import FOLDER, HeadTrainingSetup, Progress, StoredHead, train_or_load_heads
+from labelgap.studies.compare.heads import HeadTrainingSetup, Progress, StoredHead, train_or_load_heads
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
+from labelgap.studies.compare.results import SkippedMethod
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.heads import HeadPlan
@@ -101,8 +107,30 @@ def compare(
         quiet: print nothing.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
-    started, reporter, on_device = time.perf_counter(), Reporter(quiet), choose_device(device)
-    chosen, names, folder = CompareSettings.checked(**settings), method_names(methods), _open_folder(Path(out))
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+    with lock_folder(folder, "comparing methods"):
+        _check_folder(folder)
+        chosen = CompareSettings.checked(**settings)
+        comparison = _compare(
+            data, method_names(methods), chosen, folder, choose_device(device), workers, Reporter(quiet)
+        )
+        comparison.write()
+    return comparison
+
+
+def _compare(
+    data: Dataset,
+    names: Sequence[str],
+    chosen: CompareSettings,
+    folder: Path,
+    on_device: torch.device,
+    workers: int | None,
+    reporter: Reporter,
+) -> Comparison:
+    """Train and evaluate in a folder that this process has locked."""
+    started = time.perf_counter()
     chosen = replace(chosen, backbone=chosen.backbone or default_backbone(data))
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     request = TrainingRequest(
@@ -122,16 +150,15 @@ def compare(
     backbone = str(chosen.backbone)
     features, digest = compute_split_features(data, backbone, chosen.weights, on_device, workers, reporter)
     setup = HeadTrainingSetup(features, selection, chosen.epochs, on_device, digest)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)  # it is not finished any more
     heads = _train_heads(plans, setup, folder, reporter)
     comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
-    comparison = replace(
+    return replace(
         comparison,
         metadata=_metadata(data, chosen, on_device.type),
         skipped=(*skipped, *comparison.skipped),
         seconds=time.perf_counter() - started,
     )
-    comparison.write()
-    return comparison
 
 
 def method_names(names: str | Iterable[str] = "all") -> list[str]:
@@ -151,12 +178,14 @@ def method_names(names: str | Iterable[str] = "all") -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _open_folder(folder: Path) -> Path:
-    """Create the folder, or reuse one that holds a comparison."""
-    if folder.exists() and not ((folder / FILE).exists() or (folder / FOLDER).is_dir() or not any(folder.iterdir())):
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a comparison, and remove what a killed one left."""
+    other = any(not path.name.startswith(".") for path in folder.iterdir())
+    if other and not ((folder / FILE).exists() or (folder / HEADS_FOLDER).is_dir()):
         raise RunError(f"{folder} holds something else than a comparison: choose another --out.")
-    make_folder(folder)
-    return folder
+    if outside := outside_links(folder):
+        raise RunError(f"{folder} has {outside[0]}, which leads out of it: choose another --out.")
+    remove_partials(folder)
 
 
 def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str, Any]:
@@ -240,7 +269,7 @@ def _train_heads(
     with _group_progress(reporter, setup.epochs) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_options``
         try:
-            heads = iter(train_or_load_heads(tasks, setup, folder, progress=progress))
+            heads = iter(train_or_load_heads(tasks, setup, folder, progress=progress, log=reporter.log))
         except KeyboardInterrupt:
             reporter.log(f"stopped: {folder} holds the finished heads, and the same command resumes from there")
             raise

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 from scipy import stats
 
 from labelgap.core.seeds import numpy_generator
@@ -41,8 +42,10 @@ class GapToBest:
         half_width: of the interval; None with one seed.
     """
 
-    mean: float
-    half_width: float | None
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    mean: Annotated[float, Field(ge=-1, le=1)]
+    half_width: Annotated[float, Field(ge=0, le=1e6)] | None
 
     @property
     def significant(self) -> bool:
