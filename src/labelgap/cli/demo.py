@@ -32,6 +32,7 @@ def demo(
     from labelgap.data import load_from_recipe
     from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo
+    from labelgap.studies.demo import METHODS
 
     started = time.perf_counter()
     console = make_console(soft_wrap=True)
@@ -53,6 +54,8 @@ def demo(
     console.print()
     console.print(study_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all")
+    if len(study.members) <= len(METHODS) or any(run.metrics["interrupted"] for _, run in study.runs):
+        raise typer.Exit(130)  # stopped by Ctrl-C
     best = [run.path for member, run in study.runs if not member.extra_labels][-1]
     console.print(f"next      labelgap audit {best} && labelgap review {best}")
     console.print("own data  labelgap train tags.csv --images photos/ --out runs/first")
