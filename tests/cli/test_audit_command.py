@@ -104,3 +104,14 @@ def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_t
     said = capsys.readouterr().out
     assert "20 unknown labels of 20 images" in said and "next         labelgap review runs/a" in said
     assert isinstance(lg.load("csv", "tags.csv", images="photos").train.images, FileImages)
+
+
+def test_the_data_of_a_moved_run_are_named_by_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path, lg.load("features", write(tmp_path)))
+    (tmp_path / "vectors.npz").rename(tmp_path / "moved.npz")
+    assert call("audit", str(run.path), "--device", "cpu", "--folds", "2") == 2
+    assert call("audit", str(run.path), "--device", "cpu", "--folds", "2", "--data", str(tmp_path / "moved.npz")) == 0
+    assert (run.path / "candidates.parquet").exists()
+    capsys.readouterr()
+    assert call("audit", str(run.path), "--images", str(tmp_path)) == 2
+    assert "--images belongs to --data" in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from labelgap.audit.folds import assign_folds, duplicate_groups
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.scorers import Scorer
 from labelgap.core.errors import InputError
+from labelgap.core.files import remove_partials_of
+from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.registry import load_from_recipe
@@ -96,18 +98,26 @@ def find_missing(
         many, drawn from all unknown labels, from which a review estimates how many are missing.
     """
     opened = _open_runs(runs)
-    names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
-    loaded = load_from_recipe(opened[0].config.data) if data is None else data
-    _check_runs(opened, loaded, names, from_recipe=data is None)
-    context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet))
-    limits = CandidateLimits(per_class, limit)
+    target = opened[0].path if out is None else Path(out)
+    path = target if target.suffix == ".parquet" else target / FILE
+    name = LOCK_FILE if path.name == FILE else f".{path.name}.lock"
+    with lock_folder(path.absolute().parent, "auditing", name=name):
+        remove_partials_of(path)
+        opened = _open_runs(runs)  # as they are now that no training changes them
+        names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
+        loaded = load_from_recipe(opened[0].config.data) if data is None else data
+        _check_runs(opened, loaded, names, from_recipe=data is None)
+        context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet))
+        return _audit(opened, context, CandidateLimits(per_class, limit), path)
+
+
+def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path) -> Audit:
+    """Score and rank the labels, and write the candidates."""
     images = sum(map(len, context.tables.values()))
-    with _scorers(opened, context) as scorers, context.reporter.bar("ranking", 2 * images):
-        ranking = rank_candidates(context.tables, scorers, limits, seed, advance=context.reporter.advance)
-        target = opened[0].path if out is None else Path(out)
-        path = target if target.suffix == ".parquet" else target / FILE
+    with _scorers(runs, context) as scorers, context.reporter.bar("ranking", 2 * images):
+        ranking = rank_candidates(context.tables, scorers, limits, context.seed, advance=context.reporter.advance)
         lists = {kind: getattr(ranking, kind) for kind in KINDS}
-        return write_candidates(path, lists, context.tables, _metadata(opened, context, limits, ranking))
+        return write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:
@@ -138,21 +148,25 @@ def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
     """Yield a scorer for each run, in their order; remove what they store on disk after success."""
     scorers: dict[int, Scorer] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
-    networks: list[FoldNetworks] = []
-    for number, run in enumerate(runs):
-        config = run.config
-        if config.backbone != FEATURES and not is_pretrained(config.backbone, config.weights):
-            networks.append(FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers))
+    networks: dict[Path, FoldNetworks] = {}
+    with ExitStack() as locks:
+        for number, run in enumerate(runs):
+            config = run.config
+            if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
+                groups.setdefault((config.backbone, config.weights, config.size, config.select), []).append(number)
+                continue
+            network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
+            if run.path not in networks:
+                locks.enter_context(network.locked())
+            networks[run.path] = network
             context.reporter.log(_retraining_message(run, context.folds))
             with context.reporter.bar(f"{config.method}: networks of {context.folds} folds", context.folds):
-                scorers[number] = networks[-1].scorer(context.splits, context.reporter.advance)
-        else:
-            groups.setdefault((config.backbone, config.weights, config.size, config.select), []).append(number)
-    for group in groups.values():
-        scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
-    yield [scorers[number] for number in range(len(runs))]
-    for network in networks:
-        network.clear()
+                scorers[number] = network.scorer(context.splits, context.reporter.advance)
+        for group in groups.values():
+            scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
+        yield [scorers[number] for number in range(len(runs))]
+        for network in networks.values():
+            network.clear()
 
 
 def _retraining_message(run: Run, folds: int) -> str:

@@ -2,13 +2,15 @@
 
 Features of an untrained network carry no information, so the run is repeated for each fold, on the images of the other
 folds, with the same settings. The run's folder keeps finished folds until the audit is done: a killed audit resumes.
+One audit at a time can use them. A fold that was damaged is trained again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.scorers import BLOCK_SIZE, StoredScorer
-from labelgap.core.files import make_folder
+from labelgap.core.errors import RunError
+from labelgap.core.files import DiskError, make_folder
+from labelgap.core.lock import lock_folder
 from labelgap.data.dataset import Dataset, Split
 from labelgap.training import Run, fit
 from labelgap.training.config.rerun import fit_arguments
@@ -26,6 +30,7 @@ from labelgap.training.config.schema import CONFIG_FILE
 __all__ = ["FoldNetworks"]
 
 FOLDER: Final = "audit"
+_LOCK_FILE: Final = ".audit.lock"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +52,12 @@ class FoldNetworks:
             digest.update(np.ascontiguousarray(array).data)
         digest.update("\0".join(labels.images).encode("utf-8", "surrogatepass"))
         return self.run.path / FOLDER / digest.hexdigest()[:12]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other audits of the run, which may write their candidates elsewhere, from its folds in this block."""
+        with lock_folder(self.run.path, "auditing", name=_LOCK_FILE):
+            yield
 
     def scorer(self, splits: tuple[str, ...], advance: Callable[[int], None] = lambda count: None) -> StoredScorer:
         """Train the folds that are not finished, score every image of the splits, and store the logits in files."""
@@ -72,7 +83,15 @@ class FoldNetworks:
         data = replace(self.data, train=part, test=None, recipe={})
         settings = {**fit_arguments(self.run.config), "trace": "off"}
         resume = (out / CONFIG_FILE).exists()
-        run = fit(data, **settings, out=out, device=self.device, workers=self.workers, resume=resume, quiet=True)
+        given = {**settings, "out": out, "device": self.device, "workers": self.workers, "quiet": True}
+        try:
+            run = fit(data, **given, resume=resume)
+            _ = run.finished and run.model
+        except RunError as error:
+            if not resume or isinstance(error, DiskError):
+                raise
+            shutil.rmtree(out)
+            run = fit(data, **given)
         if not run.finished or run.metrics["interrupted"]:
             raise KeyboardInterrupt
         return run

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.options import AsJson, Device, Workers
+from labelgap.cli.options import AsJson, DataOptions, Device, RunData, Workers, with_options
 from labelgap.cli.printing import print_json
+from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
+    from labelgap.data import Dataset
 
 __all__ = ["audit"]
 
@@ -21,8 +23,11 @@ _SHOWN = 6
 FEATURES = "features"
 
 
+@with_options(data_options=DataOptions)
 def audit(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs on the same data.")],
+    data_options: DataOptions,
+    data: RunData = None,
     split: Annotated[list[str] | None, typer.Option(help="train, val or train,val.", show_default="train")] = None,
     folds: Annotated[int, typer.Option(help="Folds; every image is scored by a model trained on the other folds.")] = 5,
     per_class: Annotated[int, typer.Option(help="Maximum number of candidates of a class.")] = 2000,
@@ -47,6 +52,7 @@ def audit(
         per_class=per_class,
         limit=limit,
         seed=seed,
+        data=_data_of(runs[0], data, data_options),
         out=out,
         device=device,
         workers=workers,
@@ -56,6 +62,19 @@ def audit(
         print_json({"path": str(found.path), **found.metadata})
     else:
         print("\n".join(_lines(found, runs[0], time.perf_counter() - started)))
+
+
+def _data_of(run: Path, data: str | None, options: DataOptions) -> Dataset | None:
+    """Return the data that the user names; None to load those that the run names."""
+    from labelgap.data import load_moved
+    from labelgap.training import open_run
+
+    given = options.given()
+    if data is not None:
+        return load_moved(open_run(run).config.data, data, **given)
+    if given:
+        raise InputError(f"--{next(iter(given)).replace('_', '-')} belongs to --data: say where the data are as well.")
+    return None
 
 
 def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
