@@ -65,9 +65,11 @@ def write_data(folder: Path) -> None:
     """Write photos whose names and classes are not ASCII, their table, and a finished run."""
     (folder / "photos").mkdir()
     rows = ["image,split,rot\N{LATIN SMALL LETTER E WITH ACUTE},gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n \N{SNOWMAN}"]
-    for number in range(12):
+    for number in range(60):
         pixels = np.full((40, 50, 3), 20, dtype=np.uint8)
-        pixels[..., number % 2] = 200 + number
+        pixels[..., number % 2] = 200 - number
+        pixels[number % 40, :, 2] = 255
+        pixels[:, 3 * number % 50, number % 3] = 4 * number
         Image.fromarray(pixels).save(folder / "photos" / f"{number}\N{LATIN SMALL LETTER O WITH STROKE}.png")
         split = ("train", "train", "val", "val", "test", "test")[number % 6]
         green = number % 2 if split != "train" else ""
@@ -89,8 +91,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "convert": ["convert", *data, "--to", "csv", "--out", str(folder / "converted.csv"), "--force"],
         "train": ["train", *data, "--out", str(folder / "new"), "--epochs", "1", "--device", "cpu"],
         "evaluate": ["evaluate", run, *data, "--device", "cpu"],
-        "predict": ["predict", run, str(folder / "photos"), "--out", str(folder / "predicted.csv"), "--device", "cpu"],
-        "audit": ["audit", run, "--device", "cpu"],
+        "predict": ["predict", run, str(folder / "photos"), "--out", str(folder / "predicted.csv"), "--force"],
+        "audit": ["audit", run],
         "report": ["report", run],
         "cache": ["cache"],
     }

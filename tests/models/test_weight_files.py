@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import math
+import struct
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,6 +191,69 @@ def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
         create_backbone("small-cnn", weights="nowhere.pth")
     with pytest.raises(InputError, match="are a folder"):
         create_backbone("small-cnn", weights=tmp_path)
+
+
+def _damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[content.index(b"data/0") + 200] ^= 1
+    file.write_bytes(content)
+
+
+class MuchMemory:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (bytearray, (1 << 45,))
+
+
+class NoParameter:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (torch._utils._rebuild_parameter, (3, True, OrderedDict()))
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested|quantize|Sparse|_fake_quant).*")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: torch.full_like(value, math.nan), "holds values that are not finite"),
+        (lambda value: value.to(torch.complex64), "is not a plain tensor"),
+        (lambda value: value.to_sparse(), "is not a plain tensor"),
+        (lambda value: value.to("meta"), "is not a plain tensor"),
+        (lambda value: torch.nested.nested_tensor([value[0], value[1, :3]]), "is not a plain tensor"),
+        (lambda value: value.to(torch.int8), "has another type"),
+        (lambda value: torch.zeros(1).expand(1 << 40), "claim to be far larger than the file"),
+        (lambda value: MuchMemory(), "cannot be read as weights"),
+        (lambda value: NoParameter(), "cannot be read as weights"),
+    ],
+)
+def test_a_hostile_tensor_is_one_error(change: Callable[[Tensor], object], message: str, tmp_path: Path) -> None:
+    state = dict(create_backbone("small-cnn").state_dict())
+    name = next(iter(state))
+    torch.save({**state, name: change(state[name])}, tmp_path / "a.pth")
+    with pytest.raises(InputError, match=message):
+        create_backbone("small-cnn", weights=tmp_path / "a.pth")
+
+
+def test_a_hostile_file_is_one_error(tmp_path: Path) -> None:
+    state = dict(create_backbone("small-cnn").state_dict())
+    torch.save(state, tmp_path / "damaged.pth")
+    _damage(tmp_path / "damaged.pth")
+    (tmp_path / "nested.pth").write_bytes(b"\x80\x02" + b"(" * 10_000 + b".")
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "large.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("bomb/data.pkl", b"\x80\x02}q\x00.")
+        bomb.writestr("bomb/data/0", bytes(1 << 20))
+    for name in ("damaged.pth", "nested.pth", "large.safetensors", "bomb.pth"):
+        with pytest.raises(InputError, match=f"{name} cannot be read as weights"):
+            create_backbone("small-cnn", weights=tmp_path / name)
+    cycle: dict[str, Any] = {}
+    cycle["model"] = cycle
+    torch.save(cycle, tmp_path / "cycle.pth")
+    with pytest.raises(InputError, match="holds no weights"):
+        create_backbone("small-cnn", weights=tmp_path / "cycle.pth")
+    torch.save({**state, "x\x1b[2J" * 1000: torch.zeros(1)}, tmp_path / "names.pth")
+    with pytest.raises(InputError) as refused:
+        create_backbone("small-cnn", weights=tmp_path / "names.pth")
+    assert len(str(refused.value)) < 500 and "\x1b" not in str(refused.value)
 
 
 def test_a_prefix_that_belongs_to_the_network_stays() -> None:

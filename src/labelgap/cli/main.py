@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -45,6 +45,8 @@ _PANELS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
     "Lists": (methods, datasets, backbones),
 }
 _INTERRUPTED: Final = 130
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
+"""``ClickException``, whether of click or of typer's own copy of it."""
 
 app = typer.Typer(
     name="labelgap",
@@ -113,9 +115,11 @@ def _describe(error: Exception) -> tuple[str, int]:
     """Return the message of an error and its exit code."""
     if isinstance(error, LabelGapError):
         return str(error), error.exit_code
-    if isinstance(error, typer.TyperException):
+    if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
-        return f"{error.format_message().rstrip('.')}. `{command} --help` lists the options.", error.exit_code
+        message = error.format_message()
+        end = "" if message.endswith((".", "?")) else "."
+        return f"{message}{end} `{command} --help` lists the options.", error.exit_code
     if (message := describe_failure(error)) is not None:
         return message, LabelGapError.exit_code
     return report_bug(error), 1

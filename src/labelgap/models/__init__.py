@@ -24,6 +24,7 @@ from labelgap.models.registry import (
     create_backbone,
     is_pretrained,
     list_backbones,
+    names_address,
     register_backbone,
 )
 from labelgap.models.small_cnn import SmallCNN
@@ -56,5 +57,6 @@ __all__ = [
     "create_backbone",
     "is_pretrained",
     "list_backbones",
+    "names_address",
     "register_backbone",
 ]

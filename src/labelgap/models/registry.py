@@ -41,6 +41,7 @@ __all__ = [
     "create_backbone",
     "is_pretrained",
     "list_backbones",
+    "names_address",
     "register_backbone",
 ]
 
@@ -206,6 +207,19 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
     if name.startswith(TIMM_PREFIX):
         return weights_info(pretrained_config(name.removeprefix(TIMM_PREFIX))) != RANDOM_WEIGHTS
     return is_class_path(name) or _entry(name).value.weights != RANDOM_WEIGHTS
+
+
+def names_address(name: str) -> bool:
+    """Return whether ``create_backbone(name)`` may open a network address: timm's weights are downloaded once.
+
+    The addresses are those in timm's own list. Names that hold one themselves (``timm:hf-hub:…``) or a folder
+    (``timm:local-dir:…``) are no backbones.
+
+    Example:
+        >>> names_address("timm:resnet18"), names_address("resnet50"), names_address("efficientnet-lite0")
+        (True, True, False)
+    """
+    return not is_class_path(name) and _timm_model(name) is not None
 
 
 def backbone_names() -> list[str]:

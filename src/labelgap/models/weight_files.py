@@ -1,8 +1,9 @@
 """Weight files of users: read safely, unwrapped, and matched to a network or refused with reasons.
 
 A file is a ``.safetensors``, or tensors written by ``torch.save`` (``.pth``, ``.pt``, ``.ckpt``, ``.bin``), opened with
-``weights_only=True``: no code in it is run. The usual wrappers and prefixes of training scripts are removed. The rest
-must fit exactly, except for a classification layer, which a backbone does not have.
+``weights_only=True``: no code in it is run. Its checksums are verified, and its tensors must be plain, finite numbers
+that are in the file. The usual wrappers and prefixes of training scripts are removed. The rest must fit exactly, except
+for a classification layer, which a backbone does not have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import os
 import pickle
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
+from labelgap.core.stored import READ_ERRORS
+from labelgap.core.text import truncate_text
 from labelgap.models.backbone import WeightsInfo
 
 __all__ = ["WeightFile", "describe_mismatch", "load_tensors", "match_tensors", "read_weight_file"]
@@ -39,6 +43,9 @@ _ALWAYS: Final = re.compile(r"^(?:module\.|_orig_mod\.)+")
 
 _CLASSIFIERS: Final = ("fc.", "head.", "classifier.", "head_dist.", "heads.", "last_linear.", "_fc.")
 _SHOWN: Final = 3
+_MAX_WRAPPERS: Final = 8
+_MAX_EXPANSION: Final = 8
+"""How many times the bytes of a file its tensors may have: a view can repeat one number without end."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,11 @@ def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
     tensors = {_ALWAYS.sub("", name): value for name, value in found.items()}
     if not tensors:
         raise InputError(f"{file} holds no weights: it must be a dictionary of tensors by name, plain or wrapped.")
+    for name, value in tensors.items():
+        if not _is_plain(value):
+            raise InputError(f"{file}: {truncate_text(name)} is not a plain tensor of numbers: save its dense values.")
+    if sum(value.numel() * value.element_size() for value in tensors.values()) > _MAX_EXPANSION * file.stat().st_size:
+        raise InputError(f"{file} is damaged: its tensors claim to be far larger than the file.")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
     weights = WeightsInfo(f"the file {file.name} (sha256 {digest}…)", "not known: ask whoever gave you the file")
@@ -69,17 +81,36 @@ def _read(file: Path) -> Any:
     try:
         if file.suffix.lower() == ".safetensors":
             return load_file(file)
+        _verify_archive(file)
         with torch.serialization.safe_globals([argparse.Namespace]):  # timm's scripts save their arguments too
             return torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except (SafetensorError, pickle.UnpicklingError, *READ_ERRORS) as error:
         raise InputError(
             f"{file} cannot be read as weights ({_first_line(error)}). It has to be a .safetensors, or what torch.save "
             "wrote of a network's state_dict(): a whole pickled network is not opened, since that would run code in it."
         ) from error
 
 
+def _verify_archive(file: Path) -> None:
+    """Raise ``ValueError`` for a file of ``torch.save`` that is damaged, or compressed, which torch never does."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("it is a compressed archive")
+            if (name := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {name} is wrong: the file is damaged")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
+        return False
+    return tensor.device.type == "cpu" and not tensor.is_complex()
+
+
 def _unwrap(content: Any) -> Mapping[Any, Any]:
-    while isinstance(content, Mapping):
+    for _ in range(_MAX_WRAPPERS):
+        if not isinstance(content, Mapping):
+            break
         inner = next(
             (content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping) and content[key]), None
         )
@@ -120,20 +151,19 @@ def describe_mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
         '1 is missing (bias), 1 is unexpected (scale), 1 has another shape (weight: 2×4 for 2×3)'
     """
     expected = network.state_dict()
+    present = {name: (tensors[name], value) for name, value in expected.items() if name in tensors}
     missing = [name for name in expected if name not in tensors and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in tensors if name not in expected]
-    shapes = [
-        f"{name}: {_shape(tensors[name])} for {_shape(expected[name])}"
-        for name in expected
-        if name in tensors and tensors[name].shape != expected[name].shape
-    ]
+    shapes = [f"{name}: {_shape(a)} for {_shape(b)}" for name, (a, b) in present.items() if a.shape != b.shape]
+    types = [name for name, (a, b) in present.items() if a.is_floating_point() != b.is_floating_point()]
     reasons = [
-        f"{len(names):,} {one if len(names) == 1 else many} ({', '.join(names[:_SHOWN])}"
+        f"{len(names):,} {one if len(names) == 1 else many} ({', '.join(map(truncate_text, names[:_SHOWN]))}"
         f"{', …' if len(names) > _SHOWN else ''})"
         for names, one, many in (
             (missing, "is missing", "are missing"),
             (unexpected, "is unexpected", "are unexpected"),
             (shapes, "has another shape", "have another shape"),
+            (types, "has another type", "have another type"),
         )
         if names
     ]
@@ -147,6 +177,8 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], file: Weight
             f"{file.path} does not fit {name}: of {len(network.state_dict()):,} tensors {reasons}. "
             "Are they the weights of another network?"
         )
+    for wrong in (key for key, value in tensors.items() if not value.isfinite().all()):
+        raise InputError(f"{file.path}: {wrong} holds values that are not finite: the weights are damaged.")
     network.load_state_dict(tensors, strict=False)  # very old files have no batch counters
 
 

@@ -108,7 +108,7 @@ def test_what_is_in_the_cache_needs_no_network(published: Path, asked: list[str]
     assert (backbone.source, backbone.license) == ("timm/resnet18.a1_in1k on the Hugging Face hub", "Apache-2.0")
     assert create_backbone("timm:resnet18", size=96).input_spec.size == 96
     (folder / "snapshots" / COMMIT / "model.safetensors").write_text("damaged")
-    with pytest.raises(InputError, match=r"model\.safetensors cannot be loaded as the weights of timm:resnet18"):
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read as weights"):
         create_backbone("timm:resnet18")
 
 
@@ -121,6 +121,35 @@ def test_a_file_in_torchs_cache_is_found_too(asked: list[str]) -> None:
     backbone = create_backbone("timm:legacy_seresnet18")
     assert asked == [] and torch.equal(backbone.state_dict()["model.layer0.conv1.weight"], model.layer0.conv1.weight)
     assert backbone.source.endswith("seresnet18-4bb0ce65.pth")
+
+
+class Surprise:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path("ran").touch, ())
+
+
+def test_a_pickle_in_the_cache_is_not_run(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save({"layer0.conv1.weight": Surprise()}, folder / "seresnet18-4bb0ce65.pth")
+    with pytest.raises(InputError, match=r"seresnet18-4bb0ce65\.pth cannot be read as weights"):
+        create_backbone("timm:legacy_seresnet18")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["hf-hub:somebody/model", "hf_hub:somebody/model", "local-dir:folder", "local-dir:a.b"]
+)
+def test_a_name_that_holds_an_address_or_a_folder_is_no_backbone(
+    name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("folder/config.json").write_text('{"architecture": "resnet18"}')
+    with pytest.raises(InputError, match="there is no backbone"):
+        create_backbone(f"timm:{name}")
+    assert asked == []
 
 
 @pytest.fixture

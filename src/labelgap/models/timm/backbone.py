@@ -27,7 +27,13 @@ from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec
 from labelgap.models.module_backbone import FORWARD_ERRORS, dry_forward
 from labelgap.models.timm.library import TIMM_PREFIX, import_timm, pretrained_config, weights_info
 from labelgap.models.timm.pretrained import pretrained_file
-from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors
+from labelgap.models.weight_files import (
+    WeightFile,
+    describe_mismatch,
+    load_tensors,
+    match_tensors,
+    read_weight_file,
+)
 
 __all__ = ["TimmBackbone"]
 
@@ -148,12 +154,19 @@ def _canonical_name(config: Any) -> str:
 
 
 def _create(config: Any, size: int | None, file: Path | None, name: str) -> Any:
-    """Build the model without a classifier and load its pretrained file; one of fixed input size gets the size."""
+    """Build the model without a classifier and load its pretrained file; one of fixed input size gets the size.
+
+    The file is read here: timm's own reader of older versions runs code in pickled files.
+    """
     options: dict[str, Any] = {"img_size": size} if size is not None and config.fixed_input_size else {}
     if file is not None:
-        options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": str(file), "custom_load": False}}
+        tensors = read_weight_file(file).tensors
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": tensors, "custom_load": False}}
     try:
-        return import_timm().create_model(_canonical_name(config), num_classes=0, **options)
+        network = import_timm().create_model(_canonical_name(config), num_classes=0, **options)
+        if file is not None:
+            network.pretrained_cfg.pop("state_dict", None)
+        return network
     except (*FORWARD_ERRORS, OSError, SafetensorError) as error:
         if file is not None:
             raise InputError(f"{file} cannot be loaded as the weights of {name}: {error}") from error

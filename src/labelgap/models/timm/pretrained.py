@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 import torch
 
 from labelgap.core.errors import InputError
+from labelgap.core.terminal import unescaped_output
 
 __all__ = ["TIMEOUT_SECONDS", "pretrained_file"]
 
@@ -48,10 +49,11 @@ def _from_hub(configuration: Any, name: str) -> Path:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
         _check_reachable(hub.hf_hub_url(repository, files[0], revision=revision))
-        try:
-            return Path(hub.hf_hub_download(repository, files[0], revision=revision))
-        except missing_entry:
-            return Path(hub.hf_hub_download(repository, files[-1], revision=revision))
+        with unescaped_output():
+            try:
+                return Path(hub.hf_hub_download(repository, files[0], revision=revision))
+            except missing_entry:
+                return Path(hub.hf_hub_download(repository, files[-1], revision=revision))
     except Exception as error:  # of whatever HTTP library is underneath
         raise _unreachable(name, repository, remedy, error) from error
 
@@ -64,7 +66,8 @@ def _from_address(address: str, name: str) -> Path:
     try:
         _check_reachable(address)
         folder.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(address, str(file))
+        with unescaped_output():
+            torch.hub.download_url_to_file(address, str(file))
     except OSError as error:
         raise _unreachable(name, address, f"as a file in {folder}", error) from error
     return file
