@@ -7,6 +7,7 @@ prints the message without a traceback and exits with ``exit_code``.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -15,6 +16,10 @@ __all__ = ["InputError", "LabelGapError", "Problem", "ProblemsError", "RunError"
 
 _MAX_LISTED: Final = 40
 """Names that a message lists when none is near; a table may have thousands of classes."""
+
+_MAX_COMPARED: Final = 200
+_MAX_CANDIDATES: Final = 50_000
+"""Length and number of the names that are compared for the nearest: the time grows with the square of the length."""
 
 
 class LabelGapError(Exception):
@@ -112,9 +117,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         >>> nearest("DOG", ["dot", "Dog"])
         'Dog'
     """
+    if len(name) > _MAX_COMPARED:
+        return None
     spelling: dict[str, str] = {}
-    for candidate in known:
-        spelling.setdefault(candidate.lower(), candidate)
+    for candidate in itertools.islice(known, _MAX_CANDIDATES):
+        if len(candidate) <= _MAX_COMPARED:
+            spelling.setdefault(candidate.lower(), candidate)
     lower, letters = name.lower(), sorted(name.lower())
     matches = difflib.get_close_matches(lower, spelling, n=5, cutoff=0.5)
     ranks = [(-difflib.SequenceMatcher(a=near, b=lower).ratio(), sorted(near) != letters, near) for near in matches]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.sparse import unique_names
+from labelgap.labels.sparse import check_size, unique_names
 
 __all__ = ["entries_from_lists"]
 
@@ -45,7 +45,11 @@ def entries_from_lists(
         image = images[row] if images is not None else row
         raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
     if unlisted == "absent":
-        absent_places = np.setdiff1d(np.arange(count * len(classes)), present_places, assume_unique=True)
+        check_size(count, len(classes))
+        every = np.full(count * len(classes), ABSENT, dtype=np.int8)
+        every[present_places] = PRESENT
+        rows, columns = np.repeat(np.arange(count), len(classes)), np.tile(np.arange(len(classes)), count)
+        return rows, columns, every, classes, count if images is None else images
     rows, columns = np.divmod(np.concatenate([present_places, absent_places]), max(len(classes), 1))
     values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])
     return rows, columns, values, classes, count if images is None else images

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -19,16 +19,21 @@ from labelgap.core.errors import InputError
 
 __all__ = [
     "LabelCounts",
+    "MAX_KNOWN_LABELS",
     "NamedTable",
     "UniqueNames",
     "as_indices",
     "as_row_indices",
+    "check_size",
     "entries_of_rows",
     "locate_entries",
     "sort_entries",
     "starts_from_lengths",
     "unique_names",
 ]
+
+MAX_KNOWN_LABELS: Final = 100_000_000
+"""Labels that a rule such as "what is not listed is absent" may fill in."""
 
 
 class NamedTable(Protocol):
@@ -121,6 +126,8 @@ def sort_entries(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
     """Sort entries by row and class number; refuse two entries for one label."""
     places = rows * max(len(classes), 1) + columns
+    if (places[1:] > places[:-1]).all():
+        return rows, columns.astype(np.int32), values
     order = np.argsort(places, kind="stable")
     places, rows, columns = places[order], rows[order], columns[order]
     repeated = np.flatnonzero(places[1:] == places[:-1])
@@ -149,6 +156,18 @@ def as_indices(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
     if outside.any():
         raise InputError(f"{kind} {array[outside][0]} is outside the table, which has {count:,} of them, from 0.")
     return array.astype(np.int64)
+
+
+def check_size(images: int, classes: int) -> None:
+    """Raise an error where a table in which every label is known would need too much memory.
+
+    A small file can stand for a huge one: a thousand images and a million names of classes.
+    """
+    if images * classes > MAX_KNOWN_LABELS:
+        raise InputError(
+            f"{images:,} images and {classes:,} classes, of which every label would be known, are more than "
+            f"{MAX_KNOWN_LABELS:,} labels: use fewer classes, or leave what is not listed unknown."
+        )
 
 
 class UniqueNames(tuple[str, ...]):

@@ -9,6 +9,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.csv import SPLITS, TableFile, TableOptions, read_csv
+from labelgap.labels.io.problems import MAX_PROBLEMS
 
 
 @pytest.fixture
@@ -96,9 +97,9 @@ def test_every_kind_of_line_end_and_a_byte_order_mark_are_read(csv: Path, newlin
 
 
 def test_blank_lines_are_passed_over_and_still_counted(csv: Path) -> None:
-    file = read(csv, '\n\nimage,cat\n\n"a\nb.jpg",1\n , \nc.jpg,0\n')
-    assert file.table.images == ("a\nb.jpg", "c.jpg")
-    assert file.lines.tolist() == [5, 8]
+    file = read(csv, '\n\nimage,"c\nat"\n\nb.jpg,1\n , \nc.jpg,0\n')
+    assert file.table.images == ("b.jpg", "c.jpg") and file.table.classes == ("c\nat",)
+    assert file.lines.tolist() == [6, 8]
 
 
 def test_spaces_around_cells_and_names_do_not_count(csv: Path) -> None:
@@ -153,6 +154,7 @@ def test_every_problem_of_a_wide_table_is_told_with_its_line(csv: Path) -> None:
         (9, "5 cells where the header has 4"),
         (10, "not a CSV row: ',' expected after '\"'"),
         (11, f"'?' under dog: {CELL}"),
+        (11, r"'i\nj.jpg': the name of an image has a line break or a NUL"),
     ]
 
 
@@ -220,9 +222,59 @@ def test_classes_may_differ_in_case_alone(csv: Path) -> None:
     assert read(csv, "image,cat,Cat\na.jpg,1,0\n").table.classes == ("cat", "Cat")
 
 
+NEVER_CLOSED = "a quote is opened here and never closed; what follows was not read"
+
+
 def test_a_quote_that_is_never_closed_is_told_where_it_opens(csv: Path) -> None:
-    found = problems(csv, 'image,cat\na.jpg,1\n"b.jpg,1\nc.jpg,0\n')
-    assert found == [(3, "not a CSV row: unexpected end of data")]
+    assert problems(csv, 'image,cat\na.jpg,1\n"b.jpg,1\nc.jpg,0\n') == [(3, NEVER_CLOSED)]
+    assert problems(csv, 'image,cat,dog\n"a.jpg","\n\n","0\n1\n') == [(4, NEVER_CLOSED)]
+    assert problems(csv, 'image,cat\na.jpg,"1""\nc.jpg,""\n') == [(2, NEVER_CLOSED)]
+    assert problems(csv, '"image,cat\na.jpg,1\n') == [(1, NEVER_CLOSED)]
+
+
+def test_nothing_is_read_after_a_quote_that_is_never_closed(csv: Path) -> None:
+    rows = "".join(f"{number}.jpg,what\n" for number in range(30_000))
+    assert problems(csv, f'image,cat\na.jpg,1\n"b.jpg,1\n{rows}') == [(3, NEVER_CLOSED)]
+
+
+def test_a_quote_that_a_later_cell_closes_is_told_where_it_opens(csv: Path) -> None:
+    ((line, message),) = problems(csv, 'image,cat\n"a.jpg","1\n"b.jpg","0"\n"c.jpg","1"\n')
+    assert line == 2 and message.endswith("is the quote closed that is opened in line 2?")
+
+
+def test_a_cell_without_end_is_told(csv: Path) -> None:
+    assert problems(csv, f"image,cat\n{'a' * 200_000},1\n") == [(2, "a cell has more than 131,072 characters")]
+
+
+def test_a_file_of_problems_is_read_until_there_are_too_many(csv: Path) -> None:
+    rows = [f"{number}.jpg" for number in range(MAX_PROBLEMS + 500)]
+    found = problems(csv, "\n".join(["image,cat", *rows]))
+    assert len(found) == MAX_PROBLEMS + 1
+    assert found[-1] == (MAX_PROBLEMS + 1, "reading stopped here, after too many problems")
+
+
+@pytest.mark.parametrize("name", ["a\n.jpg", "a\r.jpg", "a\r\n.jpg", "a\0.jpg"])
+def test_a_line_break_or_a_nul_in_the_name_of_an_image_is_refused(csv: Path, name: str) -> None:
+    blank = "\n" * 70_000  # a NUL at the start would be no text at all
+    ((line, message),) = problems(csv, f'image,cat\nb.jpg,0\n{blank}"{name}",1\n')
+    assert line == 70_003 and message == f"{name!r}: the name of an image has a line break or a NUL"
+    with pytest.raises(InputError, match="a CSV cannot hold this image"):
+        LabelTable.from_dense([[1]], ["cat"], [name]).to_csv(csv)
+
+
+def test_a_name_of_an_image_without_end_is_refused(csv: Path) -> None:
+    ((_, message),) = problems(csv, f"image,cat\n{'a/' * 5_000},1\n")
+    assert message.endswith("the name of an image has 10,000 characters")
+
+
+def test_names_that_begin_as_formulas_are_written_with_an_apostrophe_and_read_without(csv: Path) -> None:
+    names = ["=1+1", "'=1", "'tis", "-5", "-a", "@x", "+", "dog"]
+    table = LabelTable.from_dense([[1] * 8, [0] * 8], names, ["=cmd|' /C calc'!A0.jpg", "'a.jpg"])
+    table.to_csv(csv)
+    header, first, second = csv.read_text(encoding="utf-8").splitlines()
+    assert header == "image,'=1+1,''=1,'tis,-5,'-a,'@x,'+,dog"
+    assert first.startswith("'=cmd|' /C calc'!A0.jpg,") and second.startswith("'a.jpg,")
+    assert LabelTable.from_csv(csv) == table
 
 
 def test_a_broken_header_is_told_alone(csv: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Final
 
@@ -24,6 +25,7 @@ _SPELLINGS: Final = {
 _NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
 _PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
 _DETECTED: Final = (";", "|", ",")
+_MAX_BRACKETED: Final = 1 << 17
 
 
 class CellParser:
@@ -118,15 +120,17 @@ class TagListParser:
 
 def _parse_bracketed(cell: str) -> list[str] | None:
     """Return the names in a list as Python or JSON writes it, or None when the cell is no such list."""
-    if not (cell.startswith("[") and cell.endswith("]")):
+    if not (cell.startswith("[") and cell.endswith("]")) or len(cell) > _MAX_BRACKETED:
         return None
     try:
-        values = ast.literal_eval(cell)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about backslashes in names
+            values = ast.literal_eval(cell)
+        if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
+            return None
+        return [name for value in values if (name := str(value).strip())]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
-    if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
-        return None
-    return [name for value in values if (name := str(value).strip())]
 
 
 def parse_separator(text: str, option: str) -> str:

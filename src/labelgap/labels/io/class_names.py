@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import InputError, Problem, ProblemsError, UnknownNameError, nearest
+from labelgap.core.errors import InputError, UnknownNameError, nearest
 from labelgap.core.findings import Finding
 from labelgap.core.text import truncate_text
 from labelgap.labels.io.dialect import detect_dialect, open_text
@@ -24,7 +23,9 @@ from labelgap.labels.io.findings import (
     SimilarClasses,
 )
 from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS
-from labelgap.labels.io.hierarchy import implied_labels
+from labelgap.labels.io.hierarchy import describe_cycle, implied_labels
+from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.records import split_records
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
@@ -40,6 +41,8 @@ __all__ = [
 
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_SHOWN: Final = 10
+_MAX_COMPARED: Final = 200
+_MAX_COMPARISONS: Final = 100_000
 _HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})
 
 
@@ -63,8 +66,9 @@ def apply_class_options(
     another. Returned are the table, the revisions that the hierarchy added to it, and what was done.
     """
     findings: list[Finding] = []
+    classes = {*table.classes}
     for old, new in options.rename.items():
-        if old not in table.classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
+        if old not in classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
             raise UnknownNameError("tag", truncate_text(old), map(truncate_text, table.classes), "(--rename OLD=NEW)")
     if renamed := [old for old in table.classes if old in names]:
         table, conflicts = rename_classes(table, names, alphabetical=alphabetical)
@@ -87,15 +91,20 @@ def apply_class_options(
 def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
     """Keep some classes of a table; find which others it has and which of those selected never occur."""
     classes = list(dict.fromkeys(classes))
-    missing = [name for name in classes if name not in table.classes]
+    in_table, selected_names = {*table.classes}, {*classes}
+    missing = [name for name in classes if name not in in_table]
     if len(missing) == len(classes):
         raise UnknownNameError("tag", truncate_text(missing[0]), map(truncate_text, table.classes), "(--classes)")
-    left_out = [name for name in table.classes if name not in classes]
+    left_out = [name for name in table.classes if name not in selected_names]
     number = {name: column for column, name in enumerate(classes)}
     columns = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)[table.columns]
     kept = columns >= 0
     findings: list[Finding] = [ClassesLeftOut(tuple(left_out), int((~kept).sum()))] if left_out else []
-    findings += [ClassNeverListed(name, nearest(name, left_out)) for name in missing]
+    compared = max(1, min(_MAX_SHOWN, _MAX_COMPARISONS // max(len(left_out), 1)))
+    findings += [
+        ClassNeverListed(name, nearest(name, left_out) if number < compared else None)
+        for number, name in enumerate(missing)
+    ]
     selected = LabelTable.from_entries(table.rows[kept], columns[kept], table.values[kept], classes, table.images)
     return selected, findings
 
@@ -103,17 +112,14 @@ def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list
 def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
     """Read a CSV of two columns, with or without a header, or raise one error with all problems."""
     dialect = detect_dialect(path, None, None, lambda cells: len(cells) == 2)
-    pairs, problems = list[tuple[str, str]](), list[Problem]()
+    pairs, problems = list[tuple[str, str]](), ProblemList(path)
     with open_text(path, dialect.encoding) as file:
-        reader = csv.reader(file, delimiter=dialect.delimiter)
-        for row in reader:
-            cells = [cell.strip() for cell in row]
+        for line, cells in split_records(file, dialect.delimiter, dialect.skip, problems):
             if len(cells) == 2 and all(cells):
                 pairs.append((cells[0], cells[1]))
-            elif any(cells):
-                problems.append(Problem(reader.line_num, f"a line is {first},{second}; this has {len(cells)} cells"))
-    if problems:
-        raise ProblemsError(path, problems)
+            else:
+                problems.add(line, f"a line is {first},{second}; this has {len(cells)} cells")
+    problems.refuse()
     return pairs[1:] if pairs and {*map(str.casefold, pairs[0])} <= _HEADERS else pairs
 
 
@@ -127,18 +133,19 @@ def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, s
     direct: dict[str, str] = {}
     for old, new in pairs:
         if direct.setdefault(old, new) != new:
-            raise InputError(f"{where}: '{old}' stands for '{direct[old]}' and for '{new}'. It can stand for one tag.")
+            names = (truncate_text(name) for name in (old, direct[old], new))
+            raise InputError("{}: '{}' stands for '{}' and for '{}'. It can stand for one tag.".format(where, *names))
     direct = {old: new for old, new in direct.items() if old != new}
     final: dict[str, str] = {}
     for old in direct:
-        name, path = old, [old]
-        while name in direct:
-            name = direct[name]
+        name, path = old, dict[str, None]()
+        while name in direct and name not in final:
             if name in path:
-                raise InputError(f"{where}: {' → '.join([*path, name])} is a cycle.")
-            path.append(name)
-        final[old] = name
-    return final
+                raise InputError(f"{where}: {describe_cycle([*path])} is a cycle.")
+            path[name] = None
+            name = direct[name]
+        final |= dict.fromkeys(path, final.get(name, name))
+    return {old: final[old] for old in direct}
 
 
 def rename_classes(
@@ -193,6 +200,8 @@ def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarC
 
 def _key(name: str) -> str:
     """Return a name without case, blanks, punctuation and plural ending."""
+    if len(name) > _MAX_COMPARED:  # normalization may take quadratic time
+        return name
     letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
     if len(letters) > 3 and not letters.endswith("ss"):
         for ending, singular in _PLURALS:

@@ -17,6 +17,7 @@ from typing import Final, TextIO
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
+from labelgap.core.text import unquote_formula
 from labelgap.labels.io.cells import describe_separator, parse_separator
 
 __all__ = ["Dialect", "detect_dialect", "open_text"]
@@ -134,7 +135,9 @@ def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]]
         with open_text(path, encoding) as file:
             try:
                 reader = csv.reader(file, delimiter=delimiter, strict=True)
-                cells = next((cells for row in reader if any(cells := [cell.strip() for cell in row])), [])
+                cells = next(
+                    (cells for row in reader if any(cells := [unquote_formula(cell.strip()) for cell in row])), []
+                )
             except csv.Error:
                 continue
         if len(cells) > 1 and is_header(cells):

@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _SPELLINGS_SHOWN: Final = 4
+_SIMILAR_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,12 @@ class SimilarClasses(Finding):
     counts: tuple[tuple[str, int], ...]
 
     def __str__(self) -> str:
-        shown = " and ".join(f"'{name}' ({count:,})" for name, count in self.counts)
-        (chosen, _), *others = self.counts
+        some = self.counts[:_SIMILAR_SHOWN]
+        shown = " and ".join(f"'{name}' ({count:,})" for name, count in some)
+        (chosen, _), *others = some
         options = " ".join(f"--rename {shlex.quote(f'{name}={chosen}')}" for name, _ in others)
-        return f"{shown} look like one tag: {options}"
+        more = f" and {len(self.counts) - len(some):,} more" if len(some) < len(self.counts) else ""
+        return f"{shown}{more} look like one tag: {options}"
 
 
 @dataclass(frozen=True)

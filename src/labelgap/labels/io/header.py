@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import InputError, Problem, UnknownNameError, nearest
+from labelgap.core.errors import InputError, UnknownNameError, nearest
 from labelgap.core.text import format_option, truncate_text
+from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableOptions
 
 __all__ = ["HeaderColumns", "LIST_COLUMNS", "RESERVED_COLUMNS", "is_header", "parse_header"]
@@ -46,23 +46,19 @@ def is_header(header: Iterable[str], options: TableOptions) -> bool:
 
 
 def parse_header(
-    path: Path,
-    line: int,
-    header: Sequence[str],
-    options: TableOptions,
-    names: Mapping[str, str],
-    problems: list[Problem],
+    line: int, header: Sequence[str], options: TableOptions, names: Mapping[str, str], problems: ProblemList
 ) -> HeaderColumns:
     """Find the reserved columns, those of classes (``names``: their final names), and those to ignore.
 
     ``line`` is 0 in files without lines. Problems that do not prevent reading the rows are added to ``problems``.
     """
+    path, names_found, ignored_names = problems.path, {*header}, {*options.ignore_columns}
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
     for name in options.ignore_columns:
-        if name not in header:
+        if name not in names_found:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
-    used = [number for number, name in enumerate(header) if name not in options.ignore_columns]
+    used = [number for number, name in enumerate(header) if name not in ignored_names]
     lists = any(_column_role(header[number], options) == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
     position: dict[str, int] = {}
@@ -75,7 +71,8 @@ def parse_header(
         raise InputError(f"{where}: no column is called 'image'. {_hint(header)}")
     rest = [number for number in used if _column_role(header[number], options) not in special]
     chosen = _select_columns(header, rest, options, names) if not lists else []
-    problems += [Problem(line, message) for message in _problems(header, used, rest, special, options, lists)]
+    for message in _problems(header, used, rest if lists else (), special, options):
+        problems.add(line, message)
     if not chosen and not lists:
         raise InputError(f"{path}: no class: after 'image' comes a column per class, or 'present'.")
     kept = {*position.values(), *chosen, *(rest if lists else ())}
@@ -109,13 +106,12 @@ def _select_columns(
 def _problems(
     header: Sequence[str],
     used: Sequence[int],
-    rest: Sequence[int],
+    beside_lists: Sequence[int],
     special: Sequence[str],
     options: TableOptions,
-    lists: bool,
 ) -> Iterable[str]:
     """Yield the problems of the column names."""
-    seen: set[str] = set()
+    seen, refused = set[str](), {*beside_lists}
     for number in used:
         name = header[number]
         role = _column_role(name, options)
@@ -124,7 +120,7 @@ def _problems(
             yield f"column {number + 1} has no name"
         elif key in seen:
             yield f"the column '{truncate_text(name)}' is there twice"
-        elif lists and number in rest:
+        elif number in refused:
             yield (
                 f"'{truncate_text(name)}' beside present: lists have image, split, group, present and absent; "
                 f"{format_option('ignore-columns', name)} leaves it out"

@@ -6,20 +6,26 @@ and never overrule an observation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import truncate_text
 from labelgap.labels.codes import PRESENT
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["HIERARCHY_SOURCE", "ancestors", "implied_labels"]
+__all__ = ["HIERARCHY_SOURCE", "describe_cycle", "implied_labels"]
 
 HIERARCHY_SOURCE: Final = "parents"
+_MAX_LABELS: Final = 2_000_000
+_MAX_PER_LABEL: Final = 100
+"""How many labels a hierarchy may imply: so many, and so many for every known label."""
+_MAX_SHOWN: Final = 10
 
 
 def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple[Revisions, int, tuple[str, ...]]:
@@ -35,41 +41,61 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple
         >>> table.revised(revisions).to_dense().tolist()
         [[1, -1, 1, -1], [1, 1, -1, 1]]
     """
-    parents_of = ancestors(pairs)
+    children = _children(pairs)
     number = {name: column for column, name in enumerate(table.classes)}
     count = max(len(table.classes), 1)
     rows, places = table.rows, [np.zeros(0, dtype=np.int64)]
-    for child, parents in parents_of.items():
-        columns = [number[parent] for parent in parents if parent in number]
-        if child in number and columns:
-            present = rows[(table.columns == number[child]) & (table.values == PRESENT)]
-            places.append((present[:, None] * count + np.array(columns)[None, :]).ravel())
-    implied, known = np.unique(np.concatenate(places)), rows * count + table.columns
+    known = rows * count + table.columns
+    present = _rows_by_class(table)
+    limit = _MAX_LABELS + _MAX_PER_LABEL * len(table.values)
+    found: dict[str, NDArray[np.int64]] = {}
+    for name, below in children.items():
+        own = present[number[name]] if name in number else places[0]
+        parts = {id(part): part for part in (own, *(found[child] for child in below)) if len(part)}
+        found[name] = (
+            next(iter(parts.values()), own) if len(parts) < 2 else np.unique(np.concatenate([*parts.values()]))
+        )
+        if len(parts) > 1 or (name in number and found[name] is not own):
+            limit -= len(found[name])
+        if limit < 0:
+            raise InputError("parents: the hierarchy implies too many labels; is it a chain of thousands of classes?")
+        if name in number and found[name] is not own:
+            places.append(found[name] * count + number[name])
+    implied = np.unique(np.concatenate(places))
     contradicted = int(np.isin(known[table.values != PRESENT], implied).sum())
     row, column = np.divmod(implied[~np.isin(implied, known)], count)
     revisions = Revisions.from_arrays(table, row, column, source=HIERARCHY_SOURCE, epoch=None)
-    names = {*parents_of, *(parent for parents in parents_of.values() for parent in parents)}
-    return revisions, contradicted, tuple(sorted(names - number.keys()))
+    return revisions, contradicted, tuple(sorted(children.keys() - number.keys()))
 
 
-def ancestors(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return the parents of every child, their parents, and so on.
+def describe_cycle(names: Sequence[str]) -> str:
+    """Return the names of a cycle, the first of them in alphabetical order first, and only a few of many.
 
     Example:
-        >>> ancestors([("owl", "bird"), ("bird", "animal")])
-        {'bird': ('animal',), 'owl': ('animal', 'bird')}
+        >>> describe_cycle(["b", "c", "a"])
+        'a → b → c → a'
     """
-    parents: dict[str, list[str]] = {}
+    first = names.index(min(names))
+    shown = [truncate_text(name) for name in (*names[first:], *names[: first + 1])]
+    return " → ".join(shown if len(shown) <= _MAX_SHOWN else [*shown[: _MAX_SHOWN - 2], "…", shown[-1]])
+
+
+def _children(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return the children of every name, in an order that has children before their parents."""
+    children: dict[str, set[str]] = {}
     for child, parent in pairs:
-        parents.setdefault(child, []).append(parent)
+        children.setdefault(parent, set()).add(child)
     try:
-        order = list(TopologicalSorter(parents).static_order())
+        order = list(TopologicalSorter(children).static_order())
     except CycleError as error:
-        cycle = error.args[1][:0:-1]
-        first = cycle.index(min(cycle))
-        raise InputError(f"parents: {' → '.join([*cycle[first:], *cycle[: first + 1]])} is a cycle.") from None
-    found: dict[str, set[str]] = {}
-    for name in order:
-        direct = parents.get(name, [])
-        found[name] = set(direct).union(*(found[parent] for parent in direct))
-    return {child: tuple(sorted(found[child])) for child in sorted(parents)}
+        raise InputError(f"parents: {describe_cycle(error.args[1][:-1])} is a cycle.") from None
+    return {name: children.get(name, set()) for name in order}
+
+
+def _rows_by_class(table: LabelTable) -> list[NDArray[np.int64]]:
+    """Return the rows in which each class is present, ascending."""
+    present = table.values == PRESENT
+    columns = table.columns[present]
+    order = np.argsort(columns, kind="stable")
+    ends = np.cumsum(np.bincount(columns, minlength=len(table.classes)))
+    return np.split(table.rows[present][order], ends[:-1])

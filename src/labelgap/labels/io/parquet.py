@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
 from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
@@ -80,7 +81,7 @@ def read_parquet(
         with pq.ParquetFile(path) as file:
             classes = _stored_classes(file.schema_arrow.metadata, path)
             options = options or TableOptions()
-            return parse_rows(path, _rows(file), options, check_image=check_image, classes=classes, unit="row")
+            return parse_rows(_rows(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _refusal(path, error) from None
 

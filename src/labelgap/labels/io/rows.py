@@ -7,15 +7,15 @@ unknown. A column ``group`` says which images belong together. Blanks around a c
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import InputError, Problem, ProblemsError, nearest
+from labelgap.core.errors import InputError, nearest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
@@ -23,10 +23,11 @@ from labelgap.labels.io.cells import CellParser, TagListParser
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
 from labelgap.labels.io.header import HeaderColumns, parse_header
+from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["Cell", "CheckImage", "Row", "parse_rows"]
+__all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "parse_rows"]
 
 Cell = str | list[str]  # a list where the file itself has lists
 Row = tuple[int, list[Cell]]
@@ -35,18 +36,18 @@ CheckImage = Callable[[str], str | None]
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
+_MAX_NAME: Final = 4096
+_BREAK: Final = re.compile("[\r\n\0]")
 _ALL_KNOWN: Final = "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
 
 
 def parse_rows(
-    path: Path,
     rows: Iterator[Row],
     options: TableOptions,
+    problems: ProblemList,
     *,
     check_image: CheckImage = lambda name: None,
-    problems: list[Problem] | None = None,
     classes: Sequence[str] | None = None,
-    unit: str = "line",
     findings: Sequence[Finding] = (),
 ) -> TableFile:
     """Parse the rows of a file that are not blank, the header first, or raise one error with all problems.
@@ -54,13 +55,12 @@ def parse_rows(
     The producer of ``rows`` adds to ``problems`` the rows that cannot be split into cells. ``classes`` are all names of
     a table of lists; those that occur, sorted, when None.
     """
-    problems = [] if problems is None else problems
+    path = problems.path
     line, header = next(rows, (0, []))
-    if problems:
-        raise ProblemsError(path, problems, unit=unit)
+    problems.refuse()
     names = resolve_class_names(options)
-    columns = parse_header(path, line, [str(cell) for cell in header], options, names, problems)
-    parser = _RowParser(path, unit, options, check_image, columns, problems)
+    columns = parse_header(line, [str(cell) for cell in header], options, names, problems)
+    parser = _RowParser(options, check_image, columns, problems)
     checked = parser.checked(rows)
     table, cell_findings = parser.parse_lists(checked, classes) if columns.lists else parser.parse_wide(checked)
     lines = np.fromiter(parser.images.values(), dtype=np.int64, count=len(table))
@@ -68,8 +68,8 @@ def parse_rows(
     def refuse_conflicts(conflicts: Sequence[tuple[int, str]]) -> None:
         for row, name in conflicts:
             text = f"'{truncate_text(name)}' is present under one of its names and absent under another"
-            parser.add_problem(int(lines[row]), text)
-        parser.refuse_problems()
+            problems.add(int(lines[row]), text)
+        problems.refuse()
 
     table, revisions, class_findings = apply_class_options(table, options, names, columns.lists, refuse_conflicts)
     if not len(table.values):
@@ -87,54 +87,61 @@ def parse_rows(
         groups=tuple(parser.groups) if columns.group is not None else None,
         lines=lines,
         findings=(*cell_findings, *class_findings, *findings),
-        unit=unit,
+        unit=problems.unit,
         revisions=revisions,
     )
+
+
+def image_name_problem(name: str) -> str | None:
+    """Return the problem with the name of an image that no path should have; None where there is none."""
+    if len(name) > _MAX_NAME:
+        return f"'{truncate_text(name)}': the name of an image has {len(name):,} characters"
+    if _BREAK.search(name):
+        return f"{truncate_text(repr(name))}: the name of an image has a line break or a NUL"
+    return None
 
 
 @dataclass
 class _RowParser:
     """The columns, and the images, splits, groups and problems so far."""
 
-    path: Path
-    unit: str
     options: TableOptions
     check_image: CheckImage
     columns: HeaderColumns
-    problems: list[Problem]
+    problems: ProblemList
     images: dict[str, int] = field(default_factory=dict)
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
-    def add_problem(self, line: int, message: str) -> None:
-        self.problems.append(Problem(line, message))
-
     def refuse_problems(self) -> None:
-        if self.problems:
-            raise ProblemsError(self.path, self.problems, unit=self.unit)
+        self.problems.refuse()
         if not self.images:
-            raise InputError(f"{self.path} has a header and no rows: there is no image to learn from.")
+            raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
     def checked(self, rows: Iterator[Row]) -> Iterator[Row]:
         """Check the length, image and split of every row, and yield the rows of the right length."""
         columns = self.columns
         for line, cells in rows:
             if len(cells) != len(columns.header):
-                self.add_problem(line, f"{len(cells)} cells where the header has {len(columns.header)}")
+                self.problems.add(line, f"{len(cells)} cells where the header has {len(columns.header)}")
                 continue
             image = str(cells[columns.image])
             if not image:
-                self.add_problem(line, "no image is named")
+                self.problems.add(line, "no image is named")
+            elif (problem := image_name_problem(image)) is not None:
+                self.problems.add(line, problem)
             elif (first := self.images.setdefault(image, line)) != line:
-                self.add_problem(line, f"{truncate_text(image)} is listed again (first in {self.unit} {first})")
+                self.problems.add(
+                    line, f"{truncate_text(image)} is listed again (first in {self.problems.unit} {first})"
+                )
             elif (problem := self.check_image(image)) is not None:
-                self.add_problem(line, problem)
+                self.problems.add(line, problem)
             if columns.split is not None:
                 self.splits.append(split := str(cells[columns.split]))
                 if split not in SPLITS:
                     close = nearest(split, SPLITS)
                     hint = f". Did you mean '{close}'?" if close else ""
-                    self.add_problem(line, f"'{truncate_text(split)}' under split: it is train, val or test{hint}")
+                    self.problems.add(line, f"'{truncate_text(split)}' under split: it is train, val or test{hint}")
             if columns.group is not None:
                 self.groups.append(str(cells[columns.group]))
             yield line, cells
@@ -142,12 +149,12 @@ class _RowParser:
     def parse_wide(self, rows: Iterator[Row]) -> tuple[LabelTable, list[Finding]]:
         if self.options.unlisted != "unknown":
             raise InputError(
-                f"{self.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
+                f"{self.problems.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
             )
         class_columns = self.columns.class_columns
         cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN)
         ends, numbers, values = array("q", [0]), array("i"), array("b")
-        filled = [0] * len(class_columns)
+        filled, bad_counts = [0] * len(class_columns), [0] * len(class_columns)
         invalid: list[list[tuple[int, Cell]]] = [[] for _ in class_columns]
         for line, cells in rows:
             for column, number in enumerate(class_columns):
@@ -155,35 +162,37 @@ class _RowParser:
                     filled[column] += 1
                     value = cell_parser.code(cell) if isinstance(cell, str) else None
                     if value is None:
-                        invalid[column].append((line, cell))
+                        bad_counts[column] += 1
+                        if bad_counts[column] <= MAX_PROBLEMS:
+                            invalid[column].append((line, cell))
                     elif value != UNKNOWN:
                         numbers.append(column)
                         values.append(value)
             ends.append(len(values))
         names = [self.columns.header[number] for number in class_columns]
-        for name, bad, count in zip(names, invalid, filled, strict=True):
-            self.report_invalid_cells(name, bad, count)
+        for name, bad, share in zip(names, invalid, zip(bad_counts, filled, strict=True), strict=True):
+            self.report_invalid_cells(name, bad, *share)
         self.refuse_problems()
         table = LabelTable(np.asarray(ends), np.asarray(numbers), np.asarray(values), names, list(self.images))
         return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
 
-    def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], filled: int) -> None:
+    def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
         """Report cells that are no state: each of them, or the column where most of its cells are."""
-        if len(bad) < _MIN_BAD_CELLS or 2 * len(bad) <= filled:
+        if count < _MIN_BAD_CELLS or 2 * count <= filled:
             for line, cell in bad:
-                self.add_problem(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
+                self.problems.add(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
             return
-        (line, cell), more = bad[0], len(bad) - 1
+        (line, cell), more = bad[0], count - 1
         renamed = format_option("rename", f"{name}=present")
         hint = f"{format_option('ignore-columns', name)} leaves it out; if it lists tags, {renamed}"
-        example = f"'{truncate_text(str(cell))}' in {self.unit} {line} and {more:,} more"
+        example = f"'{truncate_text(str(cell))}' in {self.problems.unit} {line} and {more:,} more"
         text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
-        self.add_problem(self.columns.line, text)
+        self.problems.add(self.columns.line, text)
 
     def parse_lists(self, rows: Iterator[Row], classes: Sequence[str] | None) -> tuple[LabelTable, list[Finding]]:
         if self.options.zeros != "absent":
             raise InputError(
-                f"{self.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
+                f"{self.problems.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
             )
         numbers = (self.columns.present, self.columns.absent)
         cells = [(line, ["" if number is None else row[number] for number in numbers]) for line, row in rows]
@@ -195,7 +204,7 @@ class _RowParser:
             present.append(listed)
             absent.append(excluded)
             for name in sorted({*listed} & {*excluded}):
-                self.add_problem(line, f"'{truncate_text(name)}' is both under present and under absent")
+                self.problems.add(line, f"'{truncate_text(name)}' is both under present and under absent")
         self.refuse_problems()
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted

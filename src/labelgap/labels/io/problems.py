@@ -1,0 +1,42 @@
+"""The problems of a file of labels, collected while it is read and reported in one error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.errors import Problem, ProblemsError
+
+__all__ = ["MAX_PROBLEMS", "ProblemList"]
+
+MAX_PROBLEMS: Final = 10_000
+"""From so many problems on a file is not read further: nobody reads them, and a file may have one per byte."""
+
+
+class ProblemList:
+    """Collects the problems of a file, and raises them.
+
+    Args:
+        path: the file.
+        unit: what lines count: "line", or "row" in files without lines.
+    """
+
+    def __init__(self, path: Path, unit: str = "line") -> None:
+        self.path = path
+        self.unit = unit
+        self._found: list[Problem] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, line: int, message: str) -> None:
+        """Add a problem; all are raised when there are too many."""
+        self._found.append(Problem(line, message))
+        if len(self) == MAX_PROBLEMS:
+            self._found.append(Problem(line, "reading stopped here, after too many problems"))
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Raise one error with all problems; nothing when there are none."""
+        if self._found:
+            raise ProblemsError(self.path, self._found, unit=self.unit)

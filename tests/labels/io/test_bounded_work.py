@@ -1,0 +1,178 @@
+"""Tables made to be slow: the work grows with the size of the file, counted and not timed."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelgap.core.errors import InputError, nearest
+from labelgap.labels import LabelTable
+from labelgap.labels.io.class_names import resolve_aliases
+from labelgap.labels.io.csv import TableOptions, read_csv
+from labelgap.labels.io.findings import SimilarClasses
+from labelgap.labels.io.hierarchy import implied_labels
+
+
+class Name(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def work(act: Callable[[], object]) -> int:
+    """Count the lines of labelgap that are executed, and the comparisons of names."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if "labelgap" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    Name.compared = 0
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except InputError:
+        pass
+    finally:
+        sys.settrace(previous)
+    return count + Name.compared
+
+
+def is_linear(act: Callable[[int], Callable[[], object]], size: int) -> bool:
+    """Whether twice the size is at most about twice the work."""
+    return work(act(2 * size)) < 2.3 * work(act(size))
+
+
+def chain(length: int) -> list[tuple[str, str]]:
+    return [(Name(f"c{number}"), Name(f"c{number + 1}")) for number in range(length)]
+
+
+def test_a_chain_of_aliases_is_followed_once() -> None:
+    assert is_linear(lambda size: lambda: resolve_aliases(chain(size), "aliases"), 400)
+    assert is_linear(lambda size: lambda: resolve_aliases(chain(size)[::-1], "aliases"), 400)
+    names = resolve_aliases(chain(50_000), "aliases")
+    assert len(names) == 50_000 and set(names.values()) == {"c50000"}
+
+
+def test_a_chain_of_parents_is_followed_once() -> None:
+    table = LabelTable.from_lists([["c0"], ["c1"]])
+    assert is_linear(lambda size: lambda: implied_labels(table, chain(size)), 400)
+    peaks = []
+    for size in (2_000, 4_000):
+        pairs = chain(size)
+        tracemalloc.start()
+        implied_labels(table, pairs)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 3 * peaks[0]
+    revisions, _, unknown = implied_labels(table, chain(20_000))
+    assert [(each.image, each.class_name) for each in revisions] == [("0", "c1")] and len(unknown) == 19_999
+
+
+def test_parents_of_a_lattice_are_those_of_every_path() -> None:
+    random = np.random.default_rng(0)
+    names = [f"n{number}" for number in range(40)]
+    pairs = [(names[a], names[b]) for a, b in random.integers(0, 40, (90, 2)).tolist() if a < b]
+    table = LabelTable.from_dense(random.choice([1, 0, -1], (6, 25), p=[0.1, 0.1, 0.8]), names[:25])
+    above: dict[str, set[str]] = {name: set() for name in names}
+    for _ in names:
+        for child, parent in pairs:
+            above[child] |= {parent, *above[parent]}
+    dense = table.to_dense()
+    expected = {
+        (row, parent)
+        for row, child in np.argwhere(dense == 1).tolist()
+        for parent in above[names[child]]
+        if parent in table.classes
+    }
+    revisions, contradicted, unknown = implied_labels(table, pairs)
+    found = {(int(each.image), each.class_name) for each in revisions}
+    assert found == {(row, name) for row, name in expected if dense[row, table.classes.index(name)] == -1}
+    assert contradicted == sum(dense[row, table.classes.index(name)] == 0 for row, name in expected)
+    assert unknown == tuple(sorted({name for pair in pairs for name in pair} - {*table.classes}))
+
+
+def test_a_hierarchy_that_implies_a_square_of_labels_is_refused() -> None:
+    table = LabelTable.from_lists([[f"c{number}"] for number in range(3_000)])
+    with pytest.raises(InputError, match="parents: the hierarchy implies too many labels"):
+        implied_labels(table, chain(3_000))
+
+
+def test_a_cycle_of_thousands_is_told_in_a_line(tmp_path: Path) -> None:
+    pairs = [*chain(5_000), ("c5000", "c0")]
+    for act in (
+        lambda: resolve_aliases(pairs, "aliases"),
+        lambda: implied_labels(LabelTable.from_lists([["c0"]]), pairs),
+    ):
+        with pytest.raises(InputError, match=r": c0 → c1 → .* → … → c0 is a cycle") as caught:
+            act()
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        lambda size: ",".join(f"c{number}" for number in range(size)),
+        lambda size: ",".join(["c"] * size),
+        lambda size: "present," + ",".join(f"c{number}" for number in range(size)),
+        lambda size: "," * size,
+    ],
+    ids=["many", "the same", "beside lists", "unnamed"],
+)
+def test_a_header_of_many_columns(tmp_path: Path, header: Callable[[int], str]) -> None:
+    def read(size: int) -> Callable[[], object]:
+        path = tmp_path / f"{size}.csv"
+        path.write_text(f"image,{header(size)}\na.jpg{',1' * size}\n")
+        return lambda: read_csv(path)
+
+    assert is_linear(read, 300)
+
+
+def test_thousands_of_names_that_never_occur_are_not_compared_with_thousands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+
+    def count(name: str, known: list[str]) -> str | None:
+        compared.append(len(known))
+        return None
+
+    monkeypatch.setattr("labelgap.labels.io.class_names.nearest", count)
+    path = tmp_path / "a.csv"
+    path.write_text("image,present\n" + "".join(f"{number}.jpg,tag{number}\n" for number in range(2_000)))
+    file = read_csv(path, TableOptions(classes=["tag1", *(f"tga{number}" for number in range(2_000))]))
+    assert len(file.table.classes) == 2_001 and sum(compared) <= 100_000
+
+
+def test_long_names_have_no_nearest_one() -> None:
+    assert nearest("a" * 100_000, ["a" * 99_999]) is None
+    assert nearest("dgo", ["a" * 99_999, "dog"]) == "dog"
+
+
+def test_many_similar_names_are_told_in_a_line() -> None:
+    assert len(str(SimilarClasses(tuple((f"Dog{'-' * number}", 1) for number in range(500))))) < 1_000
+
+
+def test_unlisted_names_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("image,present\n" + "".join(f"{number}.jpg,{number}\n" for number in range(12_000)))
+    with pytest.raises(InputError, match=r"12,000 images and 12,000 classes, of which every label would be known"):
+        read_csv(path, TableOptions(unlisted="absent"))
