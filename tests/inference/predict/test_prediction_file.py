@@ -25,6 +25,7 @@ from tests.racing import race
 from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run, predict_many, predict_when_refused
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.text import unquote_formula
 from labelgap.data import ArrayImages, FeatureVectors, FileImages
 from labelgap.inference.predict import chunks as chunks_module
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
@@ -125,6 +126,19 @@ def test_csv_and_parquet_hold_the_same_values(run: Run, images: ArrayImages, tmp
                 assert values == pytest.approx(read, abs=1e-6)
             else:
                 assert values == [row[name] for row in rows]
+
+
+def test_names_that_begin_as_formulas_are_quoted_in_csv_and_not_in_parquet(run: Run, tmp_path: Path) -> None:
+    names = ["=1+1.png", "'=2.png", "@a", "-5", "b.png"]
+    photos = ArrayImages(np.zeros((5, 64, 64), dtype=np.uint8), names)
+    for layout, repeated in (("wide", 1), ("long", 3)):
+        predict_to_file(run, photos, tmp_path / f"{layout}.csv", layout=layout, device="cpu")
+        predict_to_file(run, photos, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
+        with (tmp_path / f"{layout}.csv").open(newline="", encoding="utf-8") as file:
+            cells = [row["image"] for row in csv.DictReader(file)][::repeated]
+        assert cells == ["'=1+1.png", "''=2.png", "'@a", "-5", "b.png"]
+        assert [unquote_formula(cell) for cell in cells] == names
+        assert pq.read_table(tmp_path / f"{layout}.parquet")["image"].to_pylist()[::repeated] == names
 
 
 def test_labels_follow_the_rule_at_its_limits() -> None:

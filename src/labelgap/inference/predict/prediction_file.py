@@ -28,7 +28,7 @@ from scipy.special import expit
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import atomic_path, remove_partials_of
 from labelgap.core.lock import lock_folder
-from labelgap.core.text import pluralize
+from labelgap.core.text import pluralize, quote_formula, quote_formulas
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, read_batches
 from labelgap.inference.predict.chunks import (
@@ -279,7 +279,8 @@ class _Prediction:
             rows.writerow(["image", "reason"])
             for chunk in unreadable:
                 errors = self.store.errors(chunk)
-                rows.writerows([self.sources[chunk.source].names[row], error] for row, error in errors.items())
+                named = self.sources[chunk.source].names
+                rows.writerows(quote_formulas([named[row], error]) for row, error in errors.items())
                 count += len(errors)
                 first += list(errors.values())[: _MAX_ERRORS - len(first)]
         return count, tuple(first), error_file
@@ -335,4 +336,16 @@ def _forward(network: Any, batch: ReadBatch, device: torch.device) -> NDArray[np
 
 def _open_writer(path: Path, schema: pa.Schema) -> Any:
     """Open a CSV or Parquet file for tables."""
-    return pa.csv.CSVWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)
+    return _CsvWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)
+
+
+class _CsvWriter(pa.csv.CSVWriter):  # type: ignore[misc]
+    """Writes tables; names are quoted where a spreadsheet would take them for formulas."""
+
+    def write_table(self, table: pa.Table, max_chunksize: int | None = None) -> None:
+        for number, field in enumerate(table.schema):
+            if field.type == pa.string():
+                names = table.column(number).combine_chunks().dictionary_encode()
+                quoted = pa.array(map(quote_formula, names.dictionary.to_pylist()), pa.string())
+                table = table.set_column(number, field, quoted.take(names.indices))
+        super().write_table(table, max_chunksize)
