@@ -20,6 +20,7 @@ __all__ = [
     "DiskError",
     "atomic_path",
     "display_path",
+    "is_partial",
     "make_folder",
     "remove_partials",
     "remove_partials_of",
@@ -176,6 +177,11 @@ def _probe_write(path: Path) -> int | None:
     return None
 
 
+def is_partial(name: str) -> bool:
+    """Return whether a name is that of a temporary file of ``atomic_path``."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
 def remove_partials(folder: Path, older_than: float = 0.0) -> None:
     """Remove the temporary files that killed writers left in a folder, if not written to for ``older_than`` seconds.
 
@@ -183,7 +189,7 @@ def remove_partials(folder: Path, older_than: float = 0.0) -> None:
     """
     with suppress(OSError):
         for path in folder.iterdir():
-            if _PARTIAL.fullmatch(path.name) and path.is_file():
+            if is_partial(path.name) and path.is_file():
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime >= older_than:
                         path.unlink()

@@ -56,6 +56,8 @@ def write_report(
             with replacing(opened.path, [MODEL_CARD_FILE]):
                 write_model_card(opened, data)
     path = opened.path / REPORT_FILE
+    if not isinstance(opened, Run) and not path.resolve().is_relative_to(opened.path.resolve()):
+        raise RunError(f"{path} is a link out of its folder: remove it.")
     with replacing(opened.path, [REPORT_FILE]):
         write_text(path, page)
     return path

@@ -72,11 +72,15 @@ class Study:
         self.members = tuple(members)
 
     def run(self, member: StudyMember) -> Run:
-        """Open the run of a member; ``RunError`` where its folder is a link out of the study."""
+        """Open the run of a member."""
+        return open_run(self.folder(member))
+
+    def folder(self, member: StudyMember) -> Path:
+        """Return the folder of a member; ``RunError`` where it is a link out of the study."""
         folder = self.path / member.folder
         if not folder.resolve().is_relative_to(self.path.resolve()):
             raise RunError(f"{folder} leads out of the study: {FILE} names runs inside its folder only.")
-        return open_run(folder)
+        return folder
 
     @property
     def runs(self) -> list[tuple[StudyMember, Run]]:

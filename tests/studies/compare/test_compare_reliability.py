@@ -174,3 +174,32 @@ def test_a_folder_with_a_link_that_leads_out_of_it_is_not_written_to(tmp_path: P
     with pytest.raises(RunError, match="leads out of it"):
         run(folder)
     assert not list(outside.iterdir())
+
+
+def test_odd_options_of_a_foreign_recipe_leave_the_data_out_of_the_command(
+    tmp_path: Path, written: dict[str, Any]
+) -> None:
+    odd_options: list[dict[str, Any]] = [
+        {"images": 5},
+        {"classes": [1]},
+        {"rename": {"a": 1}},
+        {"classes": [[]]},
+        {"aliases": ["x"]},
+    ]
+    for odd in odd_options:
+        stored = json.loads(json.dumps(written))
+        stored["metadata"]["recipe"]["options"] = odd
+        (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
+        opened = Comparison.open(tmp_path)
+        assert method_command(opened, opened.methods[0]).startswith("labelgap train ")
+
+
+def test_a_report_is_not_written_through_a_link_out_of_the_folder(tmp_path: Path, written: dict[str, Any]) -> None:
+    folder, outside = tmp_path / "c", tmp_path / "precious.html"
+    folder.mkdir()
+    outside.write_text("precious", encoding="utf-8")
+    (folder / "compare.json").write_text(json.dumps(written), encoding="utf-8")
+    (folder / "report.html").symlink_to(outside)
+    with pytest.raises(RunError, match="link out of its folder"):
+        write_report(folder)
+    assert outside.read_text(encoding="utf-8") == "precious"

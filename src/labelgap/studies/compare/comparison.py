@@ -28,7 +28,7 @@ from labelgap.studies.compare.results import (
     Trial,
 )
 
-__all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "is_comparison"]
+__all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "TRIALS", "is_comparison"]
 
 FILE: Final = "compare.json"
 TABLE: Final = "compare.csv"

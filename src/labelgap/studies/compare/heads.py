@@ -31,7 +31,7 @@ from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "train_or_load_heads"]
+__all__ = ["HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "check_head", "train_or_load_heads"]
 
 _VERSION: Final = 2
 """Raised when the same plan gives other weights than before, or another file."""
@@ -234,13 +234,18 @@ def _stored_head(path: Path, shape: Sequence[int], metadata: _HeadMetadata) -> S
     return StoredHead(path, (classes, width), metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
 
 
-def _read(path: Path, shape: Shape) -> tuple[Tensor, Tensor, _HeadMetadata]:
-    """Read the weights, the biases and the metadata of a head; ``RunError`` where they are damaged or another's."""
+def check_head(path: Path) -> None:
+    """Read a stored head; ``RunError`` where it is damaged or another's."""
+    _read(path, None)
+
+
+def _read(path: Path, shape: Shape | None) -> tuple[Tensor, Tensor, _HeadMetadata]:
+    """Read the weights, the biases and the metadata of a head; any shape where it is None."""
     tensors, stored = read_tensors(path)
     with reading(path):
         metadata = validate(parse_json(stored[_METADATA_KEY]), _HeadMetadata, path)
         weight, bias = tensors["weight"], tensors["bias"]
-    if metadata.key != path.stem or weight.shape != shape or bias.shape != shape[:1]:
+    if metadata.key != path.stem or weight.shape != (shape or weight.shape) or bias.shape != weight.shape[:1]:
         raise damaged(path, "it is another head")
     if {weight.dtype, bias.dtype} != {torch.float32}:
         raise damaged(path, "its weights are not of type float32")

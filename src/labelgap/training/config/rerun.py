@@ -123,7 +123,8 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
     for name, value in recipe["options"].items():
         if value is None or (name == "allow_leaks" and not value):
             continue
-        argument = _data_option(name, display_path(value) if name in ("aliases", "images", "parents") else value)
+        is_path = name in ("aliases", "images", "parents") and isinstance(value, str)
+        argument = _data_option(name, display_path(value) if is_path else value)
         if argument is None or name not in DATA_OPTIONS:
             return None
         words += argument
@@ -134,11 +135,14 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
 def _data_option(name: str, value: Any) -> list[str] | None:
     """Return an option as arguments; None where the command cannot express its value."""
     if isinstance(value, list):
-        expressible = value and all(each and each == each.strip() and "," not in each for each in value)
+        expressible = value and all(
+            isinstance(each, str) and each and each == each.strip() and "," not in each for each in value
+        )
         return _flag(name, ",".join(value)) if expressible else None
     if isinstance(value, Mapping):
         expressible = all(
-            old == old.strip() != "" and new == new.strip() != "" and "=" not in old for old, new in value.items()
+            isinstance(new, str) and old == old.strip() != "" and new == new.strip() != "" and "=" not in old
+            for old, new in value.items()
         )
         return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if expressible else None
     return _flag(name, value)
