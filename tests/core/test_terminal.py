@@ -11,8 +11,8 @@ from typing import TextIO, cast
 import pytest
 from rich.table import Table
 
-from labelgap.core.console import make_console
-from labelgap.core.terminal import OutputError, TerminalStream, protect_streams, unescaped_output
+from labelgap.core.terminal.console import make_console
+from labelgap.core.terminal.streams import OutputError, TerminalStream, protect_streams, unescaped_output
 from labelgap.core.text import escape_control
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31mb\u202ec\u2066d\re\x00\udcff"

@@ -101,7 +101,7 @@ def compare(
 
 def _print(comparison: Comparison, report: Path) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
-    from labelgap.core.console import make_console
+    from labelgap.core.terminal.console import make_console
     from labelgap.reporting import comparison_table
     from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
     from labelgap.studies.compare.comparison import TABLE

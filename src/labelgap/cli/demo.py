@@ -28,7 +28,7 @@ def demo(
     ] = None,
 ) -> None:
     """Train four methods on handwritten digits with one known label per image, and write a report."""
-    from labelgap.core.console import make_console
+    from labelgap.core.terminal.console import make_console
     from labelgap.data import load_from_recipe
     from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo

@@ -53,7 +53,7 @@ def inspect(
         print_json(found)
         return
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
-    from labelgap.core.console import make_console
+    from labelgap.core.terminal.console import make_console
 
     console = make_console(soft_wrap=True)
     estimate = training_time(opened) if summary.next else None

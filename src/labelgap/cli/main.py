@@ -34,7 +34,7 @@ from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions
 from labelgap.cli.train import train
 from labelgap.core.errors import LabelGapError
-from labelgap.core.terminal import protect_streams
+from labelgap.core.terminal.streams import protect_streams
 
 __all__ = ["app", "main"]
 

@@ -35,7 +35,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Seq
     """Print a table without borders; the columns named in ``right`` are right-aligned."""
     from rich.table import Table
 
-    from labelgap.core.console import make_console
+    from labelgap.core.terminal.console import make_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in header:

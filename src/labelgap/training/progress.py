@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from labelgap.core.console import make_console
+from labelgap.core.terminal.console import make_console
 
 __all__ = ["Reporter"]
 
