@@ -11,6 +11,7 @@ to all of its classes, not only the rarest, so that frequent ones are well distr
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -223,6 +224,7 @@ class _Assignment:
         rank[self.order] = np.arange(units)
         holders = np.bincount(columns, minlength=count)
         self.remaining = np.bincount(columns, weights=times, minlength=count).astype(np.int64)
+        self.queue = sorted((left, column) for column, left in enumerate(self.remaining.tolist()))
         self.class_units = np.split(rows[np.lexsort((rank[rows], columns))], np.cumsum(holders)[:-1])
         self.columns, self.times = columns, times
         self.starts = np.searchsorted(rows, np.arange(units + 1))
@@ -240,9 +242,12 @@ class _Assignment:
 
     def rarest_class(self) -> int | None:
         """Return the class with the fewest positives left to place, or None when all are placed."""
-        left = np.where(self.remaining > 0, self.remaining, np.iinfo(np.int64).max)
-        column = int(left.argmin()) if len(left) else 0
-        return column if len(left) and self.remaining[column] else None
+        while self.queue:
+            left, column = self.queue[0]
+            if left == self.remaining[column] and left:
+                return column
+            heapq.heappop(self.queue)  # outdated: a later entry of the class is in the queue
+        return None
 
     def unassigned_units(self, column: int) -> list[int]:
         """Return the units with a class that have no split yet, the largest first."""
@@ -266,6 +271,8 @@ class _Assignment:
         self.split_of[unit] = split
         self.capacity[split] -= self.weight[unit]
         self.remaining[classes] -= times
+        for column, left in zip(classes.tolist(), self.remaining[classes].tolist(), strict=True):
+            heapq.heappush(self.queue, (left, column))
         self.missing[split, classes] -= times
 
     def classes_of(self, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

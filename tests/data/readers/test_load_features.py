@@ -131,7 +131,7 @@ def test_what_are_no_vectors_is_refused(vectors: Any) -> None:
         ({"val_ids": np.array(["x"] * 6)}, "is listed twice"),
         ({"classes": np.array(["a", "b"])}, "2 class names were given for 3 columns"),
         ({"train_features": None}, "has no train_features"),
-        ({"classes": np.array([{"a": 1}], dtype=object)}, "cannot be read as npz"),
+        ({"classes": np.array([{"a": 1}], dtype=object)}, "is damaged"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, changes: Arrays, message: str) -> None:
@@ -143,7 +143,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, changes: Arrays, mes
 def test_files_that_are_damaged_or_not_there_are_refused(tmp_path: Path) -> None:
     path = stored(tmp_path, arrays())
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(InputError, match="cannot be read as npz"):
+    with pytest.raises(InputError, match="is damaged"):
         load("features", path)
     with pytest.raises(InputError, match="does not exist"):
         load("features", tmp_path / "none.npz")

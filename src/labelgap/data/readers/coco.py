@@ -13,19 +13,23 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import Box, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.official_splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels.sparse import check_size
 
 __all__ = ["find_coco", "load_coco2014", "load_coco2017"]
+
+_MAX_DIGITS: Final = 20
 
 
 def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
@@ -85,30 +89,32 @@ def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
     content = _read_json(path)
     try:
         return _parse(root, path, split, year, content)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         what = f"{type(error).__name__}: {error}" if not isinstance(error, KeyError) else f"no {error}"
-        raise InputError(f"{path} is not a file of COCO instances ({what}).") from None
+        raise InputError(f"{path} is not a file of COCO instances ({truncate_text(what, 200)}).") from None
 
 
 def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, Any]) -> tuple[Split, int]:
-    categories = {int(each["id"]): column for column, each in enumerate(content["categories"])}
+    categories = {_number(each["id"]): column for column, each in enumerate(content["categories"])}
     classes = [str(each["name"]) for each in content["categories"]]
-    files = {int(each["id"]): str(each["file_name"]) for each in content["images"]}
+    files = {_number(each["id"]): str(each["file_name"]) for each in content["images"]}
     annotations = content["annotations"]
-    ids = sorted({int(each["image_id"]) for each in annotations}, key=str)
+    ids = sorted({_number(each["image_id"]) for each in annotations}, key=str)
     for number in ids:
         if number not in files:
             raise InputError(f"{path}: image {number} has annotations, but is not among the images.")
+    check_size(len(ids), len(classes))
     row_of = {number: row for row, number in enumerate(ids)}
     codes = np.full((len(ids), len(classes)), ABSENT, dtype=np.int8)
     found: list[Box] = []
     for each in annotations:
-        row, column = row_of[int(each["image_id"])], categories.get(int(each["category_id"]))
+        row, column = row_of[_number(each["image_id"])], categories.get(_number(each["category_id"]))
         if column is None:
             raise InputError(
-                f"{path}: annotation {each.get('id')} is of category {each['category_id']}, which does not exist."
+                f"{path}: annotation {truncate_text(str(each.get('id')))} is of category {each['category_id']}, "
+                "which does not exist."
             )
         codes[row, column] = PRESENT
         if each.get("bbox"):
@@ -128,18 +134,29 @@ def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, 
 def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:
     """Turn x, y, width, height into inclusive corners."""
     left, top, width, height = map(float, box)
-    return left, top, left + width - 1, top + height - 1
+    return check_corners((left, top, left + width - 1, top + height - 1))
+
+
+def _number(value: Any) -> int:
+    """Return the number of an image or a category; an error for one that is not whole, or has more than 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError(f"{truncate_text(repr(value))} is not a number")
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value} is not a whole number")
+    if (isinstance(value, str) and len(value) > _MAX_DIGITS) or abs(number := int(value)) >= 2**63:
+        raise ValueError("a number is too large")
+    return number
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a file of instances without its segmentations, which are most of it."""
     try:
         with path.open(encoding="utf-8") as file:
-            content = json.load(file, object_hook=_without_segmentation)
+            content = json.load(file, object_hook=_without_segmentation, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}).") from None
+        raise InputError(f"{path} cannot be read ({truncate_text(str(error), 200)}).") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a file of COCO instances: it holds no object.")
     return content
@@ -148,3 +165,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _without_segmentation(value: dict[str, Any]) -> dict[str, Any]:
     value.pop("segmentation", None)
     return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

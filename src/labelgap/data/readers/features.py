@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,17 +24,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.findings import Note
+from labelgap.core.stored import READ_ERRORS, read_arrays
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.labels import LabelTable, paper_split
+from labelgap.labels.io.parquet import open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
 __all__ = ["is_feature_file", "load_features"]
 
 _KINDS: Final = ("labels", "truth", "observed")
+_DIMENSIONS: Final = {"classes": 1, **{f"{split}_ids": 1 for split in SPLITS}} | {
+    f"{split}_{kind}": 2 for split in SPLITS for kind in (FEATURES, *_KINDS)
+}
+_UNPACKED_BYTES: Final = 1 << 30
+_UNPACKED_PER_BYTE: Final = 100
+"""Bytes that an npz may unpack to: so many, and so many for each of its own."""
 
 
 def load_features(path: str | os.PathLike[str]) -> Dataset:
@@ -50,7 +59,10 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
     path = Path(path)
     arrays = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_npz(path)
     if "train_features" not in arrays:
-        raise InputError(f"{path} has no train_features; it has {', '.join(sorted(arrays)[:10]) or 'nothing'}.")
+        raise InputError(f"{path} has no train_features; it has {_join(arrays) or 'nothing'}.")
+    for name, dimensions in _DIMENSIONS.items():
+        if name in arrays and arrays[name].ndim != dimensions:
+            raise InputError(f"{path}: {name} has the shape {arrays[name].shape}; it needs {dimensions} dimensions.")
     try:
         parts = {name: _split(name, arrays, path) for name in SPLITS if f"{name}_features" in arrays}
     except InputError as error:
@@ -88,8 +100,12 @@ def is_feature_file(path: Path) -> bool:
             with zipfile.ZipFile(path) as file:
                 return "train_features.npy" in file.namelist()
         return path.suffix.lower() == ".parquet" and FEATURES in pq.read_schema(path).names
-    except (OSError, zipfile.BadZipFile, pa.ArrowException):
+    except READ_ERRORS:
         return False
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(map(truncate_text, sorted(names)[:10]))
 
 
 def _split(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> Split:
@@ -136,32 +152,28 @@ def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
 
 
 def _from_npz(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise InputError(f"{path} is not a file." if path.exists() else f"{path} does not exist.")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, KeyError) as error:
-        raise InputError(f"{path} cannot be read as npz ({error}). Its arrays are of numbers and texts.") from None
+        return read_arrays(path, limit=_UNPACKED_BYTES + _UNPACKED_PER_BYTE * path.stat().st_size)
+    except RunError as error:
+        raise InputError(f"{error} An npz of features has arrays of numbers and texts, and no objects.") from None
 
 
 def _from_parquet(path: Path) -> dict[str, NDArray[Any]]:
     """Read a table of one row per image into the arrays that an npz would have."""
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}).") from None
+    with open_parquet(path) as file:
+        table = file.read()
+        table.validate(full=True)
     names = next((name for name in ("id", "image") if name in table.column_names), None)
     for needed in (FEATURES, "split"):
         if needed not in table.column_names:
-            raise InputError(f"{path} has no column '{needed}': it has {', '.join(table.column_names[:10])}.")
+            raise InputError(f"{path} has no column '{needed}': it has {_join(table.column_names)}.")
     arrays: dict[str, NDArray[Any]] = {}
     splits = np.array([str(each) for each in table["split"].to_pylist()])
     unknown = sorted({*splits.tolist()} - {*SPLITS})
     if unknown:
-        raise InputError(f"{path}: '{unknown[0]}' under split: it is train, val or test.")
+        raise InputError(f"{path}: '{truncate_text(unknown[0])}' under split: it is train, val or test.")
     for split in sorted({*splits.tolist()}):
         rows = table.filter(pa.array(splits == split))
         for kind in (FEATURES, *_KINDS):

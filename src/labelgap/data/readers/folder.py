@@ -6,7 +6,7 @@ folder has no known label. A photo in one tag's folder is unknown for all other 
 
 from __future__ import annotations
 
-import filecmp
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -106,17 +106,25 @@ def _tag_folders(root: Path) -> list[tuple[str | None, str | None, Path]]:
 def _find_images(
     root: Path, folders: list[tuple[str | None, str | None, Path]], others: Counter[str]
 ) -> list[_FolderImage]:
-    """Find all images; copies under one name, in one split and with the same bytes are one image."""
-    names: dict[tuple[str | None, str, int | None], list[tuple[Path, _FolderImage]]] = {}
+    """Find all images; copies under one name, in one split and with the same bytes are one image.
+
+    Bytes are read only where the names and sizes are the same, and once of every file.
+    """
+    firsts: dict[tuple[str | None, str, int | None], tuple[Path, _FolderImage]] = {}
+    contents: dict[tuple[str | None, str, int | None], dict[bytes | None, _FolderImage]] = {}
     found: list[_FolderImage] = []
     for split, tag, folder in folders:
         for file in _images(folder, deep=tag is not None, others=others):
-            alike = names.setdefault((split, file.name, _size(file)), [])
-            image = next((image for first, image in alike if _same_bytes(first, file)), None)
-            if image is None:
-                image = _FolderImage(file.relative_to(root).as_posix(), split)
+            image = _FolderImage(file.relative_to(root).as_posix(), split)
+            key = (split, file.name, _size(file))
+            first, first_image = firsts.setdefault(key, (file, image))
+            if first is not file:
+                if key not in contents:
+                    contents[key] = {_digest(first): first_image}
+                digest = _digest(file)
+                image = image if digest is None else contents[key].setdefault(digest, image)
+            if image.file == file.relative_to(root).as_posix():
                 found.append(image)
-                alike.append((file, image))
             if tag is not None:
                 image.tags.append(tag)
     return found
@@ -130,12 +138,15 @@ def _size(file: Path) -> int | None:
         return None
 
 
-def _same_bytes(first: Path, second: Path) -> bool:
-    """Return whether two files have the same bytes; a file that cannot be read is reported later."""
+def _digest(file: Path) -> bytes | None:
+    """Return a digest of a file's bytes; None where it cannot be read, which is reported later."""
     try:
-        return filecmp.cmp(first, second, shallow=False)
+        if not file.is_file():
+            return None
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "blake2b").digest()
     except OSError:
-        return False
+        return None
 
 
 def _images(folder: Path, *, deep: bool, others: Counter[str]) -> Iterator[Path]:

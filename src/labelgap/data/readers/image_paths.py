@@ -25,6 +25,7 @@ _IMAGE_SUFFIX: Final = re.compile(
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
+_MAX_CANDIDATES: Final = 10_000
 
 
 def is_image_name(name: str) -> bool:
@@ -122,7 +123,10 @@ class ImageFinder:
         key = _key(inside)
         parts = key.split("/")
         found = []
-        for file in self._files_by_name.get(parts[-1], ()):
+        files = self._files_by_name.get(parts[-1], [])
+        if len(files) > _MAX_CANDIDATES:
+            return files[:2]  # as good as ambiguous, and every name would be compared with all of them
+        for file in files:
             whole = _key(file)
             for written in {whole, _without_suffix(whole)}:
                 ours = written.split("/")

@@ -14,10 +14,12 @@ from labelgap.core.findings import Finding
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import PaperSplit
 from labelgap.labels import paper_split
+from labelgap.labels.io.rows import image_name_problem
 
-__all__ = ["Box", "from_official_splits", "make_boxes", "require_files"]
+__all__ = ["Box", "check_corners", "from_official_splits", "make_boxes", "require_files"]
 
 _SEED: Final = 1200
+_MAX_PIXELS: Final = 1e7
 
 Box = tuple[int, int, Sequence[float], bool]
 """Row of the image, number of the class, corners (inclusive, from 0), and whether the object is difficult."""
@@ -58,11 +60,17 @@ def _subset(split: Split, name: str, rows: NDArray[np.int64]) -> Split:
 
 
 def require_files(where: Path, folder: Path, files: Sequence[str], hint: str) -> None:
-    """Raise one error about all images that are not in their folder."""
+    """Raise one error about all images that are not in their folder, or have names that no path should have."""
     listed: dict[Path, set[str]] = {}
     problems = []
     for row, file in enumerate(files):
         path = folder / file
+        if (problem := image_name_problem(file)) is not None:
+            problems.append(Problem(row, problem))
+            continue
+        if ".." in path.parts[len(folder.parts) :]:
+            problems.append(Problem(row, f"{path} leads to another folder"))
+            continue
         if path.parent not in listed:
             exists = path.parent.is_dir()
             listed[path.parent] = {child.name for child in path.parent.iterdir()} if exists else set()
@@ -70,3 +78,10 @@ def require_files(where: Path, folder: Path, files: Sequence[str], hint: str) ->
             problems.append(Problem(row, f"{path} does not exist"))
     if problems:
         raise ProblemsError(where, problems, f"nothing was trained. {hint}", unit="")
+
+
+def check_corners(corners: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """Return the corners of a box; an error for those that no image has."""
+    if not all(abs(edge) <= _MAX_PIXELS for edge in corners):  # not a number, too
+        raise ValueError(f"a box at {', '.join(map(str, corners))}")
+    return corners

@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import numpy as np
 
-from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import Box, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.official_splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["find_voc", "load_voc2007", "load_voc2012"]
 
+_MAX_XML_BYTES: Final = 4 << 20
+_MAX_DEPTH: Final = 20
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
 """The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 
@@ -91,8 +95,9 @@ def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -
 def _split(root: Path, name: str, table: LabelTable, boxes: bool) -> Split:
     files = [f"JPEGImages/{image}.jpg" for image in table.images]
     require_files(root, root, files, "Are all of its photos unpacked into JPEGImages?")
+    images = FileImages(root, table.images, files)
     found = _boxes(root, table) if boxes and (root / "Annotations").is_dir() else None
-    return Split(name, FileImages(root, table.images, files), table, boxes=found)
+    return Split(name, images, table, boxes=found)
 
 
 def _read(root: Path, split: str) -> tuple[LabelTable, int]:
@@ -101,32 +106,35 @@ def _read(root: Path, split: str) -> tuple[LabelTable, int]:
     files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
     if not files:
         raise InputError(f"{_main(root)} has no files of classes such as aeroplane{ending}: is the devkit complete?")
-    problems: list[Problem] = []
+    problems = ProblemList(_main(root), unit="")
     codes = {name: _read_class(file, problems) for name, file in files.items()}
     images = sorted({image for each in codes.values() for image in each})
     for name, each in codes.items():
-        problems += [
-            Problem(len(problems), f"{files[name].name}: no line about {image}")
-            for image in images
-            if image not in each
-        ]
-    if problems or not images:
-        raise ProblemsError(_main(root), problems or [Problem(0, f"the files of {split} are empty")], unit="")
+        for image in images:
+            if image not in each:
+                problems.add(len(problems), f"{files[name].name}: no line about {truncate_text(image)}")
+    if not images:
+        problems.add(0, f"the files of {split} are empty")
+    problems.refuse()
     matrix = np.array([[_CODES[codes[name][image]] for name in files] for image in images], dtype=np.int8)
     difficult = sum(code == "0" for each in codes.values() for code in each.values())
     return LabelTable.from_dense(matrix, list(files), images), difficult
 
 
-def _read_class(file: Path, problems: list[Problem]) -> dict[str, str]:
+def _read_class(file: Path, problems: ProblemList) -> dict[str, str]:
     """Read one file of ``image code`` lines, with one blank or two between them."""
     found: dict[str, str] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror or error}).") from None
+    for number, line in enumerate(text.splitlines(), 1):
         parts = line.split()
         if len(parts) == 2 and parts[1] in _CODES and parts[0] not in found:
             found[parts[0]] = parts[1]
         elif parts:
             what = "is listed again" if parts[0] in found else "a line is an image and 1, 0 or -1"
-            problems.append(Problem(len(problems), f"{file.name}, line {number}: {line.strip()[:60]!r}: {what}"))
+            problems.add(len(problems), f"{file.name}, line {number}: {line.strip()[:60]!r}: {what}")
     return found
 
 
@@ -137,21 +145,49 @@ def _boxes(root: Path, table: LabelTable) -> Boxes:
     for row, image in enumerate(table.images):
         file = root / "Annotations" / f"{image}.xml"
         try:
-            objects = ElementTree.parse(file).getroot().findall("object")
-            for each in objects:
+            for each in _parse_xml(file).findall("object"):
                 column = number.get((each.findtext("name") or "").strip())
                 if column is not None:
                     found.append((row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1"))
         except FileNotFoundError:
             continue
-        except (ElementTree.ParseError, ValueError, OSError) as error:
-            raise InputError(f"{file} cannot be read ({error}).") from None
+        except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
+            raise InputError(f"{file} cannot be read ({truncate_text(str(error), 200)}).") from None
     return make_boxes(found)
 
 
-def _corners(element: ElementTree.Element) -> list[float]:
+class _AnnotationBuilder(ElementTree.TreeBuilder):
+    """Builds the tree of an annotation; a document type, which may define entities, and deep nesting are errors."""
+
+    depth = 0
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("it has a document type, which annotations do not have")
+
+    def start(self, tag: Any, attrs: Any) -> ElementTree.Element:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise ValueError(f"its elements are nested more than {_MAX_DEPTH} deep")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> ElementTree.Element:
+        self.depth -= 1
+        return super().end(tag)
+
+
+def _parse_xml(file: Path) -> ElementTree.Element:
+    """Return the root of an annotation that anybody may have written."""
+    with file.open("rb") as opened:
+        content = opened.read(_MAX_XML_BYTES + 1)
+    if len(content) > _MAX_XML_BYTES:
+        raise ValueError(f"it has more than {_MAX_XML_BYTES:,} bytes")
+    return ElementTree.fromstring(content, parser=ElementTree.XMLParser(target=_AnnotationBuilder()))
+
+
+def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:
     """Return x0, y0, x1, y1 from 0; parts of an object (a person's head) have boxes of their own further in."""
     box = element.find("bndbox")
     if box is None:
         raise ValueError("an object without a bndbox")
-    return [float(box.findtext(edge) or "") - 1.0 for edge in ("xmin", "ymin", "xmax", "ymax")]
+    left, top, right, bottom = (float(box.findtext(edge) or "") - 1.0 for edge in ("xmin", "ymin", "xmax", "ymax"))
+    return check_corners((left, top, right, bottom))

@@ -18,14 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import quote_formula
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration
 
-__all__ = ["LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN", "labels_from_scores"]
+__all__ = ["CsvWriter", "LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN", "labels_from_scores"]
 
 LABELS: Final = ("absent", "present", "unsure")
 LAYOUTS: Final = ("wide", "long")
@@ -159,3 +161,16 @@ class PredictionColumns:
         distinct = sorted(set(texts))
         codes = np.array([distinct.index(text) for text in texts], dtype=np.int8)
         return pa.DictionaryArray.from_arrays(pa.array(codes[values], mask=mask), pa.array(distinct, pa.string()))
+
+
+class CsvWriter(pa.csv.CSVWriter):  # type: ignore[misc]
+    """Writes tables to a CSV; names are quoted where a spreadsheet would take them for formulas."""
+
+    def write_table(self, table: pa.Table, max_chunksize: int | None = None) -> None:
+        """Write a table; its texts are names."""
+        for number, field in enumerate(table.schema):
+            if field.type == pa.string():
+                names = table.column(number).combine_chunks().dictionary_encode()
+                quoted = pa.array(map(quote_formula, names.dictionary.to_pylist()), pa.string())
+                table = table.set_column(number, field, quoted.take(names.indices))
+        super().write_table(table, max_chunksize)

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from scipy.special import expit
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import atomic_path, remove_partials_of
 from labelgap.core.lock import lock_folder
-from labelgap.core.text import pluralize, quote_formula, quote_formulas
+from labelgap.core.text import pluralize, quote_formulas
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, read_batches
 from labelgap.inference.predict.chunks import (
@@ -40,7 +39,7 @@ from labelgap.inference.predict.chunks import (
     has_prediction,
     plan_chunks,
 )
-from labelgap.inference.predict.columns import PredictionColumns, labels_from_scores
+from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, labels_from_scores
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.inputs import ImageInputs
@@ -336,16 +335,4 @@ def _forward(network: Any, batch: ReadBatch, device: torch.device) -> NDArray[np
 
 def _open_writer(path: Path, schema: pa.Schema) -> Any:
     """Open a CSV or Parquet file for tables."""
-    return _CsvWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)
-
-
-class _CsvWriter(pa.csv.CSVWriter):  # type: ignore[misc]
-    """Writes tables; names are quoted where a spreadsheet would take them for formulas."""
-
-    def write_table(self, table: pa.Table, max_chunksize: int | None = None) -> None:
-        for number, field in enumerate(table.schema):
-            if field.type == pa.string():
-                names = table.column(number).combine_chunks().dictionary_encode()
-                quoted = pa.array(map(quote_formula, names.dictionary.to_pylist()), pa.string())
-                table = table.set_column(number, field, quoted.take(names.indices))
-        super().write_table(table, max_chunksize)
+    return CsvWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
+from labelgap.core.stored import READ_ERRORS
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
@@ -26,9 +28,15 @@ from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
-__all__ = ["read_parquet", "read_table", "write_table"]
+__all__ = ["open_parquet", "read_parquet", "read_table", "write_table"]
 
 _KEY = b"labelgap.classes"
+_BATCH_CELLS: Final = 1 << 20
+_ROWS_PER_BYTE: Final = 16
+"""Rows that a byte of a file may stand for: the names of images differ, so they need more than that."""
+_UNPACKED_BYTES: Final = 1 << 30
+_UNPACKED_PER_BYTE: Final = 100
+"""Bytes that a file may unpack to: so many, and so many for each of its own."""
 _STATES = {"present": PRESENT, "absent": ABSENT}
 
 
@@ -77,28 +85,61 @@ def read_parquet(
     path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
 ) -> TableFile:
     """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
+    with open_parquet(path) as file:
+        classes = _stored_classes(file.schema_arrow.metadata, path)
+        options = options or TableOptions()
+        return parse_rows(_rows(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes)
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file that anybody may have made; what cannot be read is an ``InputError``, in the block as well.
+
+    Texts are read as dictionaries, so that one that occurs a million times is in memory once. A file that claims to be
+    far larger than it is when it is unpacked is refused before it is.
+    """
     try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise InputError(f"{path} is not a file." if path.exists() else f"{path} does not exist.")
         with pq.ParquetFile(path) as file:
-            classes = _stored_classes(file.schema_arrow.metadata, path)
-            options = options or TableOptions()
-            return parse_rows(_rows(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _refusal(path, error) from None
+            _check_claims(file.metadata, path)
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            yield file
+    except LabelGapError:
+        raise
+    except READ_ERRORS as error:
+        raise InputError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())[:200]}).") from None
+
+
+def _check_claims(metadata: pq.FileMetaData, path: Path) -> None:
+    """Raise an error for a file that says that it has far more rows or bytes than its size allows."""
+    size = path.stat().st_size
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
+    if not 0 <= metadata.num_rows <= _ROWS_PER_BYTE * size:
+        raise ValueError(f"it claims {metadata.num_rows:,} rows")
+    if unpacked > _UNPACKED_BYTES + _UNPACKED_PER_BYTE * size:
+        raise ValueError(f"its {size:,} bytes would become {unpacked:,}")
 
 
 def _rows(file: pq.ParquetFile) -> Iterator[Row]:
     """Yield the names of the columns, then the cells of every row, as strings or lists of strings."""
     yield 0, [name.strip() for name in file.schema_arrow.names]
-    number = 0
-    for batch in file.iter_batches(batch_size=8192):
-        for cells in zip(*map(_cells, batch.columns), strict=True):
-            number += 1
-            yield number, list(cells)
+    number, size = 0, max(1, min(8192, _BATCH_CELLS // max(file.metadata.num_columns, 1)))
+    for group in range(file.num_row_groups):  # dictionaries inside of lists cannot be read over several
+        for batch in file.iter_batches(batch_size=size, row_groups=[group]):
+            for cells in zip(*map(_cells, batch.columns), strict=True):
+                number += 1
+                yield number, list(cells)
 
 
 def _cells(column: pa.Array) -> list[Cell]:
     """Convert a column to the cells of a CSV; a type that no CSV has becomes its name, which is no state."""
     kind = column.type
+    if pa.types.is_dictionary(kind):
+        words = _cells(column.dictionary)
+        return ["" if index is None else words[index] for index in column.indices.to_pylist()]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [[str(name) for name in names or () if name is not None] for names in column.to_pylist()]
     try:
@@ -109,10 +150,10 @@ def _cells(column: pa.Array) -> list[Cell]:
 
 
 def _opened(path: Path) -> pa.Table:
-    try:
-        file = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise _refusal(path, error) from None
+    with open_parquet(path) as opened:
+        groups = [opened.read_row_group(number) for number in range(opened.num_row_groups)]
+        file = pa.concat_tables(groups) if groups else opened.read()
+        file.validate(full=True)
     missing = [name for name in ("image", "present") if name not in file.schema.names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
@@ -136,16 +177,11 @@ def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
     return classes
 
 
-def _refusal(path: Path, error: Exception) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{path} does not exist.")
-    return InputError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())[:200]}).")
-
-
 def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
     """Return the row of every entry in a column of lists, the index of its name, and all names."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
     rows, numbers, names = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], list[str]()
     before = 0
