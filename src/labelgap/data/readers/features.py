@@ -10,7 +10,6 @@ Parquet: a row per image with ``features`` (a list of numbers), ``id`` or ``imag
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.findings import Note
-from labelgap.core.stored import READ_ERRORS, read_arrays
+from labelgap.core.stored import READ_ERRORS, parse_json, read_arrays
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
@@ -189,7 +188,7 @@ def _from_parquet(path: Path) -> dict[str, NDArray[Any]]:
 
 def _names(stored: bytes, path: Path) -> NDArray[Any]:
     try:
-        names = json.loads(stored)
+        names = parse_json(stored)
     except ValueError:
         names = None
     if not isinstance(names, list):

@@ -157,12 +157,9 @@ def _boxes(root: Path, table: LabelTable) -> Boxes:
 
 
 class _AnnotationBuilder(ElementTree.TreeBuilder):
-    """Builds the tree of an annotation; a document type, which may define entities, and deep nesting are errors."""
+    """Builds the tree of an annotation; deep nesting is an error."""
 
     depth = 0
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("it has a document type, which annotations do not have")
 
     def start(self, tag: Any, attrs: Any) -> ElementTree.Element:
         self.depth += 1
@@ -181,6 +178,8 @@ def _parse_xml(file: Path) -> ElementTree.Element:
         content = opened.read(_MAX_XML_BYTES + 1)
     if len(content) > _MAX_XML_BYTES:
         raise ValueError(f"it has more than {_MAX_XML_BYTES:,} bytes")
+    if b"<!DOCTYPE" in content or b"\0" in content:  # a NUL: of UTF-16, which would hide the other
+        raise ValueError("it has a document type, which may define entities, or is not in UTF-8")
     return ElementTree.fromstring(content, parser=ElementTree.XMLParser(target=_AnnotationBuilder()))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
-from labelgap.core.stored import READ_ERRORS
+from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
@@ -169,7 +169,7 @@ def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
     if stored is None:
         return None
     try:
-        classes = json.loads(stored)
+        classes = parse_json(stored)
     except ValueError:
         classes = None
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):

@@ -1,0 +1,229 @@
+"""Files made to break a reader: absurd claims, entities, nesting, names that lead elsewhere. Each ends in a message."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.data.readers.test_load_coco import change, coco
+from tests.data.readers.test_load_features import arrays, stored
+from tests.data.readers.test_load_voc import devkit
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.readers import folder as folder_module
+from labelgap.data.readers.image_paths import ImageFinder
+from labelgap.data.registry import load
+from labelgap.labels import LabelTable
+from labelgap.labels.io import parquet as parquet_module
+from labelgap.labels.io.parquet import read_parquet
+
+LAUGHS = "".join(["<!DOCTYPE a [<!ENTITY e0 'ha'>", *(f"<!ENTITY e{n} '{f'&e{n - 1};' * 10}'>" for n in range(1, 10))])
+BOX = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+OBJECT = f"<annotation><object><name>train</name>{BOX}</object></annotation>"
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> Path:
+    return devkit(tmp_path, "2012", {"train": [f"2008_00000{number}" for number in range(6)], "val": ["2009_000001"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LAUGHS + "]><annotation>&e9;</annotation>", "document type"),
+        ('<!DOCTYPE a [<!ENTITY b SYSTEM "../secret.txt">]><annotation>&b;</annotation>', "document type"),
+        ("<annotation>" + "<a>" * 100_000, "nested more than 20 deep"),
+        ("<annotation>" + " " * (5 << 20) + "</annotation>", "more than 4,194,304 bytes"),
+        (OBJECT.format("nan"), "a box at nan"),
+        (OBJECT.format("1e400"), "a box at inf"),
+        (OBJECT.format("9" * 30), "a box at"),
+        (OBJECT.format("one"), "could not convert"),
+        ("<annotation><object><name>train</name></object></annotation>", "without a bndbox"),
+        ('<?xml version="1.0" encoding="rot13"?><annotation/>', "encoding"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_annotations_of_voc_are_plain_xml(voc: Path, text: str, said: str, encoding: str) -> None:
+    (voc / "Annotations" / "2008_000003.xml").write_text(text, encoding=encoding)
+    with pytest.raises(InputError, match=r"2008_000003\.xml cannot be read") as caught:
+        load("voc2012", voc)
+    assert (said if encoding == "utf-8" else "") in str(caught.value) and len(str(caught.value)) < 1_000
+
+
+def test_the_lists_of_voc_name_photos_in_their_folder(voc: Path) -> None:
+    for file in (voc / "ImageSets" / "Main").glob("*_train.txt"):
+        file.write_text(file.read_text() + "../../../other  1\n")
+    with pytest.raises(ProblemsError, match=r"other\.jpg leads to another folder"):
+        load("voc2012", voc)
+
+
+def test_lists_of_voc_with_nothing_in_common_are_told_in_part(voc: Path) -> None:
+    (voc / "ImageSets" / "Main" / "person_train.txt").write_text("".join(f"{row} 1\n" for row in range(12_000)))
+    with pytest.raises(ProblemsError, match="nothing was trained") as caught:
+        load("voc2012", voc)
+    assert len(caught.value.problems) == 10_001
+
+
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e999", "1.5", "1" + "0" * 30, "true", "null", "[1]"])
+@pytest.mark.parametrize("place", ["images", "annotations", "categories", "category_id", "image_id"])
+def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path, number: str, place: str) -> None:
+    path = coco(tmp_path) / "annotations" / "instances_train2014.json"
+    content = json.loads(path.read_text())
+    if place == "annotations":
+        content["annotations"][0]["bbox"][2] = "HERE"
+    elif place in ("images", "categories"):
+        content[place][0]["id"] = "HERE"
+    else:
+        content["annotations"][0][place] = "HERE"
+    path.write_text(json.dumps(content).replace('"HERE"', number))
+    if place == "annotations" and number in ("1.5", "true"):
+        load("coco2014", tmp_path)
+        return
+    with pytest.raises(InputError, match=r"instances_train2014\.json"):
+        load("coco2014", tmp_path)
+
+
+def test_coco_with_more_labels_than_memory_is_refused(tmp_path: Path) -> None:
+    categories = [{"id": number, "name": str(number)} for number in range(20_000_000, 20_000_000 + 15_000)]
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(15_000)]
+    marks = [{"image_id": number, "category_id": 20_000_000} for number in range(15_000)]
+    change(coco(tmp_path), "train2014", categories=categories, images=images, annotations=marks)
+    with pytest.raises(InputError, match="15,000 images and 15,000 classes"):
+        load("coco2014", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a\nb.jpg", "line break"), ("a\0.jpg", "NUL"), ("../x.jpg", "leads to another"), ("a" * 5_000, "characters")],
+)
+def test_names_of_photos_in_coco_are_paths_below_their_folder(tmp_path: Path, name: str, said: str) -> None:
+    path = coco(tmp_path) / "annotations" / "instances_train2014.json"
+    content = json.loads(path.read_text())
+    content["images"][0]["file_name"] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(ProblemsError) as caught:
+        load("coco2014", tmp_path)
+    assert said in str(caught.value)
+
+
+def test_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (coco(tmp_path) / "annotations" / "instances_train2014.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match="cannot be read"):
+        load("coco2014", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["classes", "train_features", "train_ids", "train_truth", "train_observed", "val_ids"])
+def test_feature_files_with_arrays_of_another_dimension_are_refused(tmp_path: Path, name: str) -> None:
+    for changed in (np.float32(1), np.zeros((2, 2, 2)), np.array("text")):
+        with pytest.raises(InputError, match=f"{name} has the shape"):
+            load("features", stored(tmp_path, {**arrays(), name: changed}))
+
+
+@pytest.mark.parametrize("shape", ["(10**18,)", "(1000000000000, 4)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_feature_files_cannot_claim_more_than_they_have(tmp_path: Path, shape: str, compression: int) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
+        text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+        archive.writestr("train_features.npy", text)
+    with pytest.raises(InputError, match="is damaged"):
+        load("features", tmp_path / "x.npz")
+
+
+def test_an_npz_that_unpacks_to_a_hundred_times_its_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 20)
+    np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 20, 4)))
+    with pytest.raises(InputError, match=r"is damaged \(it claims 33,554,432 bytes"):
+        load("features", tmp_path / "x.npz")
+
+
+def test_a_parquet_file_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet"
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300_000, dtype=np.int8)), pa.array(["a.jpg"]))
+    pq.write_table(pa.table({"image": names, "cat": np.ones(300_000, dtype=np.int8)}), path)
+    with pytest.raises(InputError, match="it claims 300,000 rows"):
+        read_parquet(path)
+    monkeypatch.setattr(parquet_module, "_UNPACKED_BYTES", 1 << 10)
+    pq.write_table(pa.table({"image": ["a" * 1_000_000]}), path, compression="zstd", use_dictionary=False)
+    with pytest.raises(InputError, match="bytes would become 1,000,0"):
+        read_parquet(path)
+    with pytest.raises(InputError, match="bytes would become"):
+        LabelTable.from_parquet(path)
+
+
+def test_a_long_text_in_many_rows_of_parquet_is_in_memory_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    note = pa.DictionaryArray.from_arrays(pa.array(np.zeros(5_000, dtype=np.int32)), pa.array(["x" * 1_000_000]))
+    pq.write_table(pa.table({"image": [f"{row}.jpg" for row in range(5_000)], "note": note, "cat": [1] * 5_000}), path)
+    assert path.stat().st_size < 2_000_000
+    with pytest.raises(ProblemsError, match="the column 'note' does not look like a tag"):
+        read_parquet(path)
+
+
+@pytest.mark.parametrize("name", ["a\nb.jpg", "a\r.jpg", "a\0.jpg"])
+def test_a_line_break_in_the_name_of_an_image_in_parquet_is_refused(tmp_path: Path, name: str) -> None:
+    pq.write_table(pa.table({"image": ["b.jpg", name], "cat": [1, 0]}), tmp_path / "a.parquet")
+    with pytest.raises(ProblemsError, match=r"row 2 .* has a line break or a NUL"):
+        read_parquet(tmp_path / "a.parquet")
+
+
+def test_lists_over_many_row_groups_of_parquet_are_read(tmp_path: Path) -> None:
+    table = LabelTable.from_lists([[f"c{row % 7}"] for row in range(100)], images=[f"{row}.jpg" for row in range(100)])
+    table.to_parquet(tmp_path / "a.parquet")
+    pq.write_table(pq.read_table(tmp_path / "a.parquet"), tmp_path / "a.parquet", row_group_size=9)
+    assert read_parquet(tmp_path / "a.parquet").table == table == LabelTable.from_parquet(tmp_path / "a.parquet")
+
+
+def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    digest = folder_module._digest
+
+    def count(file: Path) -> bytes | None:
+        read.append(file)
+        return digest(file)
+
+    for number in range(60):
+        (tmp_path / f"tag{number:02d}").mkdir()
+        (tmp_path / f"tag{number:02d}" / "a.png").write_bytes(b"%02d" % (number % 50))
+    monkeypatch.setattr(folder_module, "_digest", count)
+    folders: Any = [(None, each.name, each) for each in sorted(tmp_path.iterdir())]
+    found = folder_module._find_images(tmp_path, folders, Counter())
+    assert len(found) == 50 and len(read) == 60 and found[0].tags == ["tag00", "tag50"]
+
+
+def test_a_name_that_thousands_of_files_have_is_not_compared_with_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelgap.data.readers.image_paths._MAX_CANDIDATES", 20)
+    for number in range(30):
+        (tmp_path / f"{number:02d}").mkdir()
+        (tmp_path / f"{number:02d}" / "a.jpg").write_bytes(b"x")
+    problem = ImageFinder(tmp_path)("a.jpg")
+    assert problem is not None and "could be" in problem and "write the folder as well" in problem
+
+
+def test_a_folder_or_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    for name, suffix in (("features", ".npz"), ("features", ".parquet"), ("parquet", ".parquet"), ("csv", ".csv")):
+        (tmp_path / f"a{suffix}").mkdir(exist_ok=True)
+        with pytest.raises(InputError):
+            load(name, tmp_path / f"a{suffix}")
+
+
+def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros((3, 2), dtype=np.float32))
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", buffer.getvalue(), buffer.getvalue()[:-1]):
+        (tmp_path / "x.npz").write_bytes(content)
+        with pytest.raises(InputError):
+            load("features", tmp_path / "x.npz")
