@@ -34,6 +34,7 @@ __all__ = [
     "MAX_JSON_BYTES",
     "READ_ERRORS",
     "SIGNATURE",
+    "check_ordinary",
     "damaged",
     "parse_json",
     "read_arrays",
@@ -89,10 +90,15 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
 def read_bytes(path: Path, *, limit: int = MAX_JSON_BYTES, remedy: str = "") -> bytes:
     """Return the content of an ordinary file of at most ``limit`` bytes; a pipe or a device is refused."""
     with reading(path, remedy), _open(path) as file:
-        content = file.read(limit + 1)
-        if len(content) > limit:
+        if os.fstat(file.fileno()).st_size > limit or len(content := file.read(limit + 1)) > limit:
             raise ValueError(f"it has more than {limit:,} bytes")
     return content
+
+
+def check_ordinary(path: Path, *, remedy: str = "") -> None:
+    """Refuse a path that is missing, unreadable, or no ordinary file, before a library opens it that would wait."""
+    with reading(path, remedy), _open(path):
+        pass
 
 
 def parse_json(content: str | bytes) -> Any:
@@ -139,8 +145,7 @@ def validation_problem(item: Any, model: type[BaseModel]) -> str:
         close = nearest(key, model.model_fields)
         return f"there is no setting '{key}'" + (f"; did you mean '{close}'?" if close else "")
     value = truncate_text(repr(item["input"]), 80)
-    message = item["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{key}={value}: {message[:1].lower()}{message[1:]}"
+    return f"{key}={value}: {item['msg'][:1].lower()}{item['msg'][1:]}"
 
 
 def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -> Arrays:
