@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.data import image_scan as scanning
-from labelgap.data.decoding import decode
+from labelgap.data.decoding import DecodedImage, decoded
 from labelgap.data.duplicates import MAX_HASH_DISTANCE, cluster_ids, exact_pairs, find_duplicates, near_pairs
 from labelgap.data.image_scan import ImageScan, perceptual_hash, scan_images
 from labelgap.data.images import FileImages
@@ -29,7 +29,7 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
 
 
 def distance(first: Image.Image, second: Image.Image) -> int:
-    bits = [perceptual_hash(np.asarray(image.convert("RGB"))).bits for image in (first, second)]
+    bits = [perceptual_hash(DecodedImage(np.asarray(image.convert("RGB")))).bits for image in (first, second)]
     return (bits[0] ^ bits[1]).bit_count()
 
 
@@ -140,10 +140,10 @@ def test_a_scan_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: 
     (tmp_path / "b.png").write_text("no image")
     images = FileImages(tmp_path, ["a.png", "b.png"])
     first = scan_images(images)
-    monkeypatch.setattr(scanning, "decode", lambda *arguments, **options: pytest.fail("a file was decoded"))
+    monkeypatch.setattr(scanning, "decoded", lambda *arguments, **options: pytest.fail("a file was decoded"))
     again = scan_images(images)
     assert again.errors == first.errors and (again.bits == first.bits).all() and (again.color == first.color).all()
-    monkeypatch.setattr(scanning, "decode", decode)
+    monkeypatch.setattr(scanning, "decoded", decoded)
     scene(2, (40, 40)).save(tmp_path / "b.png")
     assert scan_images(images).errors == ("", "")
     for file in (tmp_path / "cache" / "scans").iterdir():

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data import decoding
-from labelgap.data.decoding import decode
+from labelgap.data.decoding import decode, decoder
 
 pytest.importorskip("simplejpeg")
 
@@ -25,7 +24,7 @@ def image() -> Image.Image:
 
 def by_pillow(path: Path, min_size: int | None, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.uint8]:
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "simplejpeg", None)
+        patch.setattr(decoder, "simplejpeg", None)
         return decode(path, min_size)
 
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.special import expit
+from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run
 
 from labelgap.core.errors import InputError, RunError
@@ -107,7 +108,7 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
     assert graph_input.type.tensor_type.shape.dim[0].dim_param
     content = exported.model.read_bytes()
     assert b"labelgap/" not in content and str(Path(export_module.__file__).parent).encode() not in content
-    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 45
+    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 48
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,14 @@ def check_script(run: Run, exported: ExportedFiles, photos: list[Path]) -> None:
 
 def test_the_script_predicts_like_the_run_without_torch(run: Run, exported: ExportedFiles, photos: list[Path]) -> None:
     check_script(run, exported, photos)
+
+
+def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ghostscript = GhostscriptTrace(tmp_path, monkeypatch)
+    (tmp_path / "photo.jpg").write_bytes(POSTSCRIPT)
+    done = subprocess.run([sys.executable, str(exported.script), str(tmp_path / "photo.jpg")], capture_output=True)
+    assert done.returncode == 1 and b"photo.jpg cannot be read" in done.stderr and b"Traceback" not in done.stderr
+    assert not ghostscript.started
 
 
 def test_the_script_crops_like_the_run(exported: ExportedFiles, photos: list[Path], tmp_path: Path) -> None:

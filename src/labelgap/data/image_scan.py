@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,10 +21,12 @@ from PIL import Image
 from scipy.fft import dctn
 
 from labelgap.core.cache import cache_folder
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
+from labelgap.core.stored import read_arrays
 from labelgap.core.system import cpu_count
-from labelgap.data.decoding import decode
+from labelgap.data.decoding import DecodedImage, ImageAccessError, decoded, max_pixels
+from labelgap.data.decoding.decoded_image import upright
 from labelgap.data.images import FileImages, to_channels
 
 __all__ = ["HASH_BITS", "ImageScan", "perceptual_hash", "scan_images"]
@@ -35,7 +36,7 @@ _SIDE: Final = 32
 _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
 _MIN_CACHED_SECONDS: Final = 1.0
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 class ImageSignature(NamedTuple):
@@ -84,12 +85,13 @@ def scan_images(images: FileImages) -> ImageScan:
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
         results = list(threads.map(_scan_file, map(images.path, range(len(images)))))
     found = _collect(results)
-    if key and time.perf_counter() - started > _MIN_CACHED_SECONDS:
+    lasting = not any(isinstance(result, ImageAccessError) for result in results)  # others would fail tomorrow too
+    if key and lasting and time.perf_counter() - started > _MIN_CACHED_SECONDS:
         _write_cache(path, found)
     return found
 
 
-def perceptual_hash(pixels: NDArray[np.uint8]) -> ImageSignature:
+def perceptual_hash(image: DecodedImage) -> ImageSignature:
     r"""Hash an image so that copies of it, resized or recompressed, have nearly the same bits.
 
     The image is resized to 32 × 32 gray pixels; each bit is whether one of the 63 lowest frequencies of its cosine
@@ -102,29 +104,34 @@ def perceptual_hash(pixels: NDArray[np.uint8]) -> ImageSignature:
     Example:
         >>> ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))
         >>> small, large = (np.stack([each] * 3, axis=-1) for each in (ramp, ramp.repeat(2, axis=0).repeat(2, axis=1)))
-        >>> perceptual_hash(small).bits == perceptual_hash(large).bits
+        >>> perceptual_hash(DecodedImage(small)).bits == perceptual_hash(DecodedImage(large)).bits
         True
     """
-    gray = Image.fromarray(to_channels(pixels, 1)[..., 0])
-    small = np.asarray(gray.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR), dtype=np.float64)
+    gray, total = np.empty((image.height, image.width), dtype=np.uint8), np.zeros(3)
+    for top, strip in image.strips():
+        gray[top : top + len(strip)] = to_channels(strip, 1)[..., 0]
+        total += strip.sum(axis=(0, 1), dtype=np.float64)
+    shown = Image.fromarray(np.ascontiguousarray(upright(gray, image.orientation)))
+    small = np.asarray(shown.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR), dtype=np.float64)
     low = dctn(small, norm="ortho")[:8, :8].ravel()[1:]
     bits = int.from_bytes(np.packbits(low > np.median(low)).tobytes(), "big") >> 1
-    red, green, blue = pixels.reshape(-1, 3).mean(axis=0)
+    red, green, blue = total / gray.size
     return ImageSignature(bits, float(np.sqrt((low**2).sum())) / _SIDE, (float(red - green), float(blue - green)))
 
 
-def _scan_file(path: Path) -> ImageSignature | str:
+def _scan_file(path: Path) -> ImageSignature | InputError:
     try:
-        return perceptual_hash(decode(path, _DECODE_SIZE, quiet=False))
+        with decoded(path, _DECODE_SIZE, quiet=False) as image:
+            return perceptual_hash(image)
     except InputError as error:
-        return str(error)
+        return error
 
 
-def _collect(results: list[ImageSignature | str]) -> ImageScan:
+def _collect(results: list[ImageSignature | InputError]) -> ImageScan:
     nothing = ImageSignature(0, 0.0, (0.0, 0.0))
-    signatures = [nothing if isinstance(result, str) else result for result in results]
+    signatures = [nothing if isinstance(result, InputError) else result for result in results]
     return ImageScan(
-        tuple(result if isinstance(result, str) else "" for result in results),
+        tuple(str(result) if isinstance(result, InputError) else "" for result in results),
         np.array([each.bits for each in signatures], dtype=np.uint64),
         np.array([each.detail > _MIN_DETAIL for each in signatures], dtype=bool),
         np.array([each.color for each in signatures], dtype=np.float32).reshape(-1, 2),
@@ -134,7 +141,7 @@ def _collect(results: list[ImageSignature | str]) -> ImageScan:
 def _key(images: FileImages) -> str:
     """Return the key of a scan in the cache; "" where an image is missing."""
     try:
-        return hashlib.sha256(f"{_VERSION} {images.fingerprint()}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{_VERSION} {max_pixels()} {images.fingerprint()}".encode()).hexdigest()[:32]
     except InputError:
         return ""
 
@@ -142,11 +149,18 @@ def _key(images: FileImages) -> str:
 def _read_cache(path: Path, count: int) -> ImageScan | None:
     """Read a scan; None where the file is damaged, or of other images."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = ImageScan(tuple(stored["errors"].tolist()), stored["bits"], stored["textured"], stored["color"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        stored = read_arrays(path)
+        expected = {"errors": ("U", 1), "bits": ("u", 1), "textured": ("b", 1), "color": ("f", 2)}
+        if any((stored[name].dtype.kind, stored[name].ndim) != kind for name, kind in expected.items()):
+            return None
+        found = ImageScan(
+            tuple(stored["errors"].tolist()),
+            *(stored["bits"].astype(np.uint64), stored["textured"].astype(bool), stored["color"].astype(np.float32)),
+        )
+    except (RunError, KeyError):
         return None
-    return found if len(found.errors) == len(found.bits) == count else None
+    lengths = {len(found.errors), len(found.bits), len(found.textured), len(found.color)}
+    return found if lengths == {count} and found.color.shape == (count, 2) else None
 
 
 def _write_cache(path: Path, found: ImageScan) -> None:

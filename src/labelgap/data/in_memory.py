@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
-from labelgap.data.decoding import to_rgb
+from labelgap.data.decoding import DecodedImage, exif_orientation
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, NamedRows
 
@@ -53,7 +53,8 @@ class InMemoryImages(NamedRows):
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         image = self.images[row]
         if isinstance(image, Image.Image):
-            return np.array(to_rgb(ImageOps.exif_transpose(image)))
+            image.load()
+            return DecodedImage(image, exif_orientation(image)).pixels()
         if isinstance(image, Tensor):
             image = image.detach().cpu().numpy().transpose(1, 2, 0)
         image = image[..., None] if image.ndim == 2 else image

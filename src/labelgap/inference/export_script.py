@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from labelgap.data.decoding import FORMATS
+
 __all__ = ["SCRIPT"]
 
-SCRIPT: Final = '''\
+_TEMPLATE: Final = '''\
 """Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg more/*.png"""
 
 import csv, json, math, sys
@@ -16,12 +18,14 @@ from PIL import Image, ImageOps
 
 HERE = Path(__file__).resolve().parent
 SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
+Image.init()
+FORMATS = [name for name in @FORMATS@ if name in Image.OPEN]
 SESSION = onnxruntime.InferenceSession(str(HERE / SPEC["model"]), providers=["CPUExecutionProvider"])
 
 def inputs(path):  # an image as bytes (1, C, size, size): upright, on white, resized; or an .npy of features (N, D)
     if SPEC["input"] == "features":
         return np.load(path).astype(np.float32)
-    size, side, image = SPEC["size"], SPEC["resize"] or SPEC["size"], Image.open(path)
+    size, side, image = SPEC["size"], SPEC["resize"] or SPEC["size"], Image.open(path, formats=FORMATS)
     image.draft(None, (2 * side, 2 * side))
     image = ImageOps.exif_transpose(image)
     if image.has_transparency_data:
@@ -43,9 +47,15 @@ def label(logit, known):  # unsure: the odds are near the threshold's, or the th
 rows = csv.writer(sys.stdout)
 rows.writerow(["image", "class", "score", "probability", "label", "mark"])
 for path in sys.argv[1:]:
-    for logits in SESSION.run(["logits"], {SPEC["input"]: inputs(path)})[0].tolist():
+    try:
+        given = inputs(path)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        sys.exit(f"{path} cannot be read ({error}). The formats of images are {', '.join(FORMATS)}.")
+    for logits in SESSION.run(["logits"], {SPEC["input"]: given})[0].tolist():
         for logit, known in zip(logits, SPEC["classes"]):
             probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
             score = f"{sigmoid(logit):.6f}"
             rows.writerow([path, known["name"], score, probability, label(logit, known), known["mark"]])
 '''
+
+SCRIPT: Final = _TEMPLATE.replace("@FORMATS@", repr(FORMATS))

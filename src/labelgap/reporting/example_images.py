@@ -21,6 +21,7 @@ from PIL import Image
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import decoded
 from labelgap.data.images import FileImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
@@ -140,8 +141,12 @@ def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE
     Small images keep their pixels, as PNG; larger ones become JPEG.
     """
     source = split.images
-    pixels = source.read(row, side) if isinstance(source, FileImages) else source[row]
-    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+    if isinstance(source, FileImages):
+        with decoded(source.path(row), side) as opened:
+            image = opened.thumbnail(side)
+    else:
+        pixels = source[row]
+        image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
     buffer = io.BytesIO()
     if max(image.size) <= side // 2:
         kind = "png"

@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -23,9 +24,9 @@ from PIL import Image
 from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
-from labelgap.data.decoding import check_file, decode
+from labelgap.data.decoding import DecodedImage, check_file, decoded, open_image
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import FileImages
+from labelgap.data.images import FileImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
 from labelgap.models import class_activation_maps
@@ -50,6 +51,8 @@ class ReviewThumbnails:
         self.review = review
         self.folder = cache_folder() / "thumbnails"
         self._semaphore = threading.BoundedSemaphore(_THREADS)
+        self._lock = threading.Lock()
+        self._requests: dict[Path, Future[bytes]] = {}
 
     def get(self, image: int, size: int) -> bytes:
         """Return an image as WebP, its longer side at most ``size``; ``InputError`` where it is gone or unreadable."""
@@ -60,19 +63,36 @@ class ReviewThumbnails:
         if isinstance(split.images, FileImages):
             path = split.images.path(row)
             state = check_file(path)
-            return self._cached(f"{path}\0{state.st_size}\0{state.st_mtime_ns}".encode(), size, path)
+            return self._shared(f"{path}\0{state.st_size}\0{state.st_mtime_ns}".encode(), size, path)
         pixels = split.images[row]
-        return self._cached(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes(), size, pixels)
+        return self._shared(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes(), size, pixels)
 
-    def _cached(self, key: bytes, size: int, source: Path | NDArray[np.uint8]) -> bytes:
+    def _shared(self, key: bytes, size: int, source: Path | NDArray[np.uint8]) -> bytes:
+        """Return a thumbnail; requests for it at the same time share one result, or one error."""
         name = hashlib.blake2b(key + f"\0{size}".encode(), digest_size=16).hexdigest()
         path = self.folder / name[:2] / f"{name}.webp"
+        with self._lock:
+            request = self._requests.get(path)
+            if first := request is None:
+                request = self._requests[path] = Future()
+        if not first:
+            return request.result()
+        try:
+            request.set_result(self._cached(path, size, source))
+        except BaseException as error:
+            request.set_exception(error)
+        finally:
+            with self._lock:
+                del self._requests[path]
+        return request.result()
+
+    def _cached(self, path: Path, size: int, source: Path | NDArray[np.uint8]) -> bytes:
         with suppress(OSError):
             data = path.read_bytes()
             if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data):  # complete
                 return data
         with self._semaphore:
-            data = _encode(decode(source, size, quiet=False) if isinstance(source, Path) else source, size)
+            data = _encode(_shrink(source, size), size)
         with suppress(OSError, LabelGapError):  # a disk that is full or read-only only makes the next request slower
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as temporary:
@@ -98,7 +118,7 @@ class HeatMaps:
         """Return a transparent PNG to be laid over the image; ``InputError`` without network or readable image."""
         with self._lock:
             heat = self._maps(image)[class_number]
-        with Image.open(io.BytesIO(self.thumbnails.get(image, LARGE_SIZE))) as large:
+        with open_image(io.BytesIO(self.thumbnails.get(image, LARGE_SIZE)), quiet=False) as large:
             return _overlay(heat, large.size)
 
     def _compute(self, image: int) -> NDArray[np.float32]:
@@ -129,11 +149,15 @@ def _overlay(heat: NDArray[np.float32], size: tuple[int, int]) -> bytes:
     return buffer.getvalue()
 
 
-def _encode(pixels: NDArray[np.uint8], size: int) -> bytes:
-    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)).convert("RGB")
-    lossless = max(image.size) <= THUMBNAIL_SIZE // 2
-    if max(image.size) > size:
-        image.thumbnail((size, size), Image.Resampling.LANCZOS)
+def _shrink(source: Path | NDArray[np.uint8], size: int) -> Image.Image:
+    if isinstance(source, Path):
+        with decoded(source, size, quiet=False) as image:
+            return image.thumbnail(size)
+    return DecodedImage(to_channels(source, 3)).thumbnail(size)
+
+
+def _encode(image: Image.Image, size: int) -> bytes:
     buffer = io.BytesIO()
+    lossless = max(image.size) <= THUMBNAIL_SIZE // 2
     image.save(buffer, "WEBP", lossless=lossless, quality=_QUALITY.get(size, 80), method=2)
     return buffer.getvalue()

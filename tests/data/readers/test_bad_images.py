@@ -90,7 +90,7 @@ def test_a_heic_photo_is_opened_by_its_content_with_the_extra(tmp_path: Path, mo
 
     def register() -> None:
         calls.append("registered")
-        monkeypatch.setattr(Image, "open", lambda path: Image.new("RGB", (3, 2), "red"))
+        monkeypatch.setattr(Image, "open", lambda path, formats: Image.new("RGB", (3, 2), "red"))
 
     helper.register_heif_opener = register  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pillow_heif", helper)

@@ -9,16 +9,15 @@ three is unknown as well. The split of an image is its ``split``, which other to
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from PIL import Image
 
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import open_image
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.data.writers.exchange import merge_splits, write_compact_json
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
@@ -87,6 +86,6 @@ def _size(split: Split, row: int) -> dict[str, int]:
         return {"width": int(width), "height": int(height)}
     if isinstance(source, FileImages):
         # whatever is wrong with the file, the labels are written
-        with suppress(Exception), warnings.catch_warnings(action="ignore"), Image.open(source.path(row)) as image:
+        with suppress(Exception), open_image(source.path(row)) as image:
             return {"width": image.width, "height": image.height}
     return {}

@@ -1,0 +1,105 @@
+"""Formats: a fixed list, whatever a file is called; nothing else is opened, and no program is started."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import FORMATS, decode, open_image
+from labelgap.data.images import FileImages
+from labelgap.data.writers.coco import write_coco
+from labelgap.inference.export_script import SCRIPT
+from labelgap.labels import PRESENT, LabelTable
+
+PROJECT = Path(__file__).resolve().parents[3]
+OPENER = PROJECT / "src" / "labelgap" / "data" / "decoding" / "image_file.py"
+
+
+def unlisted_opens(tree: ast.AST) -> Iterator[int]:
+    """Lines that open an image with Pillow without a list of formats, or import the function under another name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "open":
+            owner = ast.unparse(node.func.value)
+            if owner.split(".")[-1] == "Image" and all(each.arg != "formats" for each in node.keywords):
+                yield node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
+            yield from (node.lineno for name in node.names if name.name == "open")
+
+
+def test_every_image_is_opened_in_one_place_and_with_the_list_of_formats() -> None:
+    for folder in ("src", "examples"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            code = path.read_text(encoding="utf-8")
+            assert not list(unlisted_opens(ast.parse(code))), f"{path}: open images by labelgap.data.decoding"
+            assert path == OPENER or path.name == "export_script.py" or "Image.open(" not in code, path
+    assert not list(unlisted_opens(ast.parse(SCRIPT))) and repr(FORMATS) in SCRIPT
+
+
+@pytest.mark.parametrize("code", ["Image.open(a)", "PIL.Image.open(a, 'r')", "from PIL.Image import open as o"])
+def test_an_image_opened_without_a_list_is_found(code: str) -> None:
+    assert list(unlisted_opens(ast.parse(code)))
+
+
+def test_the_list_holds_what_people_have_and_nothing_that_starts_a_program() -> None:
+    assert {"JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "HEIF"} <= set(FORMATS)
+    assert not {"EPS", "WMF", "PSD", "FPX", "MIC", "HDF5", "GRIB", "BUFR", "ICNS", "ICO", "IPTC"} & set(FORMATS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
+def test_postscript_under_the_name_of_a_photo_never_reaches_ghostscript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghostscript = GhostscriptTrace(tmp_path, monkeypatch)
+    path = tmp_path / "photo.jpg"
+    for content in (POSTSCRIPT, b"\xc5\xd0\xd3\xc6" + bytes(26) + POSTSCRIPT):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"photo\.jpg is a PostScript file \(EPS\), .* Convert it to JPEG or PNG"):
+            decode(path)
+        with pytest.raises(InputError, match="the image is a PostScript file"), open_image(io.BytesIO(content)):
+            pass
+    table = LabelTable.from_dense(np.array([[PRESENT]]), classes=["cat"], images=["photo.jpg"])
+    images = FileImages(tmp_path, ["photo.jpg"])
+    write_coco(Dataset("a", Split("train", images, table)), tmp_path / "a.json")
+    assert '"width"' not in (tmp_path / "a.json").read_text() and not ghostscript.started
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"%PDF-1.7\n", "a PDF"),
+        (b"8BPS\0\1" + bytes(40), "a Photoshop file"),
+        (b"\n<!DOCTYPE html><html>404", "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "a pointer of Git LFS"),
+        (b"no image at all", "not an image, or of a format that is not read. These are: JPEG, PNG"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
+    (tmp_path / "photo.png").write_bytes(content)
+    with pytest.raises(InputError, match=f"photo.png is {kind}"):
+        decode(tmp_path / "photo.png")
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp", "tif", "ppm", "jp2", "avif"])
+def test_a_listed_format_is_read_whatever_its_name(tmp_path: Path, suffix: str) -> None:
+    pixels = np.full((20, 30, 3), 90, np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f"a.{suffix}")
+    (tmp_path / f"a.{suffix}").rename(tmp_path / "a.eps")
+    assert np.abs(decode(tmp_path / "a.eps").astype(int) - pixels).max() < 4
+
+
+def test_formats_outside_of_the_list_are_refused(tmp_path: Path) -> None:
+    for suffix in ("eps", "pcx", "sgi", "tga", "ico", "icns", "dds", "msp", "xbm"):
+        Image.new("1" if suffix in ("msp", "xbm") else "RGB", (32, 32)).save(tmp_path / f"a.{suffix}")
+        (tmp_path / f"a.{suffix}").rename(tmp_path / "photo.jpg")
+        with pytest.raises(InputError, match=r"photo\.jpg is (not an image|a PostScript)"):
+            decode(tmp_path / "photo.jpg")
