@@ -36,6 +36,13 @@ def test_tensors_and_metadata_come_back(path: Path) -> None:
     assert safetensors.torch.load_file(path).keys() == tensors.keys()  # any program can read it
 
 
+def test_the_same_tensors_are_the_same_bytes(path: Path) -> None:
+    tensors, first = read_tensors(path)[0], path.read_bytes()
+    for _ in range(10):
+        write_tensors(path, tensors, {"epoch": "3"})
+        assert path.read_bytes() == first
+
+
 def test_every_flipped_bit_of_the_content_is_found(path: Path) -> None:
     """The header is JSON: a bit there can change a space into another that means the same."""
     content = path.read_bytes()
@@ -69,7 +76,7 @@ def test_a_file_without_digest_or_with_another_epoch_is_not_ours(path: Path) -> 
     content = path.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])
-    header["__metadata__"]["epoch"] = "4"
+    header["__metadata__"]["labelgap"] = header["__metadata__"]["labelgap"].replace('"3"', '"4"')
     changed = json.dumps(header, separators=(",", ":")).encode().ljust(length)
     path.write_bytes(content[:8] + changed + content[8 + length :])
     with pytest.raises(RunError, match="digest"):

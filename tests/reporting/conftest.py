@@ -19,11 +19,10 @@ from labelgap.metrics import Thresholds
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run, open_run
-from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.schema import RunConfig, write_config
 from labelgap.training.evaluation import evaluate_scores
-from labelgap.training.run import write_predictions
+from labelgap.training.predictions import write_predictions
 
 EPOCHS = 6
 
@@ -111,8 +110,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
         | ({"score": 0.5 + 0.05 * epoch - 0.008 * epoch**2} if scored else {})
         for epoch in range(1, EPOCHS + 1)
     ]
-    state = TrainingState(epoch=EPOCHS, history=history, best_epoch=3, best_score=None)
-    write_history(folder, state, summary_of(folder, data, recipe) if recipe.finished else None)
+    write_history(folder, history, summary_of(folder, data, recipe) if recipe.finished else None)
     if recipe.trace != "off":
         np.savez(folder / "traces.npz", **make_trace(data, recipe))  # type: ignore[arg-type]
     return open_run(folder)

@@ -14,7 +14,7 @@ from labelgap.training import Run
 from labelgap.training.config.schema import LinearPhase, RunConfig
 
 PLAIN: dict[str, Any] = {
-    "data": {"name": "csv"},
+    "data": {"name": "csv", "path": "/photos/tags.csv", "options": {}, "steps": []},
     "classes": ("cat", "dog"),
     "method": "ll-r",
     "why": None,

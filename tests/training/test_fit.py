@@ -49,7 +49,7 @@ def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Ru
 def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
     names = {path.name for path in unbroken.path.iterdir()}
     files = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
-    assert files == names
+    assert {*files, "manifest.json"} == names
     assert json.loads((unbroken.path / "config.json").read_text())["format"] == 1
     assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4, 5, 6]
     assert unbroken.finished and unbroken.metrics["test"]["classes_counted"] == 10
@@ -140,7 +140,8 @@ def test_resuming_with_other_settings_is_refused_by_name(unbroken: lg.Run, digit
 def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "damaged"
     lg.fit(digits, "an", out=out, epochs=1, quiet=True)
-    (out / "metrics.jsonl").unlink()
+    for name in ("metrics.jsonl", "manifest.json"):
+        (out / name).unlink()
     (out / "last.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(RunError, match=r"last\.pt"):
         lg.fit(digits, "an", out=out, epochs=1, resume=True, quiet=True)
@@ -299,7 +300,7 @@ def test_positives_alone_in_val_show_no_accuracy(digits: Dataset, tmp_path: Path
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="--out"):
+    with pytest.raises(RunError, match="choose another folder"):
         lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
     if os.geteuid() != 0:
         (tmp_path / "locked").mkdir(mode=0o500)

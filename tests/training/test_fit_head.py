@@ -44,6 +44,7 @@ def test_a_run_from_before_there_were_heads_has_a_linear_one(digits: Dataset, tm
     settings = json.loads((run.path / "config.json").read_text())
     assert settings.pop("head") == "linear"
     (run.path / "config.json").write_text(json.dumps(settings))
+    (run.path / "manifest.json").unlink()
     old = lg.open_run(run.path)
     assert isinstance(old.model.head, LinearHead)
     assert digits.val is not None

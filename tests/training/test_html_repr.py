@@ -10,12 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 import labelgap as lg
-from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.schema import RunConfig, write_config
 
 PLAIN: dict[str, Any] = {
-    "data": {"name": "csv"},
+    "data": {"name": "csv", "path": "/photos/tags.csv", "options": {}, "steps": []},
     "classes": ("cat", "dog"),
     "method": "ll-r",
     "why": None,
@@ -38,13 +37,19 @@ def run_with_scores(
     """Write a run folder by hand, and open it."""
     folder.mkdir()
     write_config(folder, RunConfig.checked(**PLAIN | settings))
-    history = [{"epoch": epoch, "loss": 1.0, "score": score} for epoch, score in enumerate(scores, start=1)]
-    write_history(folder, TrainingState(epoch=len(scores), history=history), summary)
+    history = [{"epoch": epoch, "loss": 1.0, "seconds": 1.0, "score": score} for epoch, score in enumerate(scores, 1)]
+    if summary is not None:
+        thresholds = {"values": [0.5, 0.5], "marks": ["default", "default"]}
+        rest = {"interrupted": False, "seconds": 1.0, "select": "clean", "score": None, "thresholds": thresholds}
+        summary = rest | summary
+    write_history(folder, history, summary)
     return lg.open_run(folder)
 
 
 def measured(value: float | None) -> dict[str, Any]:
-    return {"map": value, "classes_counted": 2 if value else 0, "classes": 2, "f1_micro": value, "f1_macro": value}
+    measures = ("map", "map_samples", "f1_micro", "f1_micro_at_half", "f1_macro", "f1_macro_at_half")
+    counts = {"images": 9, "images_counted": 9, "classes": 2, "classes_counted": 2 if value else 0}
+    return {**counts, **dict.fromkeys(measures, value), "average_precision": {"cat": value, "dog": value}}
 
 
 def text_of(run: lg.Run) -> tuple[ElementTree.Element, str]:
@@ -88,7 +93,13 @@ def test_scores_that_are_all_the_same_make_a_level_line(tmp_path: Path) -> None:
 def test_what_people_made_up_is_escaped(tmp_path: Path) -> None:
     evil = '<img src=x onerror="alert(1)">&'
     run = run_with_scores(
-        tmp_path / "a<b>&c", [0.1, 0.2], None, method=evil, why=evil, data={"name": evil}, backbone=evil
+        tmp_path / "a<b>&c",
+        [0.1, 0.2],
+        None,
+        method=evil,
+        why=evil,
+        data={**PLAIN["data"], "path": evil},
+        backbone=evil,
     )
     page, text = text_of(run)
     assert page.find(".//img") is None and text.count(evil) == 4 and "a<b>&c" in text

@@ -15,8 +15,8 @@ from labelgap.inference.predict import chunks
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
-from labelgap.training.checkpoints.checkpoint import TrainingState, save_weights
 from labelgap.training.checkpoints.history import write_history
+from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig, write_config
 from labelgap.training.features.precomputed import IdentityBackbone
 
@@ -77,12 +77,14 @@ def make_run(
         "epochs": 1,
         "interrupted": False,
         "seconds": 1.0,
+        "select": "last",
+        "score": None,
         "thresholds": {"values": [0.4, 0.5, 0.5], "marks": list(marks)},
     }
     if classes is not CLASSES:
         summary["thresholds"] = {"values": [0.5] * len(classes), "marks": ["default"] * len(classes)}
     summary |= {"calibration": calibration} if calibration else {}
-    write_history(folder, TrainingState(epoch=1, history=[{"epoch": 1, "seconds": 1.0}]), summary if finished else None)
+    write_history(folder, [{"epoch": 1, "loss": 1.0, "seconds": 1.0}], summary if finished else None)
     return Run(folder)
 
 

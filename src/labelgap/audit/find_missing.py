@@ -23,7 +23,6 @@ from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.registry import load_from_recipe
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
@@ -105,7 +104,7 @@ def find_missing(
         remove_partials_of(path)
         opened = _open_runs(runs)  # as they are now that no training changes them
         names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
-        loaded = load_from_recipe(opened[0].config.data) if data is None else data
+        loaded = opened[0].load_data() if data is None else data
         _check_runs(opened, loaded, names, from_recipe=data is None)
         context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet))
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
@@ -138,7 +137,7 @@ def _check_runs(runs: Sequence[Run], data: Dataset, splits: Sequence[str], *, fr
         if run.config.classes != data.classes:
             raise InputError(f"{run.path} was trained on other classes than {data.name} has.")
         if from_recipe and run.config.data != runs[0].config.data:
-            other = load_from_recipe(run.config.data)
+            other = run.load_data()
             if any(other.split(name).labels != data.split(name).labels for name in ("train", *splits)):
                 raise InputError(f"{run.path} was trained on other labels than {runs[0].path}: audit them separately.")
 

@@ -29,7 +29,6 @@ def demo(
 ) -> None:
     """Train four methods on handwritten digits with one known label per image, and write a report."""
     from labelgap.core.terminal.console import make_console
-    from labelgap.data import load_from_recipe
     from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo
     from labelgap.studies.demo import METHODS
@@ -49,8 +48,8 @@ def demo(
     folder = out or _new_folder(Path("runs/demo"))
     study = run_demo(folder, epochs=epochs, seed=seed, device=device, processes=processes, callback=log)
     for _, run in study.runs:
-        write_report(run, data=load_from_recipe(run.config.data))
-    report = write_report(study, data=load_from_recipe(study.runs[-1][1].config.data))
+        write_report(run, data=run.load_data())
+    report = write_report(study, data=study.runs[-1][1].load_data())
     console.print()
     console.print(study_table(study))
     console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -127,9 +129,25 @@ def train(
     if dry_run:
         _dry_run(opened, request, training, device, workers)
         return
-    run = fit(opened, out=out, device=device, workers=workers, resume=resume, **request, **asdict(training))
-    if run.finished and is_main_process():
-        print_run(run, write_report(run, data=opened, images=not no_images))
+    with _exit_when_stopped():
+        run = fit(opened, out=out, device=device, workers=workers, resume=resume, **request, **asdict(training))
+        if run.finished and is_main_process():
+            print_run(run, write_report(run, data=opened, images=not no_images))
+
+
+@contextmanager
+def _exit_when_stopped() -> Iterator[None]:
+    """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
+    from labelgap.training.checkpoints.signals import record_signals
+
+    with record_signals() as received:
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not received:
+                raise
+    if received:
+        raise typer.Exit(128 + received[0])
 
 
 def _dry_run(

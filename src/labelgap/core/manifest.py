@@ -22,6 +22,7 @@ from labelgap.core.stored import read_json, reading
 
 __all__ = [
     "FileState",
+    "LOCK_FILE",
     "MANIFEST_FILE",
     "check_files",
     "replacing",
@@ -32,7 +33,7 @@ __all__ = [
 
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
-_LOCK_FILE: Final = ".manifest.lock"
+LOCK_FILE: Final = ".manifest.lock"
 _WAIT: Final = 60.0
 _SHA256: Final = r"^[0-9a-f]{64}$"
 
@@ -66,7 +67,7 @@ class FileState:
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Write the manifest of a folder that is finished now; names of files that do not exist are left out."""
-    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
         _write(folder, _entries(folder, names))
 
 
@@ -74,7 +75,7 @@ def update_manifest(folder: Path, names: Iterable[str]) -> None:
     """Record files that were written, replaced or removed in a finished folder; does nothing in an unfinished one."""
     if not (folder / MANIFEST_FILE).exists():
         return
-    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
         names = list(names)
         kept = {name: entry for name, entry in _read(folder).files.items() if name not in names}
         _write(folder, kept | _entries(folder, names))
@@ -88,7 +89,7 @@ def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
     """
     names = list(names)
     if (folder / MANIFEST_FILE).exists():
-        with lock_folder(folder, "writing the manifest", wait=_WAIT, name=_LOCK_FILE):
+        with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
             entries = _read(folder).files
             if any(name in entries for name in names):
                 _write(folder, {name: entry for name, entry in entries.items() if name not in names})

@@ -145,7 +145,8 @@ def validation_problem(item: Any, model: type[BaseModel]) -> str:
         close = nearest(key, model.model_fields)
         return f"there is no setting '{key}'" + (f"; did you mean '{close}'?" if close else "")
     value = truncate_text(repr(item["input"]), 80)
-    return f"{key}={value}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    message = item["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{key}={value}: {message[:1].lower()}{message[1:]}"
 
 
 def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -> Arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor
 
 from labelgap.core.files import atomic_path
-from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged
+from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json
 
 __all__ = ["read_tensor_metadata", "read_tensors", "write_tensors"]
 
 _DIGEST: Final = "sha256"
+_METADATA: Final = "labelgap"
+"""Key of the metadata in the file: JSON."""
 
 
 def write_tensors(
@@ -31,8 +34,9 @@ def write_tensors(
     content = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = dict(metadata or {})
     about[_DIGEST] = _digest(content, about)
+    text = json.dumps(about, sort_keys=True)  # safetensors writes several keys in an order that is random
     with atomic_path(path, previous=previous) as temporary:
-        safetensors.torch.save_file(content, temporary, metadata=about)
+        safetensors.torch.save_file(content, temporary, metadata={_METADATA: text})
 
 
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -52,11 +56,14 @@ def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], di
 
 
 def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
-    """Return the metadata of a safetensors file without reading its tensors; the digest is not verified."""
+    """Return the metadata of ``write_tensors`` without reading the tensors; the digest is not verified."""
     check_ordinary(path, remedy=remedy)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
+            found = parse_json((file.metadata() or {}).get(_METADATA, "{}"))
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise ValueError("its metadata is not text")
+        return found
     except (*READ_ERRORS, safetensors.SafetensorError) as error:
         raise damaged(path, error, remedy) from None
 

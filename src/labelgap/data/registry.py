@@ -185,8 +185,12 @@ def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
     Raises:
         RunError: somebody else made the document, and its recipe names paths.
     """
-    named = [f"the data {path}" for path in Recipe.checked(recipe).paths] if recipe else []
-    require_trust(document, named, "say where the data are (--data)")
+    if recipe:
+        checked = Recipe.checked(recipe)
+        named = [f"the data {path}" for path in checked.paths]
+        if checked.name in _readers() and not _readers().get(checked.name).value.builtin:
+            named.append(f"the data set {checked.name} of another package, with options")
+        require_trust(document, named, "say where the data are (--data)")
     return load_from_recipe(recipe)
 
 

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -26,7 +23,7 @@ from labelgap.data.images import FileImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.training import Run
-from labelgap.training.run import PREDICTIONS_FILE
+from labelgap.training.predictions import read_predictions
 
 __all__ = [
     "ClassPrediction",
@@ -209,13 +206,6 @@ def _format_probability(score: np.float32) -> str:
 
 def _read_scores(run: Run, test: Split, rows: Sequence[int]) -> NDArray[np.float32] | None:
     """Read the scores of test images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
-    if not run.finished or not (run.path / PREDICTIONS_FILE).exists():
+    if not run.finished:
         return None
-    names = pa.array([test.labels.images[row] for row in rows], pa.string())
-    selected = (pc.field("split") == "test") & pc.field("image").isin(names)
-    table = pq.read_table(run.path / PREDICTIONS_FILE, filters=selected)
-    place = pc.index_in(names, table["image"].combine_chunks())
-    if place.null_count:
-        return None
-    ordered = table.take(place)
-    return np.stack([ordered[f"score.{name}"].to_numpy() for name in run.config.classes], axis=1)
+    return read_predictions(run.path, "test", [test.labels.images[row] for row in rows], run.config.classes)

@@ -20,6 +20,7 @@ from labelgap.studies.compare.comparison import is_comparison
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.run_folder import sweep_run
 
 __all__ = ["write_report"]
 
@@ -52,6 +53,8 @@ def write_report(
         _check_classes(opened, data)
         values = run_page(opened, data, images=images)
         page = render_template("run.html", page=values, has_images=bool(values["examples"]))
+        if opened.finished:
+            sweep_run(opened.path, interrupted=opened.metrics["interrupted"])
         if opened.finished and (data is not None or not (opened.path / MODEL_CARD_FILE).exists()):
             with replacing(opened.path, [MODEL_CARD_FILE]):
                 write_model_card(opened, data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Method, defaults, describe_method
@@ -13,7 +16,12 @@ __all__ = ["describe_data", "describe_method_choice", "describe_settings", "find
 
 
 def find_method(name: str) -> Method | None:
-    """Return a method; None for somebody's own one, which is not installed or imported here."""
+    """Return a method; None for somebody's own one, which is not installed or imported here.
+
+    No module is imported for a description.
+    """
+    if is_class_path(name) and name.partition(":")[0] not in sys.modules:
+        return None
     try:
         return describe_method(name)
     except LabelGapError:
@@ -76,10 +84,9 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
 
 def _effective_options(config: RunConfig) -> dict[str, object]:
     """Return the options of a run's method, defaults included."""
-    try:
-        return {**defaults(config.method), **config.options}
-    except LabelGapError:
+    if find_method(config.method) is None:
         return dict(config.options)
+    return {**defaults(config.method), **config.options}
 
 
 def _backbone(config: RunConfig) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from scipy.special import expit
 from torch import nn
 
@@ -19,14 +18,16 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
+from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.models import Backbone, as_backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous, report_saved_epochs, save_state
+from labelgap.training.checkpoints.checkpoint import TrainingState, report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
+from labelgap.training.checkpoints.weights import set_weights
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
@@ -35,11 +36,13 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
-from labelgap.training.loop.trace import merge_trace, remove_trace_parts
+from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
+from labelgap.training.predictions import write_predictions
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import PhaseResult, linear_init_phase, linear_phase, network_phase
-from labelgap.training.run import Run, write_predictions
+from labelgap.training.run import Run
+from labelgap.training.run_folder import check_links, clean_folder, finish_folder, lock_run, reopen_folder
 
 __all__ = ["dry_run", "fit"]
 
@@ -103,16 +106,18 @@ def fit(
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
     folder = Path(out)
-    source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
-    initial = _weights(weights, backbone, folder)
-    request = TrainingRequest(method, options or {}, preset, source, initial, protocol, head, seed, select, trace)
-    request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
     torch_device = local_device(choose_device(device))
     init_distributed(torch_device)
-    reporter = Reporter(quiet or not is_main_process())
-    return _fit(
-        data, request, folder, _Execution(torch_device, choose_workers(workers, torch_device), reporter), resume
+    execution = _Execution(
+        torch_device, choose_workers(workers, torch_device), Reporter(quiet or not is_main_process())
     )
+    with lock_run(folder):
+        check_links(folder)
+        source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
+        initial = _weights(weights, backbone, folder)
+        request = TrainingRequest(method, options or {}, preset, source, initial, protocol, head, seed, select, trace)
+        request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
+        return _fit(data, request, folder, execution, resume)
 
 
 def dry_run(
@@ -133,9 +138,10 @@ def _copy(network: nn.Module, folder: Path, size: int | None) -> Backbone:
         backbone.input_spec = replace(backbone.input_spec, size=size)
     stored = folder / INITIAL_WEIGHTS
     if stored.exists():
+        weights = read_tensors(stored)[0]
         try:
-            backbone.load_state_dict(load_file(stored))
-        except RuntimeError as error:
+            set_weights(backbone, weights, stored)
+        except RunError as error:
             raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
     return backbone
 
@@ -157,6 +163,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     prepare_folder(folder, config, resume)
     barrier()
     if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
+        if is_main_process():
+            clean_folder(folder, interrupted=False)
         reporter.log(f"{folder} is finished already")
         return run
     reason = "" if config.why is None else f" ({config.why})"
@@ -169,8 +177,9 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
     report_cost(data, config, network, loss_fn, device, execution.workers, reporter)
     if is_main_process():
+        reopen_folder(folder)
         if backbone is not None and stored is None:
-            save_state(folder / INITIAL_WEIGHTS, backbone)
+            write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
         write_config(folder, config)
     context = TrainingContext(folder, data, config, selection, network, device, execution.workers, reporter)
     result = _train(context, loss_fn)
@@ -226,7 +235,5 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
     write_predictions(context.folder, held_out, config.classes)
     merge_trace(context.folder)
-    write_history(context.folder, state, summary)
-    if not summary["interrupted"]:
-        remove_previous(context.folder)
-        remove_trace_parts(context.folder)
+    write_history(context.folder, state.history, summary)
+    finish_folder(context.folder, interrupted=summary["interrupted"])

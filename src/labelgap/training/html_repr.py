@@ -35,7 +35,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
         ("data", f"{' '.join(source) or 'made by hand'}, {len(config.classes):,} classes"),
         ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
         ("epochs", _epochs(config, history, metrics)),
-        *((split, _measured(metrics[split])) for split in ("val", "test") if split in metrics),
+        *((split, _measured(metrics[split])) for split in ("val", "test") if metrics.get(split)),
         ("folder", str(path)),
     ]
     cells = "".join(

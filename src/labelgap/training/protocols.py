@@ -18,7 +18,8 @@ from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.files import make_folder
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
-from labelgap.training.checkpoints.checkpoint import TrainingState, load_weights, remove_previous
+from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
+from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from scipy.special import expit
 from torch import nn
 
-from labelgap.core.errors import LabelGapError, RunError
-from labelgap.core.files import atomic_path
+from labelgap.core.class_path import is_class_path
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.manifest import check_files
+from labelgap.core.stored import damaged, reading
+from labelgap.core.tensors import read_tensors
+from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
-from labelgap.data.registry import load_from_recipe
+from labelgap.data.registry import load_stored
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
-from labelgap.training.checkpoints.checkpoint import BEST, has_backbone, load_weights
-from labelgap.training.checkpoints.history import read_history
-from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.models.registry import NO_WEIGHTS
+from labelgap.training.checkpoints.history import METRICS_FILE, read_history
+from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
@@ -39,10 +40,9 @@ from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.run_folder import check_links
 
-__all__ = ["Run", "open_run", "write_predictions"]
-
-PREDICTIONS_FILE = "predictions.parquet"
+__all__ = ["Run", "open_run"]
 
 
 class Run:
@@ -58,7 +58,9 @@ class Run:
     def __init__(self, path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> None:
         self.path = Path(path)
         self.config: RunConfig = read_config(self.path)
-        self.history, self.metrics = read_history(self.path)
+        check_links(self.path)
+        check_files(self.path, [CONFIG_FILE, METRICS_FILE])
+        self.history, self.metrics = read_history(self.path, self.config.classes)
         self._backbone = backbone
 
     @property
@@ -80,22 +82,37 @@ class Run:
     @cached_property
     def model(self) -> Classifier:
         """The network with the weights of the best epoch, in eval mode."""
-        if not (self.path / BEST).exists():
-            raise RunError(f"{self.path} has no complete epoch yet: resume it with --resume.")
-        width = stored_feature_width(self.path / BEST) if self.config.backbone == FEATURES else None
-        stored = has_backbone(self.path)
-        network = build_classifier(self.config, width, pretrained=not stored, backbone=self._copy_backbone())
-        load_weights(self.path, network)
+        weights = read_weights(self.path)
+        frozen, backbone, width = not has_backbone(weights), self._copy_backbone(), None
+        if self.config.backbone == FEATURES:
+            width = stored_feature_width(weights, len(self.config.classes))
+            if width is None:
+                raise damaged(self.path / BEST, "it has no head of the classes in config.json")
+        elif backbone is None:
+            self._require_trust(weights=self.config.weights if frozen else None)
+        network = self._build(self.config, width, pretrained=frozen, backbone=backbone)
+        set_weights(network, weights, self.path / BEST, frozen=frozen)
         return network.eval()
 
     def initial_backbone(self) -> Backbone:
         """Return the backbone with the weights that training started from."""
         stored, backbone = self.path / INITIAL_WEIGHTS, self._copy_backbone()
+        if backbone is not None or stored.exists():
+            check_files(self.path, [INITIAL_WEIGHTS])
+            tensors, _ = read_tensors(stored)
         if backbone is not None:
-            backbone.load_state_dict(load_file(stored))
+            set_weights(backbone, tensors, stored)
             return backbone
         weights = str(stored) if stored.exists() else self.config.weights
-        return build_classifier(self.config.model_copy(update={"weights": weights}), None).backbone
+        self._require_trust(weights=weights)
+        return self._build(self.config.model_copy(update={"weights": weights}), None).backbone
+
+    def _build(self, config: RunConfig, width: int | None, **options: Any) -> Classifier:
+        """Build the network of a configuration; a ``RunError`` where there is no such network."""
+        try:
+            return build_classifier(config, width, **options)
+        except InputError as error:
+            raise RunError(f"{self.path / CONFIG_FILE}: {error}") from error
 
     def _copy_backbone(self) -> Backbone | None:
         """Return a copy of the network that was given to ``open_run`` or ``fit``, if any."""
@@ -108,7 +125,11 @@ class Run:
     def revisions(self) -> Revisions:
         """The labels that the method revised."""
         path = self.path / REVISIONS_FILE
-        return Revisions.from_parquet(path) if path.exists() else Revisions()
+        check_files(self.path, [REVISIONS_FILE])
+        if not path.exists():
+            return Revisions()
+        with reading(path, "Restore it from a copy. Without the file the run can be used as before."):
+            return Revisions.from_parquet(path)
 
     @cached_property
     def trace(self) -> dict[str, NDArray[Any]]:
@@ -176,6 +197,26 @@ class Run:
         measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
         return {**measured, "classes_missing": list(missing), "classes_extra": list(extra)}
 
+    def load_data(self) -> Dataset:
+        """Load the data set that the run was trained on again, and hide the same labels.
+
+        Raises:
+            RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
+        """
+        return load_stored(self.path / CONFIG_FILE, self.config.data)
+
+    def _require_trust(self, *, weights: str | None) -> None:
+        """Refuse code, files and addresses that the network of somebody else's run would be made from."""
+        backbone = self.config.backbone
+        named = [f"the class {backbone}"] if is_class_path(backbone) else []
+        if (
+            weights is not None
+            and weights != NO_WEIGHTS
+            and not Path(weights).resolve().is_relative_to(self.path.resolve())
+        ):
+            named.append(f"the weights {weights}")
+        require_trust(self.path / CONFIG_FILE, named)
+
     def uses_data(self, data: Dataset) -> bool:
         """Whether the run was trained on data from the same path."""
         return data.recipe.get("path") == self.config.data.get("path")
@@ -183,7 +224,7 @@ class Run:
     def count_training_images(self, data: Dataset, split: str = "test") -> int:
         """Return how many images of a split, by name, the run was trained on; 0 when its own data cannot be loaded."""
         try:
-            source = data if self.uses_data(data) else load_from_recipe(self.config.data)
+            source = data if self.uses_data(data) else self.load_data()
         except (LabelGapError, OSError):
             return 0
         trained = set(source.train.labels.images)
@@ -215,24 +256,3 @@ def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None)
         backbone: the network that was given to ``fit``, where its class cannot be made without arguments.
     """
     return Run(path, backbone=backbone)
-
-
-def write_predictions(
-    folder: Path, scores: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]], classes: Sequence[str]
-) -> None:
-    """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class.
-
-    Args:
-        folder: of the run.
-        scores: split → (names of its images, logits).
-        classes: in the order of the columns.
-    """
-    tables = []
-    for split, (images, logits) in scores.items():
-        columns = {"image": pa.array(list(images)), "split": pa.array([split] * len(images))}
-        probability = expit(logits)
-        columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
-        tables.append(pa.table(columns))
-    if tables:
-        with atomic_path(folder / PREDICTIONS_FILE) as temporary:
-            pq.write_table(pa.concat_tables(tables), temporary)

@@ -10,26 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError
+from labelgap.core.tensors import read_tensor_metadata
 from labelgap.training.checkpoints.checkpoint import (
-    BEST,
     LAST,
     PREVIOUS,
-    PREVIOUS_BEST,
     Stateful,
     TrainingState,
     completed_epochs,
     load_checkpoint,
-    load_weights,
     remove_previous,
     report_saved_epochs,
     save_checkpoint,
-    save_weights,
 )
+from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, load_weights, save_weights
 
 CPU = torch.device("cpu")
 
@@ -47,6 +44,12 @@ class Counter:
         self.count = state_dict["count"]
 
 
+def after(epoch: int, best_epoch: int | None = None) -> TrainingState:
+    """The state after an epoch; the best one is the last unless given."""
+    history: list[dict[str, Any]] = [{"epoch": each, "loss": 0.5, "seconds": 1.0} for each in range(1, epoch + 1)]
+    return TrainingState(epoch, history, best_epoch or epoch, 0.5)
+
+
 def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
     network = nn.Linear(width, 2)
     nn.init.constant_(network.weight, value)
@@ -58,14 +61,12 @@ def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
 
 def two_epochs(folder: Path) -> None:
     for epoch in (1, 2):
-        save_checkpoint(
-            folder, TrainingState(epoch=epoch, best_epoch=1, best_score=0.5), parts(epoch), fingerprint="this"
-        )
+        save_checkpoint(folder, after(epoch), parts(epoch), fingerprint="this")
 
 
 def test_everything_comes_back_by_its_name(tmp_path: Path) -> None:
     written, found = parts(2.0), parts()
-    history = [{"epoch": 1, "loss": float("nan"), "score": None}]
+    history = [{"epoch": 1, "loss": float("nan"), "seconds": 1.0, "score": None}]
     save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, fingerprint="this")
     state = load_checkpoint(tmp_path, found, CPU, fingerprint="this")
     assert (state.epoch, state.best_epoch, state.best_score) == (1, 1, None) and len(state.history) == 1
@@ -81,7 +82,7 @@ def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
 
 def test_the_one_before_is_kept_and_no_others(tmp_path: Path) -> None:
     two_epochs(tmp_path)
-    save_checkpoint(tmp_path, TrainingState(epoch=3), parts(3.0))
+    save_checkpoint(tmp_path, after(3), parts(3.0))
     assert sorted(path.name for path in tmp_path.iterdir()) == [PREVIOUS, LAST]
     assert completed_epochs(tmp_path) == 3
     (tmp_path / LAST).unlink()
@@ -91,7 +92,7 @@ def test_the_one_before_is_kept_and_no_others(tmp_path: Path) -> None:
 def test_random_numbers_go_on_as_they_would_have(tmp_path: Path) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     np.random.standard_normal(), random.gauss(0, 1)
-    save_checkpoint(tmp_path, TrainingState(epoch=1), parts())
+    save_checkpoint(tmp_path, after(1), parts())
     expected = torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), [random.gauss(0, 1) for _ in range(3)]
     random.seed(2), np.random.seed(2), torch.manual_seed(2)
     load_checkpoint(tmp_path, parts(), CPU)
@@ -107,7 +108,7 @@ def test_random_numbers_of_a_gpu_go_on_as_they_would_have(tmp_path: Path) -> Non
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     written = {name: part.to(device) if isinstance(part, nn.Module) else part for name, part in parts().items()}
     torch.rand(5, device=device)
-    save_checkpoint(tmp_path, TrainingState(epoch=1), written)
+    save_checkpoint(tmp_path, after(1), written)
     expected = torch.rand(3, device=device)
     torch.cuda.manual_seed_all(7)
     load_checkpoint(tmp_path, written, device)
@@ -151,7 +152,7 @@ def test_the_whole_one_is_not_pushed_out_by_a_damaged_one(tmp_path: Path) -> Non
     two_epochs(tmp_path)
     (tmp_path / LAST).write_bytes(b"not a checkpoint")
     state = load_checkpoint(tmp_path, parts(), CPU)
-    save_checkpoint(tmp_path, TrainingState(epoch=state.epoch + 1), parts(2.0))
+    save_checkpoint(tmp_path, after(state.epoch + 1), parts(2.0))
     (tmp_path / LAST).write_bytes(b"nor this")
     assert load_checkpoint(tmp_path, parts(), CPU).epoch == 1
 
@@ -215,14 +216,13 @@ def test_what_a_killed_writer_left_is_cleaned_up_when_the_run_goes_on(tmp_path: 
 
 
 def noted(path: Path) -> str:
-    with safe_open(path, framework="pt") as file:
-        return str(file.metadata()["epoch"])
+    return read_tensor_metadata(path)["epoch"]
 
 
 def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, TrainingState(epoch=3, best_epoch=1), parts(3.0))
+    save_checkpoint(tmp_path, after(3, 1), parts(3.0))
     save_weights(tmp_path, parts(1.0)["network"], 1)
-    save_checkpoint(tmp_path, TrainingState(epoch=4, best_epoch=4), parts(4.0))
+    save_checkpoint(tmp_path, after(4, 4), parts(4.0))
     save_weights(tmp_path, parts(4.0)["network"], 4)
     assert (noted(tmp_path / BEST), noted(tmp_path / PREVIOUS_BEST)) == ("4", "1")
     assert load_checkpoint(tmp_path, parts(), CPU).best_epoch == 4 and noted(tmp_path / BEST) == "4"

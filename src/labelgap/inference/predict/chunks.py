@@ -19,7 +19,7 @@ from labelgap.core.files import remove_partials, write_json
 from labelgap.core.stored import parse_json, read_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.images import FileImages, ImageSource
-from labelgap.training.checkpoints.checkpoint import BEST
+from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE
 
 __all__ = ["Chunk", "ChunkStore", "chunk_folder", "describe_prediction", "has_prediction", "plan_chunks"]

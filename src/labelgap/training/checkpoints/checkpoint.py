@@ -8,51 +8,40 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelgap.core.distributed import is_main_process
-from labelgap.core.errors import RunError
+from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError, atomic_path, remove_partials
+from labelgap.core.stored import READ_ERRORS, validate
+from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
 from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
+from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
 
 __all__ = [
-    "BEST",
     "LAST",
     "PREVIOUS",
-    "PREVIOUS_BEST",
     "Stateful",
     "TrainingState",
     "completed_epochs",
-    "has_backbone",
     "load_checkpoint",
-    "load_weights",
     "remove_previous",
     "report_saved_epochs",
     "save_checkpoint",
-    "save_state",
-    "save_weights",
 ]
 
 LAST = "last.pt"
 PREVIOUS = "last.previous.pt"
-BEST = "best.safetensors"
-PREVIOUS_BEST = "best.previous.safetensors"
 FORMAT: Final = 1
 _RESERVED: Final = ("format", "fingerprint", "state", "random")
-_READ_ERRORS: Final = (
-    *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError, OSError, EOFError, RuntimeError, ValueError),
-    *(TypeError, KeyError, AttributeError, IndexError, NotImplementedError),
-)
+_READ_ERRORS: Final = (*READ_ERRORS, pickle.UnpicklingError, LabelGapError)
 """What reading a damaged file can raise."""
 
 
@@ -133,8 +122,7 @@ def load_checkpoint(
     if is_main_process():
         if damage is not None:
             (folder / LAST).unlink(missing_ok=True)  # the next checkpoint must not replace the intact one
-        if _epoch_of(folder / BEST) != state.best_epoch and _epoch_of(folder / PREVIOUS_BEST) == state.best_epoch:
-            (folder / PREVIOUS_BEST).replace(folder / BEST)  # an epoch after this checkpoint wrote the newer one
+        restore_weights(folder, state.best_epoch)
     return state
 
 
@@ -161,54 +149,6 @@ def report_saved_epochs(folder: Path) -> Iterator[None]:
         raise RunError(f"{error.problem}. Nothing is lost: {saved}; {remedy}, and continue with --resume.") from error
 
 
-def save_weights(folder: Path, network: nn.Module, epoch: int | None = None) -> None:
-    """Write ``best.safetensors``; the weights of the best epoch before become ``best.previous.safetensors``.
-
-    Args:
-        folder: of the run.
-        network: its weights.
-        epoch: of the weights, recorded in the file.
-    """
-    metadata = None if epoch is None else {"epoch": str(epoch)}
-    rewritten = epoch is not None and _epoch_of(folder / BEST) == epoch
-    previous = None if rewritten else folder / PREVIOUS_BEST
-    save_state(folder / BEST, network, metadata=metadata, previous=previous)
-
-
-def save_state(
-    path: Path, network: nn.Module, *, metadata: dict[str, str] | None = None, previous: Path | None = None
-) -> None:
-    """Write the state of a network as safetensors; an existing file becomes ``previous``."""
-    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
-    with atomic_path(path, previous=previous) as temporary:
-        safetensors.torch.save_file(weights, temporary, metadata=metadata)
-
-
-def load_weights(folder: Path, network: nn.Module) -> None:
-    """Load ``best.safetensors`` into a network; a frozen backbone that is not in the file is left as it is."""
-    path = folder / BEST
-    try:
-        weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise RunError(f"{folder} has no {BEST}: no epoch is complete. Resume it.") from None
-    except safetensors.SafetensorError as error:
-        raise RunError(f"{path} is damaged ({error}).") from None
-    missing, unexpected = network.load_state_dict(weights, strict=False)
-    frozen = not any(name.startswith("backbone.") for name in weights)
-    lacking = [name for name in missing if not (frozen and name.startswith("backbone."))]
-    if lacking or unexpected:
-        raise RunError(f"{path} does not fit the network of its config.json ({[*lacking, *unexpected][0]}).")
-
-
-def has_backbone(folder: Path) -> bool:
-    """Return whether ``best.safetensors`` holds the weights of the backbone, or of the head only."""
-    try:
-        with safetensors.safe_open(folder / BEST, framework="pt") as file:
-            return any(name.startswith("backbone.") for name in file.keys())  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise RunError(f"{folder / BEST} is damaged ({error}).") from None
-
-
 def remove_previous(folder: Path) -> None:
     """Remove the older generation, which a finished run does not need."""
     for name in (PREVIOUS, PREVIOUS_BEST):
@@ -216,11 +156,14 @@ def remove_previous(folder: Path) -> None:
 
 
 def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the newest intact checkpoint (None if there is none), and what is wrong with ``last.pt``."""
+    """Return the newest usable checkpoint (None if there is none), and what is wrong with ``last.pt``."""
     damage: dict[str, str] = {}
     for name in (LAST, PREVIOUS):
         try:
-            return _read(folder / name, device), damage.get(LAST)
+            content = _read(folder / name, device)
+            if content.get("format") == FORMAT:
+                _check_state(content["state"], folder / name)
+            return content, damage.get(LAST)
         except FileNotFoundError:
             continue
         except (PermissionError, IsADirectoryError) as error:
@@ -238,14 +181,34 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
 
 
 def _read(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint and verify its checksums, which torch does not."""
+    """Read a checkpoint and verify its sizes and checksums, which torch does not."""
     with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise zipfile.BadZipFile("it is compressed")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise zipfile.BadZipFile("it claims more bytes than it has")
         if archive.testzip() is not None:
             raise zipfile.BadZipFile("a checksum is wrong")
     content = torch.load(path, map_location=device, weights_only=True)
-    if not isinstance(content, dict) or "state" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
         raise ValueError("it is not a checkpoint")
     return content
+
+
+def _check_state(state: dict[str, Any], path: Path) -> None:
+    """Raise an error unless a state is that of a training after a complete epoch, whose best weights are there."""
+    if state.keys() != vars(TrainingState()).keys() or not isinstance(state["history"], list):
+        raise ValueError("it has no state of a training")
+    if any(type(state[name]) is not int for name in ("epoch", "best_epoch")):
+        raise ValueError("an epoch is not a number")
+    if not 1 <= state["best_epoch"] <= state["epoch"] or not isinstance(state["best_score"], float | None):
+        raise ValueError("the best epoch is none of its epochs")
+    for record in state["history"]:
+        validate(finite(record), EpochRecord, path)
+    check_epochs(state["history"], state["epoch"])
+    if state["best_epoch"] != state["epoch"] and not has_weights_of(path.parent, state["best_epoch"]):
+        raise ValueError(f"{BEST}, which belongs to it, is damaged or missing")
 
 
 def _restore(
@@ -267,19 +230,10 @@ def _restore(
             part.load_state_dict(content[name])
         set_rng_state(content["random"], device)
         return TrainingState(**content["state"])
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+    except READ_ERRORS as error:
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."
         ) from None
-
-
-def _epoch_of(path: Path) -> int | None:
-    """Return the epoch recorded in a file of weights; None without a file or a record."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return int((file.metadata() or {})["epoch"])
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError):
-        return None
 
 
 def _device_of(value: Any) -> torch.device:

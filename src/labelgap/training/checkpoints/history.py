@@ -4,43 +4,176 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from labelgap.core.errors import RunError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
 from labelgap.core.files import write_text
-from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
+from labelgap.metrics.thresholds import ThresholdMark
 
-__all__ = ["read_history", "write_history"]
+__all__ = ["EpochRecord", "METRICS_FILE", "RunSummary", "check_epochs", "finite", "read_history", "write_history"]
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE: Final = "metrics.jsonl"
+REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
+
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Epoch = Annotated[int, Field(ge=1, le=10**9)]
+Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
+Value = Annotated[float, Field(ge=-1e39, le=1e39)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+Rule = Literal["clean", "known", "observed", "last"]
 
 
-def write_history(folder: Path, state: TrainingState, summary: dict[str, Any] | None = None) -> None:
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class EpochRecord(_Stored):
+    """A line of an epoch; a number that was not finite is None."""
+
+    epoch: Epoch
+    loss: Value | None
+    seconds: Seconds
+    select: Rule | None = None
+    score: Share | None = None
+    classes_counted: Count | None = None
+    revisions: Count | None = None
+    revisions_precision: Share | None = None
+
+
+class SplitMeasures(_Stored):
+    """The measures of a split, as ``evaluate_scores`` returns them."""
+
+    images: Count
+    classes: Count
+    classes_counted: Count
+    map: Share | None
+    map_samples: Share | None
+    images_counted: Count
+    f1_micro: Share | None
+    f1_micro_at_half: Share | None
+    f1_macro: Share | None
+    f1_macro_at_half: Share | None
+    average_precision: dict[str, Share | None]
+
+
+class StoredThresholds(_Stored):
+    """The threshold of every class, and how it was chosen."""
+
+    values: list[Share]
+    marks: list[ThresholdMark]
+
+
+class StoredCalibration(_Stored):
+    """The fields of ``PlattCalibration``."""
+
+    method: Literal["platt"]
+    scale: Annotated[float, Field(gt=0, le=1e30)]
+    offset: Annotated[float, Field(ge=-1e30, le=1e30)]
+    classes: list[bool]
+    present: Count
+    absent: Count
+    known: Share
+
+
+class StoredRevisionQuality(_Stored):
+    """The fields of ``RevisionQuality``."""
+
+    revised: Count
+    known_truth: Count
+    correct: Count
+    precision: Share | None
+    hidden_present: Count
+    found: Count
+    recall: Share | None
+
+
+class StoredWeights(_Stored):
+    """Where the initial weights of the backbone come from, and the size of its images."""
+
+    source: Text
+    license: Text
+    size: Count
+
+
+class RunSummary(_Stored):
+    """The last line of a finished run."""
+
+    best_epoch: Epoch
+    epochs: Epoch
+    interrupted: bool
+    seconds: Seconds
+    select: Rule
+    score: Share | None
+    weights: StoredWeights | None = None
+    calibration: StoredCalibration | None = None
+    thresholds: StoredThresholds
+    train: SplitMeasures | None = None
+    val: SplitMeasures | None = None
+    test: SplitMeasures | None = None
+    revisions: StoredRevisionQuality | None = None
+
+
+def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> None:
     """Replace the whole file; a number that is not finite is written as null."""
-    lines = [*state.history, *([{"summary": summary}] if summary is not None else [])]
-    text = "".join(json.dumps(_finite(line), ensure_ascii=False) + "\n" for line in lines)
+    lines = [*history, *([{"summary": summary}] if summary is not None else [])]
+    text = "".join(json.dumps(finite(line), ensure_ascii=False) + "\n" for line in lines)
     write_text(folder / METRICS_FILE, text)
 
 
-def read_history(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the epochs and the summary; the summary is empty until the run is finished."""
+def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the epochs and the summary of a run; the summary is empty until the run is finished.
+
+    Args:
+        folder: of the run.
+        classes: of the run; the summary has a threshold for each.
+    """
     path = folder / METRICS_FILE
     if not path.exists():
         return [], {}
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if not all(isinstance(line, dict) for line in lines):
-            raise ValueError("a line is not a JSON object")
-    except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}). Remove it, and --resume writes it again.") from None
-    summary: dict[str, Any] = next((line["summary"] for line in lines if "summary" in line), {})
-    return [line for line in lines if "epoch" in line], summary
+    lines = read_bytes(path, remedy=REMEDY).split(b"\n")
+    with reading(path, REMEDY):
+        values = [parse_json(line) for line in lines if line]
+    if lines[-1] or not all(isinstance(value, dict) for value in values):
+        raise damaged(path, "a line is not a complete JSON object", REMEDY)
+    summary = values.pop()["summary"] if values and values[-1].keys() == {"summary"} else None
+    for value in values:
+        validate(value, EpochRecord, path, REMEDY)
+    with reading(path, REMEDY):
+        check_epochs(values, len(values))
+        if summary is not None:
+            _check_summary(validate(summary, RunSummary, path, REMEDY), len(values), classes)
+    return values, summary or {}
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+def check_epochs(history: Sequence[Mapping[str, Any]], epochs: int) -> None:
+    """Raise ``ValueError`` unless a history has the epochs from 1 to ``epochs``."""
+    if len(history) != epochs or any(record["epoch"] != number for number, record in enumerate(history, start=1)):
+        raise ValueError("an epoch is missing")
+
+
+def _check_summary(summary: RunSummary, epochs: int, classes: Sequence[str]) -> None:
+    """Raise ``ValueError`` where the summary is not one of a run with these epochs and classes."""
+    if summary.epochs != epochs or summary.best_epoch > epochs:
+        raise ValueError("its summary is of other epochs")
+    per_class: list[Sequence[object]] = [summary.thresholds.values, summary.thresholds.marks]
+    per_class += [] if summary.calibration is None else [summary.calibration.classes]
+    measured = [split for split in (summary.train, summary.val, summary.test) if split is not None]
+    known = set(classes)
+    if any(len(values) != len(classes) for values in per_class) or any(
+        not known.issuperset(split.average_precision) for split in measured
+    ):
+        raise ValueError("its summary is of other classes")
+
+
+def finite(value: Any) -> Any:
+    """Return a value as it is stored: numbers that are not finite are None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

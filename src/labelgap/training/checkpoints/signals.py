@@ -1,34 +1,83 @@
-"""Defer Ctrl-C while files that belong together are written."""
+"""The signals that stop a training: Ctrl-C (SIGINT), and SIGTERM where a command asks for it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
-__all__ = ["defer_interrupt"]
+__all__ = ["defer_interrupt", "record_signals"]
+
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def defer_interrupt() -> Iterator[None]:
-    """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any."""
+    """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
+
+    The same holds for SIGTERM in a block of ``record_signals``; elsewhere it ends the process as ever.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pending: list[int] = []
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in _STOPPING}
 
     def handle(number: int, frame: FrameType | None) -> None:
         if pending:
-            signal.default_int_handler(number, frame)
+            _call(previous[signal.Signals(number)], number, frame)
         pending.append(number)
 
-    signal.signal(signal.SIGINT, handle)
+    deferred = [number for number in _STOPPING if number == signal.SIGINT or callable(previous[number])]
+    for number in deferred:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+        for number in deferred:
+            signal.signal(number, signal.SIG_DFL if previous[number] is None else previous[number])
     if pending:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(pending[0])
+
+
+@contextmanager
+def record_signals() -> Iterator[list[int]]:
+    """Let SIGTERM interrupt as a Ctrl-C does, by ``KeyboardInterrupt``; yield the list of the signals that came.
+
+    A signal that the process ignores stays ignored. A forked worker has the handlers of before.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    process = os.getpid()
+    previous = {number: signal.getsignal(number) for number in _STOPPING}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            _call(previous[signal.Signals(number)], number, frame)
+            return
+        received.append(number)
+        raise KeyboardInterrupt
+
+    recorded = [number for number in _STOPPING if previous[number] not in (signal.SIG_IGN, None)]
+    for number in recorded:
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number in recorded:
+            signal.signal(number, previous[number])
+
+
+def _call(handler: signal._HANDLER, number: int, frame: FrameType | None) -> None:
+    """Do what a handler does with a signal."""
+    if callable(handler):
+        handler(number, frame)
+    elif handler != signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)

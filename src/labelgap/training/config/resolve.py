@@ -22,7 +22,7 @@ from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
-from labelgap.training.config.schema import CONFIG_FILE, RunConfig, read_config
+from labelgap.training.config.schema import CONFIG_FILE, BackboneInput, RunConfig, read_config
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
@@ -208,7 +208,7 @@ def _as_json(value: Any) -> Any:
     """Return an option as ``config.json`` holds it."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+    return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _check_labels(data: Dataset) -> None:
@@ -236,10 +236,10 @@ def _check_head(head: str, protocol: str) -> None:
         )
 
 
-def _backbone_input(backbone: str | Backbone, stored: RunConfig | None) -> dict[str, Any] | None:
+def _backbone_input(backbone: str | Backbone, stored: RunConfig | None) -> BackboneInput | None:
     """Return the input specification to record: that of an object, also where its run is resumed by the class path."""
     if isinstance(backbone, Backbone):
-        return {name: _as_json(value) for name, value in asdict(backbone.input_spec).items()}
+        return BackboneInput(**asdict(backbone.input_spec))
     return stored.backbone_input if stored is not None and stored.backbone == backbone else None
 
 

@@ -5,20 +5,84 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
-from labelgap.core.errors import InputError, RunError, nearest
-from labelgap.core.files import write_json
-from labelgap.models import HeadName
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.stored import read_json, validation_problem
+from labelgap.core.trust import write_signed_json
+from labelgap.data.readers.recipe import StoredRecipe
+from labelgap.models import HeadName, InputSpec
 
-__all__ = ["FORMAT", "INITIAL_WEIGHTS", "LinearPhase", "RunConfig", "read_config", "write_config"]
+__all__ = [
+    "BackboneInput",
+    "CONFIG_FILE",
+    "FORMAT",
+    "INITIAL_WEIGHTS",
+    "LinearPhase",
+    "RunConfig",
+    "read_config",
+    "write_config",
+]
 
 FORMAT: Final = 1
-CONFIG_FILE = "config.json"
+CONFIG_FILE: Final = "config.json"
 INITIAL_WEIGHTS: Final = "backbone.safetensors"
 """The initial weights of a backbone that was given as an object, in the run folder."""
+
+
+MAX_CLASSES: Final = 200_000
+MAX_SIZE: Final = 4096
+"""Side of the images in pixels."""
+MAX_TEXT: Final = 4096
+
+
+def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(classes)) < len(classes):
+        raise ValueError("a class is named twice")
+    return classes
+
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Classes = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_CLASSES), AfterValidator(_check_unique)]
+Options = Annotated[dict[Name, JsonValue], Field(max_length=1000)]
+Epochs = Annotated[int, Field(ge=1, le=10**9)]
+BatchSize = Annotated[int, Field(ge=1, le=10**9)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+PerChannel = Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1, max_length=64)]
+
+
+class BackboneInput(BaseModel):
+    """The ``InputSpec`` of a backbone that was given as an object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Size
+    mean: PerChannel
+    std: PerChannel
+    channels: int = Field(ge=1, le=64)
+    interpolation: Literal["bilinear", "bicubic"]
+
+    @model_validator(mode="after")
+    def _check(self) -> BackboneInput:
+        self.input_spec()
+        return self
+
+    def input_spec(self) -> InputSpec:
+        """Return it as the backbone has it."""
+        return InputSpec(**self.model_dump())
 
 
 class LinearPhase(BaseModel):
@@ -26,9 +90,9 @@ class LinearPhase(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    epochs: int = Field(ge=1)
-    lr: float = Field(gt=0)
-    batch_size: int = Field(ge=1)
+    epochs: Epochs
+    lr: Rate
+    batch_size: BatchSize
 
 
 class RunConfig(BaseModel):
@@ -72,39 +136,39 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = FORMAT
-    data: dict[str, Any]
-    classes: tuple[str, ...]
-    method: str
-    why: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    preset: str | None = None
-    backbone: str
-    backbone_input: dict[str, Any] | None = None
-    weights: str | None = None
-    size: int | None = Field(default=None, ge=1)
+    data: StoredRecipe
+    classes: Classes
+    method: Name
+    why: Text | None = None
+    options: Options = Field(default_factory=dict)
+    preset: Name | None = None
+    backbone: Name
+    backbone_input: BackboneInput | None = None
+    weights: Annotated[str, StringConstraints(max_length=MAX_TEXT, pattern=r"^[^\x00]+$")] | None = None
+    size: Size | None = None
     protocol: Literal["linear", "end-to-end", "linear-init"]
     linear: LinearPhase | None = None
     head: HeadName = "linear"
-    epochs: int = Field(ge=1)
-    lr: float = Field(gt=0)
-    backbone_lr: float = Field(gt=0)
-    batch_size: int = Field(ge=1)
+    epochs: Epochs
+    lr: Rate
+    backbone_lr: Rate
+    batch_size: BatchSize
     optimizer: Literal["adam", "sgd"] = "adam"
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "constant"
-    warmup: float = Field(default=0.0, ge=0)
+    warmup: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     clip: float | None = Field(default=None, gt=0)
     ema: float | None = Field(default=None, gt=0, lt=1)
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=10**9)
     stop_below: float | None = Field(default=None, ge=0, le=1)
     transform: Literal["resize", "crop"] = "resize"
     flip: bool
     precision: Literal["float32", "bf16"] = "float32"
-    seed: int
+    seed: int = Field(ge=-(2**63), lt=2**64)
     select: Literal["clean", "known", "observed", "last"]
-    trace: int | Literal["all", "off"]
+    trace: Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"]
 
     def fingerprint(self) -> str:
         """Return a digest of every setting that affects the numbers; ``why`` does not."""
@@ -120,39 +184,22 @@ class RunConfig(BaseModel):
         try:
             return cls(**settings)
         except ValidationError as error:
-            raise InputError("; ".join(_problem(item, cls) for item in error.errors()) + ".") from None
+            raise InputError("; ".join(validation_problem(item, cls) for item in error.errors()) + ".") from None
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
     """Write ``config.json``."""
     if config.weights is not None and Path(config.weights) == folder / INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": INITIAL_WEIGHTS})
-    write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
+    write_signed_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
 
 
 def read_config(folder: Path) -> RunConfig:
     """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
     path = folder / CONFIG_FILE
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder} is not a run: it has no {CONFIG_FILE}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged ({error}).") from None
-    found = settings.get("format") if isinstance(settings, dict) else None
-    if found != FORMAT:
-        raise RunError(f"{folder} is a run of format {found}; this version of labelgap reads format {FORMAT}.")
-    if settings.get("weights") == INITIAL_WEIGHTS:
-        settings["weights"] = str(folder / INITIAL_WEIGHTS)
-    try:
-        return RunConfig.checked(**settings)
-    except InputError as error:
-        raise RunError(f"{path}: {error}") from None
-
-
-def _problem(item: Any, model: type[BaseModel]) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        close = nearest(key, model.model_fields)
-        return f"there is no setting '{key}'" + (f"; did you mean '{close}'?" if close else "")
-    return f"{key}={item['input']!r}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    if not path.exists():
+        raise RunError(f"{folder} is not a run: it has no {CONFIG_FILE}.")
+    config = read_json(path, RunConfig, format=FORMAT)
+    if config.weights == INITIAL_WEIGHTS:
+        config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})
+    return config

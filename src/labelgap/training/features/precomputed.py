@@ -6,12 +6,8 @@ The backbone "features" is the identity, so that a run on feature vectors is a l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError
@@ -75,16 +71,12 @@ def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> 
     else:
         backbone = create_backbone(config.backbone, pretrained=False, size=config.size)
     recorded, spec = config.backbone_input, backbone.input_spec
-    if recorded is not None and replace(spec, **_without_lists(recorded)) != spec:
+    if recorded is not None and recorded.input_spec() != spec:
         raise RunError(
-            f"{config.backbone} takes other images now ({spec}) than in its run ({recorded}): set its attribute "
-            "`input_spec`, or pass the network itself (backbone=network)."
+            f"{config.backbone} takes other images now ({spec}) than in its run ({recorded.input_spec()}): set its "
+            "attribute `input_spec`, or pass the network itself (backbone=network)."
         )
     return backbone
-
-
-def _without_lists(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def feature_width(data: Dataset) -> int | None:
@@ -92,14 +84,10 @@ def feature_width(data: Dataset) -> int | None:
     return data.train.images.width if isinstance(data.train.images, FeatureVectors) else None
 
 
-def stored_feature_width(path: Path) -> int:
-    """Return the number of features that the head in a weight file expects."""
-    with safe_open(path, framework="pt") as file:
-        shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
-    widths = [shape[1] for shape in shapes if len(shape) > 1]
-    if not widths:
-        raise RunError(f"{path} has no weights of a head.")
-    return int(widths[0])
+def stored_feature_width(weights: Mapping[str, Tensor], classes: int) -> int | None:
+    """Return the number of features that the head among weights expects; None if there is no head of these classes."""
+    shapes = [value.shape for name, value in weights.items() if name.startswith("head.")]
+    return next((shape[1] for shape in shapes if len(shape) == 2 and shape[0] == classes), None)
 
 
 def check_feature_data(data: Dataset, backbone: str, protocol: str) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "average_gradients",
     "barrier",
     "broadcast_buffers",
+    "broadcast_text",
     "check_batch_size",
     "gather_all",
     "init_distributed",
@@ -100,6 +101,14 @@ def broadcast_buffers(network: nn.Module) -> None:
     if is_distributed():
         for buffer in network.buffers():
             dist.broadcast(buffer, src=0)
+
+
+def broadcast_text(text: str | None) -> str | None:
+    """Return the text of the first process in all processes."""
+    values = [text]
+    if is_distributed():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def check_batch_size(batch_size: int) -> None:

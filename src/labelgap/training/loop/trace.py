@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -23,20 +23,26 @@ from torch import Tensor
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, make_folder
+from labelgap.core.manifest import check_files
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.stored import read_arrays, reading
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import assume_negative
 
 __all__ = ["AUTO_LIMIT", "Trace", "merge_trace", "parse_trace", "read_trace", "remove_trace_parts"]
 
-AUTO_LIMIT = 2_000_000
-TRACE_FILE = "traces.npz"
-TRACE_PARTS = "traces.parts"
-FIXED: Final = ("row", "column", "observed", "truth")
-PER_EPOCH: Final = ("loss", "logit", "modified")
-_ENTRIES = "entries.npz"
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+AUTO_LIMIT: Final = 2_000_000
+TRACE_FILE: Final = "traces.npz"
+TRACE_PARTS: Final = "traces.parts"
+FIXED: Final[Mapping[str, type[np.generic]]] = {
+    **{"row": np.int64, "column": np.int64},
+    **{"observed": np.int8, "truth": np.int8},
+}
+PER_EPOCH: Final[Mapping[str, type[np.generic]]] = {"loss": np.float32, "logit": np.float32, "modified": np.bool_}
+_ENTRIES: Final = "entries.npz"
+_REMEDY: Final = "Restore it from a copy. Without the file the run can be used as before, but has no trace."
+_PART_REMEDY: Final = "The run cannot be resumed: train into a new folder."
 
 
 def parse_trace(amount: str | int, entries: int) -> int | Literal["all", "off"]:
@@ -125,15 +131,10 @@ class Trace:
         parts = _parts(folder)
         for path in parts[epochs:]:
             path.unlink()
-        try:
-            for path in parts[:epochs]:
-                with zipfile.ZipFile(path) as archive:
-                    if archive.testzip() is not None:
-                        raise zipfile.BadZipFile(f"a checksum of {path.name} is wrong")
-        except _DAMAGED as error:
-            raise RunError(
-                f"{folder} cannot be resumed: its trace is damaged ({error}). Train into a new folder."
-            ) from None
+        if parts:
+            _check_entries(self, folder / TRACE_PARTS / _ENTRIES)
+        for path in parts[:epochs]:
+            _load(path, PER_EPOCH, (len(self.entries),), _PART_REMEDY)
         if len(parts) < epochs:
             raise RunError(f"{folder} cannot be resumed: a file of {TRACE_PARTS} is missing. Train into a new folder.")
 
@@ -146,21 +147,18 @@ def merge_trace(folder: Path) -> None:
     parts = _parts(folder)
     if not parts:
         return
-    entries = _load(folder / TRACE_PARTS / _ENTRIES)
+    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED, (None,), _PART_REMEDY)
+    shape = (len(parts), *entries["row"].shape)
     with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in FIXED:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, entries[name])
-        for name in PER_EPOCH:
+        for name, dtype in PER_EPOCH.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                for number, path in enumerate(parts):
-                    with np.load(path) as stored:
-                        values = stored[name]
-                    if number == 0:
-                        shape, descr = (len(parts), len(values)), np.lib.format.dtype_to_descr(values.dtype)
-                        header = {"descr": descr, "fortran_order": False, "shape": shape}
-                        np.lib.format.write_array_header_1_0(file, header)
-                    file.write(np.ascontiguousarray(values).data)
+                descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+                np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+                for path in parts:
+                    file.write(_load(path, PER_EPOCH, shape[1:], _PART_REMEDY)[name].data)
 
 
 def remove_trace_parts(folder: Path) -> None:
@@ -169,18 +167,64 @@ def remove_trace_parts(folder: Path) -> None:
     shutil.rmtree(folder / TRACE_PARTS, ignore_errors=True)
 
 
-def read_trace(folder: Path) -> dict[str, NDArray[np.generic]]:
+def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
     """Read the trace of a run, complete or not; empty if none was recorded."""
     if not (parts := _parts(folder)):
-        return _load(folder / TRACE_FILE) if (folder / TRACE_FILE).exists() else {}
-    epochs = [_load(path) for path in parts]
-    arrays = {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
-    return _load(folder / TRACE_PARTS / _ENTRIES) | arrays
+        check_files(folder, [TRACE_FILE])
+        return _load_merged(folder / TRACE_FILE) if (folder / TRACE_FILE).exists() else {}
+    fixed = _load(folder / TRACE_PARTS / _ENTRIES, FIXED, (None,), _PART_REMEDY)
+    epochs = [_load(path, PER_EPOCH, fixed["row"].shape, _PART_REMEDY) for path in parts]
+    return fixed | {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
 
 
-def _load(path: Path) -> dict[str, NDArray[np.generic]]:
-    with np.load(path) as stored:
-        return dict(stored)
+def _load_merged(path: Path) -> dict[str, NDArray[Any]]:
+    """Read ``traces.npz``; everything in it has the type and the shape that it is written with."""
+    arrays = read_arrays(path, limit=path.stat().st_size, remedy=_REMEDY)
+    with reading(path, _REMEDY):
+        if arrays.keys() != {*FIXED, *PER_EPOCH}:
+            raise ValueError("an array is missing, or one too many")
+        _check({name: arrays[name] for name in FIXED}, FIXED, (None,))
+        _check({name: arrays[name] for name in PER_EPOCH}, PER_EPOCH, (None, *arrays["row"].shape))
+    return arrays
+
+
+def _load(
+    path: Path, types: Mapping[str, type[np.generic]], shape: tuple[int | None, ...], remedy: str
+) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a part; None stands for any length, the same for all."""
+    arrays = read_arrays(path, limit=path.stat().st_size if path.exists() else 0, remedy=remedy)
+    with reading(path, remedy):
+        if arrays.keys() != types.keys():
+            raise ValueError("an array is missing, or one too many")
+        _check(arrays, types, shape)
+    return arrays
+
+
+def _check(
+    arrays: Mapping[str, NDArray[Any]], types: Mapping[str, type[np.generic]], shape: tuple[int | None, ...]
+) -> None:
+    """Raise ``ValueError`` unless arrays have their types, one shape, and values that a trace can have."""
+    found = {array.shape for array in arrays.values()}
+    if len(found) != 1 or any(length not in (None, actual) for length, actual in zip(shape, found.pop(), strict=True)):
+        raise ValueError("its arrays have other shapes")
+    for name, dtype in types.items():
+        array = arrays[name]
+        if array.dtype != dtype:
+            raise ValueError(f"{name} is of type {array.dtype}")
+        if dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all():
+            raise ValueError(f"{name} has a value that is no label")
+        if dtype is np.int64 and (array < 0).any():
+            raise ValueError(f"{name} has a negative number")
+        if dtype is np.bool_ and (array.view(np.uint8) > 1).any():
+            raise ValueError(f"{name} has a value that is not true or false")
+
+
+def _check_entries(trace: Trace, path: Path) -> None:
+    """Raise ``RunError`` unless the file has the entries of a trace."""
+    stored = _load(path, FIXED, (len(trace.entries),), _PART_REMEDY)
+    fixed = (trace.rows, trace.columns, trace.observed, trace.truth)
+    if not all(np.array_equal(stored[name], own) for name, own in zip(FIXED, fixed, strict=True)):
+        raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
 
 
 def _part(folder: Path, epoch: int) -> Path:

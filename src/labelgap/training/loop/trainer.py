@@ -20,8 +20,8 @@ from labelgap.training.checkpoints.checkpoint import (
     TrainingState,
     load_checkpoint,
     report_saved_epochs,
-    save_weights,
 )
+from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.distributed import is_distributed
 from labelgap.training.loop.trace import Trace

@@ -1,0 +1,73 @@
+"""``predictions.parquet``: the scores of the held-out images with the weights of the best epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from labelgap.core.files import atomic_path
+from labelgap.core.manifest import check_files
+from labelgap.core.stored import damaged, read_table
+
+__all__ = ["PREDICTIONS_FILE", "read_predictions", "write_predictions"]
+
+PREDICTIONS_FILE: Final = "predictions.parquet"
+_REMEDY: Final = "Restore it from a copy, or write it again with `labelgap predict`."
+
+
+def write_predictions(
+    folder: Path, scores: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]], classes: Sequence[str]
+) -> None:
+    """Write image, split, and a column ``score.CLASS`` of probabilities per class.
+
+    Args:
+        folder: of the run.
+        scores: split → (names of its images, logits).
+        classes: in the order of the columns.
+    """
+    tables = []
+    for split, (images, logits) in scores.items():
+        columns = {"image": pa.array(list(images)), "split": pa.array([split] * len(images))}
+        probability = expit(logits)
+        columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
+        tables.append(pa.table(columns))
+    if tables:
+        with atomic_path(folder / PREDICTIONS_FILE) as temporary:
+            pq.write_table(pa.concat_tables(tables), temporary)
+
+
+def read_predictions(
+    folder: Path, split: str, images: Sequence[str], classes: Sequence[str]
+) -> NDArray[np.float32] | None:
+    """Read the scores of images of a split, ``(R, K)``; None where the file does not have all of them.
+
+    Args:
+        folder: of the run.
+        split: of the images.
+        images: their names, in the order of the rows.
+        classes: of the run.
+    """
+    path = folder / PREDICTIONS_FILE
+    check_files(folder, [PREDICTIONS_FILE])
+    if not path.exists():
+        return None
+    names = pa.array(list(images), pa.string())
+    scores = {f"score.{name}": pa.float32() for name in classes}
+    selected = (pc.field("split") == split) & pc.field("image").isin(names)
+    table = read_table(path, {"image": pa.string(), "split": pa.string(), **scores}, where=selected, remedy=_REMEDY)
+    place = pc.index_in(names, table["image"].combine_chunks())
+    if place.null_count:
+        return None
+    ordered = table.take(place)
+    found = np.stack([ordered[name].to_numpy() for name in scores], axis=1)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise damaged(path, "a score is not between 0 and 1", _REMEDY)
+    return found

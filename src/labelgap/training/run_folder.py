@@ -1,0 +1,105 @@
+"""The folder of a run while it is written: its lock, links that leave it, stray files, and the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import LabelGapError, RunError
+from labelgap.core.files import remove_partials
+from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
+from labelgap.core.manifest import MANIFEST_FILE, write_manifest
+from labelgap.core.trust import outside_links, require_trust
+from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
+from labelgap.training.checkpoints.history import METRICS_FILE
+from labelgap.training.checkpoints.weights import BEST
+from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS
+from labelgap.training.loop.distributed import broadcast_text
+from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
+from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.predictions import PREDICTIONS_FILE
+from labelgap.training.protocols import LINEAR_FOLDER
+
+__all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "lock_run", "reopen_folder", "sweep_run"]
+
+_PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
+RUN_FILES: Final = (
+    *(CONFIG_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, PREDICTIONS_FILE, TRACE_FILE),
+    *(f"{LINEAR_FOLDER}/{name}" for name in _PHASE_FILES),
+)
+"""What a training writes, as far as the run has it; the manifest lists these files."""
+_STRAY_AGE: Final = 60.0
+
+
+@contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run folder: no other training can write to it. Of several processes the first one holds it.
+
+    Raises:
+        RunError: the folder is in use, or cannot be written to; in all processes.
+    """
+    with ExitStack() as stack:
+        problem: str | None = None
+        if is_main_process():
+            try:
+                stack.enter_context(lock_folder(folder, "training"))
+            except LabelGapError as error:
+                problem = str(error)
+        problem = broadcast_text(problem)
+        if problem is not None:
+            raise RunError(problem)
+        yield
+
+
+def check_links(folder: Path) -> None:
+    """Refuse a folder of somebody else with symbolic links that lead out of it.
+
+    Raises:
+        RunError: to read or to replace a file of the run would be to read or replace one elsewhere.
+    """
+    if (folder / CONFIG_FILE).exists():
+        require_trust(folder / CONFIG_FILE, outside_links(folder))
+    elif links := [name for name in RUN_FILES if (folder / name).is_symlink()]:
+        raise RunError(f"{folder} holds the link {links[0]}, which a run would replace: choose another folder.")
+
+
+def finish_folder(folder: Path, *, interrupted: bool) -> None:
+    """Remove what only a resumed run needs, unless this one was interrupted, and write the manifest."""
+    if not interrupted:
+        remove_previous(folder)
+        remove_trace_parts(folder)
+    write_manifest(folder, RUN_FILES)
+
+
+def reopen_folder(folder: Path) -> None:
+    """Prepare the folder of an interrupted run for more epochs: its manifest is not valid any more."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+
+
+def sweep_run(folder: Path, *, interrupted: bool, older_than: float = _STRAY_AGE) -> None:
+    """Remove what a killed process left in the folder of a finished run, and write a missing manifest.
+
+    Whoever writes to a finished run calls it first. Nothing happens while another process holds the lock.
+
+    Args:
+        folder: of the run.
+        interrupted: whether the run can be resumed: it keeps the files for that.
+        older_than: age in seconds of the temporary files to remove; younger ones may be in use.
+    """
+    with suppress(RunError), lock_folder(folder, "removing temporary files"):
+        clean_folder(folder, interrupted=interrupted, older_than=older_than)
+
+
+def clean_folder(folder: Path, *, interrupted: bool, older_than: float = 0.0) -> None:
+    """Do the work of ``sweep_run`` in the process that holds the lock."""
+    for part in (folder, folder / LINEAR_FOLDER):
+        remove_partials(part, older_than)
+    if (folder / MANIFEST_LOCK).exists():
+        with suppress(RunError), lock_folder(folder, "removing temporary files", name=MANIFEST_LOCK):
+            pass  # it is removed where nobody holds it
+    if not (folder / MANIFEST_FILE).exists():
+        finish_folder(folder, interrupted=interrupted)

@@ -1,0 +1,228 @@
+"""Whatever happens to a file of a run, opening and using it ends in a result or in a ``RunError``."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.audit.small_runs import arrays
+from tests.mutations import mutations
+from torch import Tensor, nn
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.data.dataset import Dataset
+from labelgap.training.checkpoints.checkpoint import LAST
+from labelgap.training.checkpoints.weights import BEST
+from labelgap.training.predictions import PREDICTIONS_FILE, read_predictions
+
+ENTRIES: tuple[Any, ...] = (None, True, -1, 10**40, 1e308, float("nan"), float("inf"), "x", "\n" * 5000, [], {}, [[{}]])
+
+
+class Pixels(nn.Module):
+    """A backbone that is given as an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        result: Tensor = self.layer(images)
+        return result
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    path = tmp_path_factory.mktemp("data") / "vectors.npz"
+    np.savez(path, **arrays(rows=30, width=4))  # type: ignore[arg-type]
+    return lg.load("features", path)
+
+
+@pytest.fixture(scope="module")
+def original(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with every file; small, so that a mutation hits what matters."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    options = {"delta_rel": 20}
+    run = lg.fit(data, "ll-cp", options, out=out, epochs=3, batch_size=8, trace=20, device="cpu", quiet=True)
+    assert len(run.revisions) and run.calibration and len(run.trace) == 7
+    return out
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    """A copy without its manifest: every file has to be checked by its own reader."""
+    shutil.copytree(original, tmp_path / "run")
+    (tmp_path / "run" / MANIFEST_FILE).unlink()
+    return tmp_path / "run"
+
+
+def use(folder: Path, data: Dataset) -> lg.Run:
+    """Read everything of a run but its pages."""
+    opened = lg.open_run(folder)
+    opened._repr_html_(), repr(opened)
+    assert opened.finished or not opened.metrics
+    if opened.finished:
+        assert len(opened.thresholds.values) == len(opened.config.classes)
+        if opened.calibration is not None:
+            opened.calibration.probabilities(np.zeros((1, len(opened.config.classes)), dtype=np.float32))
+    assert opened.trace.keys() <= {"row", "column", "observed", "truth", "loss", "logit", "modified"}
+    len(opened.revisions), opened.revisions.until(1)
+    assert data.test is not None
+    read_predictions(folder, "test", data.test.labels.images[:3], opened.config.classes)
+    assert opened.model.training is False
+    return opened
+
+
+def tried(folder: Path, data: Dataset, *, report: bool = False) -> bool:
+    """Whether a run can be used; anything but a ``RunError`` fails the test."""
+    try:
+        opened = use(folder, data)
+        if report and opened.config.classes == data.classes:
+            opened.evaluate(data, device="cpu", resamples=0)
+            lg.write_report(opened, data=data)
+    except RunError as error:
+        assert str(folder) in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "reported"),
+    [
+        ("config.json", 120, 30),
+        ("metrics.jsonl", 120, 12),
+        ("best.safetensors", 120, 30),
+        ("traces.npz", 120, 30),
+        ("predictions.parquet", 120, 30),
+        ("revisions.parquet", 120, 30),
+    ],
+)
+def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str, count: int, reported: int) -> None:
+    content = (run / name).read_bytes()
+    for number, damaged in enumerate(mutations(content, count)):
+        (run / name).write_bytes(damaged)
+        tried(run, data, report=number % reported == 0)
+        (run / MANIFEST_FILE).unlink(missing_ok=True)
+    (run / name).write_bytes(content)
+    assert tried(run, data, report=True)
+
+
+def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, tmp_path: Path) -> None:
+    shutil.copytree(original, tmp_path / "run")
+    listed = json.loads((original / MANIFEST_FILE).read_text())["files"]
+    assert {"config.json", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet", "traces.npz"} == set(
+        listed
+    )
+    for name in set(listed) - {LAST}:
+        content = (tmp_path / "run" / name).read_bytes()
+        for damaged in mutations(content, 12):
+            (tmp_path / "run" / name).write_bytes(damaged)
+            assert not tried(tmp_path / "run", data), name
+        (tmp_path / "run" / name).unlink()
+        assert not tried(tmp_path / "run", data), f"{name} is missing"
+        (tmp_path / "run" / name).write_bytes(content)
+    for damaged in mutations((original / MANIFEST_FILE).read_bytes(), 60):
+        (tmp_path / "run" / MANIFEST_FILE).write_bytes(damaged)
+        tried(tmp_path / "run", data)
+
+
+def replaced(value: Any) -> Iterator[Any]:
+    """Every version of a JSON value in which one entry has another value, or is missing."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            for other in (*ENTRIES, *replaced(value[key])):
+                changed = copy.copy(value)
+                changed[key] = other
+                yield changed
+            changed = copy.copy(value)
+            del changed[key]
+            yield changed
+
+
+def test_other_values_in_the_configuration_are_refused_or_harmless(run: Path, data: Dataset) -> None:
+    settings = json.loads((run / "config.json").read_text())
+    accepted = 0
+    for number, changed in enumerate(replaced(settings)):
+        (run / "config.json").write_text(json.dumps(changed))
+        accepted += tried(run, data, report=number % 60 == 0)
+        (run / MANIFEST_FILE).unlink(missing_ok=True)
+    assert 0 < accepted < number / 2
+
+
+def test_other_values_in_the_metrics_are_refused_or_harmless(run: Path, data: Dataset) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    accepted = 0
+    for number, changed in enumerate(replaced(lines)):
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
+        accepted += tried(run, data, report=number % 200 == 0)
+        (run / MANIFEST_FILE).unlink(missing_ok=True)
+    assert 0 < accepted < number / 2
+
+
+def test_numbers_at_the_bounds_can_be_drawn(run: Path, data: Dataset) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record, loss in zip(lines, (1e39, -1e39, None), strict=False):
+        record |= {"loss": loss, "score": 1.0, "seconds": 1e12}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tried(run, data, report=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head.weight": torch.zeros(3, 4)},
+        {"head.weight": torch.zeros(0, 2**50)},
+        {"head.weight": torch.zeros(4)},
+        {"head.weight": torch.zeros(4, 4, dtype=torch.complex64)},
+        {"head.more": torch.zeros(1)},
+        {"backbone.layer": torch.zeros(1)},
+    ],
+)
+def test_tensors_that_do_not_fit_the_network_are_refused(run: Path, data: Dataset, change: dict[str, Tensor]) -> None:
+    tensors, metadata = read_tensors(run / BEST)
+    write_tensors(run / BEST, tensors | change, metadata)
+    assert not tried(run, data)
+    write_tensors(run / BEST, {}, metadata)
+    assert not tried(run, data)
+
+
+def test_arrays_of_another_shape_type_or_value_are_refused(run: Path, data: Dataset) -> None:
+    with np.load(run / "traces.npz") as stored:
+        arrays = dict(stored)
+    for name, array in arrays.items():
+        others = [array[..., :-1], array.ravel()[0], array[None], array.astype(np.float64), array.astype("S3")]
+        others += [np.full_like(array, 5)] if name in ("observed", "truth") else []
+        others += [-array - 1] if name in ("row", "column") else []
+        for other in others:
+            np.savez(run / "traces.npz", **{**arrays, name: other})
+            assert not tried(run, data), (name, other)
+    np.savez_compressed(run / "traces.npz", **{**arrays, "more": np.zeros(10**8, dtype=np.int8)})
+    assert not tried(run, data)
+
+
+def test_a_backbone_that_was_given_as_an_object_is_checked(tmp_path: Path) -> None:
+    images = lg.load("digits", train=16, val=8, test=8)
+    run = lg.fit(images, "an", backbone=Pixels(), out=tmp_path / "run", epochs=1, size=16, device="cpu", quiet=True)
+    assert run.initial_backbone().name == run.config.backbone
+    for manifest in (True, False):
+        content = (run.path / "backbone.safetensors").read_bytes()
+        for damaged in mutations(content, 40):
+            (run.path / "backbone.safetensors").write_bytes(damaged)
+            for opened in (lg.open_run(run.path), lg.open_run(run.path, backbone=Pixels())):
+                try:
+                    opened.initial_backbone()
+                except RunError as error:
+                    assert "backbone.safetensors" in str(error)
+                else:
+                    assert not manifest
+        (run.path / "backbone.safetensors").write_bytes(content)
+        (run.path / MANIFEST_FILE).unlink(missing_ok=True)

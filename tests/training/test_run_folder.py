@@ -1,0 +1,204 @@
+"""One training at a time in a run folder, and what a killed one leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.audit.small_runs import train, write
+from tests.cli.conftest import call
+from tests.killing import killed_at_every_operation
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.core.lock import LOCK_FILE, lock_folder
+from labelgap.core.manifest import MANIFEST_FILE, verify_folder
+from labelgap.data.dataset import Dataset
+from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import sweep_run
+
+TRAIN = ("--epochs", "1", "--device", "cpu", "--trace", "off")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    return lg.load("features", write(tmp_path))
+
+
+def start(data: Dataset, out: Path, *arguments: str) -> subprocess.Popen[str]:
+    source = f"features={data.recipe['path']}"
+    command = [sys.executable, "-m", "labelgap", "train", source, *TRAIN, "--out", str(out), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_of_the_other(
+    data: Dataset, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    first = start(data, out, "--method", "an", "--seed", "1")
+    wait_for(out / LOCK_FILE, first)
+    first.send_signal(signal.SIGSTOP)
+    second = start(data, out, "--method", "bce", "--seed", "2")
+    _, said = second.communicate()
+    first.send_signal(signal.SIGCONT)
+    assert second.returncode == 2
+    assert f"run is in use by another process (training, process {first.pid}, since " in said
+    _, problem = first.communicate()
+    assert first.returncode == 0, problem
+    run = lg.open_run(out)
+    assert (run.config.method, run.config.seed) == ("an", 1)
+    assert run.model is not None
+    assert {file.state for file in verify_folder(out)} == {"intact"}
+    assert not (out / LOCK_FILE).exists()
+
+
+SCRIPT = """
+import os, sys
+import labelgap as lg
+from labelgap.training.progress import Reporter
+
+def advance(self, *_, **__):
+    if os.fork() == 0:  # a loader that outlives the training
+        sys.stdin.read()
+        os._exit(0)
+    print(flush=True)
+    os.kill(os.getpid(), 9)
+
+Reporter.advance = advance
+lg.fit(lg.load("features", sys.argv[1]), "an", out=sys.argv[2], epochs=2, device="cpu", quiet=True)
+"""
+
+
+def test_a_killed_training_resumes_at_once_though_a_worker_of_it_lives(data: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", SCRIPT, str(data.recipe["path"]), str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
+        assert killed.wait() == -signal.SIGKILL
+        assert (out / LOCK_FILE).exists()
+        resumed = lg.fit(data, "an", out=out, epochs=2, device="cpu", quiet=True, resume=True)
+    assert resumed.finished and not (out / LOCK_FILE).exists()
+
+
+def test_a_training_that_cannot_start_leaves_no_folder(data: Dataset, tmp_path: Path) -> None:
+    cases: tuple[dict[str, Any], ...] = (
+        {"method": "role", "options": {"expected": 1}},
+        {"protocol": "end-to-end"},
+        {"resume": True},
+    )
+    for settings in cases:
+        with pytest.raises(lg.LabelGapError):
+            lg.fit(data, out=tmp_path / "new" / "run", device="cpu", quiet=True, **settings)
+        assert not (tmp_path / "new").exists()
+
+
+def test_several_processes_are_all_refused_where_the_first_one_is(data: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "labelgap"]
+    with lock_folder(out, "auditing"):
+        refused = subprocess.run(
+            [*launch, "train", str(data.recipe["path"]), *TRAIN, "--method", "an", "--out", str(out)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert [path.name for path in out.iterdir()] == [LOCK_FILE]
+    assert refused.returncode != 0
+    assert refused.stderr.count("in use by another process (auditing, process") == 2, refused.stderr
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_a_training_killed_before_any_operation_resumes_to_the_same_bytes(data: Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": "ll-cp", "options": {"delta_rel": 20}, "epochs": 2, "trace": 20}
+    whole = train(tmp_path / "whole", data, **settings).path
+    assert {"revisions.parquet", "traces.npz", MANIFEST_FILE} <= names(whole)
+    out = tmp_path / "broken" / "ll-cp"
+
+    def work() -> None:
+        train(out.parent, data, **settings)
+
+    for number in killed_at_every_operation(work, tmp_path / "broken"):
+        finished = (out / MANIFEST_FILE).exists()
+        resume = (out / "config.json").exists()
+        assert train(out.parent, data, **settings, resume=resume).finished
+        assert names(out) == names(whole), number
+        for name in names(whole) - {"metrics.jsonl", MANIFEST_FILE}:
+            if name != "last.pt":
+                assert (out / name).read_bytes() == (whole / name).read_bytes(), (number, name)
+        assert {file.state for file in verify_folder(out)} == {"intact"}
+        shutil.rmtree(out)
+    assert finished, "the last process was not killed"
+
+
+def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopping_after(epochs: int, error: type[BaseException]) -> None:
+        left = iter(range(epochs))
+
+        def advance(self: Reporter, *_: object, **__: object) -> None:
+            if next(left, None) is None:
+                raise error
+
+        monkeypatch.setattr(Reporter, "advance", advance)
+
+    stopping_after(1, KeyboardInterrupt)
+    run = train(tmp_path, data, "an", epochs=4)
+    assert run.metrics["interrupted"] and (run.path / MANIFEST_FILE).exists()
+    assert (run.path / "last.previous.pt").exists() and {file.state for file in verify_folder(run.path)} == {"intact"}
+    stopping_after(1, RuntimeError)
+    with pytest.raises(RuntimeError):
+        train(tmp_path, data, "an", epochs=4, resume=True)
+    assert not (run.path / MANIFEST_FILE).exists() and not lg.open_run(run.path).finished
+    monkeypatch.undo()
+    assert not train(tmp_path, data, "an", epochs=4, resume=True).metrics["interrupted"]
+    assert (run.path / MANIFEST_FILE).exists() and not list(run.path.glob("*previous*"))
+
+
+def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(data: Dataset, tmp_path: Path) -> None:
+    run = train(tmp_path, data, "an")
+    before = names(run.path)
+    partial = run.path / ".report-0123456789abcdef.partial.html"
+    previous = run.path / "last.previous.pt"
+
+    def kill() -> None:
+        for path in (partial, previous):
+            path.write_bytes(b"left")
+        (run.path / MANIFEST_FILE).unlink()
+
+    kill()
+    train(tmp_path, data, "an", resume=True)
+    assert names(run.path) == before
+    kill()
+    os.utime(partial, (0, 0))
+    assert call("report", str(run.path)) == 0
+    assert names(run.path) == before | {"report.html", "MODEL_CARD.md"}
+    assert {file.state for file in verify_folder(run.path)} == {"intact"}
+    kill()
+    with lock_folder(run.path, "training"):
+        sweep_run(run.path, interrupted=False)
+        assert previous.exists(), "somebody else is at work"
+
+
+def test_a_link_in_a_new_folder_is_not_written_through(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "an").mkdir()
+    (tmp_path / "an" / "metrics.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(RunError, match=r"link metrics\.jsonl"):
+        train(tmp_path, data, "an")
+    assert (tmp_path / "victim").read_text() == "mine"
