@@ -105,12 +105,10 @@ def fit(
     Returns:
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
-    folder = Path(out)
-    torch_device = local_device(choose_device(device))
+    folder, torch_device = Path(out), local_device(choose_device(device))
     init_distributed(torch_device)
-    execution = _Execution(
-        torch_device, choose_workers(workers, torch_device), Reporter(quiet or not is_main_process())
-    )
+    reporter = Reporter(quiet or not is_main_process())
+    execution = _Execution(torch_device, choose_workers(workers, torch_device), reporter)
     with lock_run(folder):
         check_links(folder)
         source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone

@@ -28,7 +28,7 @@ from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
-from labelgap.models.registry import NO_WEIGHTS
+from labelgap.models.registry import NO_WEIGHTS, names_address
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
@@ -88,8 +88,6 @@ class Run:
             width = stored_feature_width(weights, len(self.config.classes))
             if width is None:
                 raise damaged(self.path / BEST, "it has no head of the classes in config.json")
-        elif backbone is None:
-            self._require_trust(weights=self.config.weights if frozen else None)
         network = self._build(self.config, width, pretrained=frozen, backbone=backbone)
         set_weights(network, weights, self.path / BEST, frozen=frozen)
         return network.eval()
@@ -104,15 +102,31 @@ class Run:
             set_weights(backbone, tensors, stored)
             return backbone
         weights = str(stored) if stored.exists() else self.config.weights
-        self._require_trust(weights=weights)
-        return self._build(self.config.model_copy(update={"weights": weights}), None).backbone
+        return self._build(self.config.model_copy(update={"weights": weights})).backbone
 
-    def _build(self, config: RunConfig, width: int | None, **options: Any) -> Classifier:
-        """Build the network of a configuration; a ``RunError`` where there is no such network."""
+    def _build(
+        self, config: RunConfig, width: int | None = None, *, pretrained: bool = True, backbone: Backbone | None = None
+    ) -> Classifier:
+        """Build the network of a configuration, if this user made the run or trusts what it names for that."""
         try:
-            return build_classifier(config, width, **options)
+            if backbone is None:
+                require_trust(self.path / CONFIG_FILE, self._named(config, pretrained))
+            return build_classifier(config, width, pretrained=pretrained, backbone=backbone)
         except InputError as error:
             raise RunError(f"{self.path / CONFIG_FILE}: {error}") from error
+
+    def _named(self, config: RunConfig, pretrained: bool) -> list[str]:
+        """Return the code, file and address that a network would be made from."""
+        weights = config.weights if pretrained and config.weights != NO_WEIGHTS else None
+        if is_class_path(config.backbone):
+            named = [f"the class {config.backbone}"]
+        elif pretrained and config.weights is None and config.backbone != FEATURES and names_address(config.backbone):
+            named = [f"weights to download, those of {config.backbone}"]
+        else:
+            named = []
+        if weights is not None and not Path(weights).resolve().is_relative_to(self.path.resolve()):
+            named.append(f"the weights {weights}")
+        return named
 
     def _copy_backbone(self) -> Backbone | None:
         """Return a copy of the network that was given to ``open_run`` or ``fit``, if any."""
@@ -204,18 +218,6 @@ class Run:
             RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
         """
         return load_stored(self.path / CONFIG_FILE, self.config.data)
-
-    def _require_trust(self, *, weights: str | None) -> None:
-        """Refuse code, files and addresses that the network of somebody else's run would be made from."""
-        backbone = self.config.backbone
-        named = [f"the class {backbone}"] if is_class_path(backbone) else []
-        if (
-            weights is not None
-            and weights != NO_WEIGHTS
-            and not Path(weights).resolve().is_relative_to(self.path.resolve())
-        ):
-            named.append(f"the weights {weights}")
-        require_trust(self.path / CONFIG_FILE, named)
 
     def uses_data(self, data: Dataset) -> bool:
         """Whether the run was trained on data from the same path."""

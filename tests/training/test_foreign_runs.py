@@ -1,0 +1,175 @@
+"""A run of somebody else names no code, file or address that is used unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.audit.small_runs import arrays, train
+from tests.cli.conftest import call
+from tests.training.untrained_run import make_run
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.trust import TRUST_VARIABLE
+from labelgap.data.dataset import Dataset
+
+OPENED: list[str] = []
+WATCHED: list[str] = []
+
+
+def hook(event: str, values: tuple[Any, ...]) -> None:
+    if event == "open" and any(str(values[0]).endswith(name) for name in WATCHED):
+        OPENED.append(str(values[0]))
+    elif WATCHED and event in ("socket.connect", "socket.getaddrinfo"):
+        OPENED.append(event)
+
+
+sys.addaudithook(hook)
+
+
+@pytest.fixture
+def watched() -> Iterator[list[str]]:
+    """What the test must not open: files whose names end in one of the list, and any address."""
+    OPENED.clear()
+    WATCHED.append("private")
+    yield WATCHED
+    WATCHED.clear()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Dataset:
+    np.savez(tmp_path / "vectors.npz", **arrays(rows=30))  # type: ignore[arg-type]
+    return lg.load("features", tmp_path / "vectors.npz")
+
+
+@pytest.fixture
+def run(data: Dataset, tmp_path: Path) -> Path:
+    return train(tmp_path, data, "an", epochs=1, trace="all").path
+
+
+def forge(folder: Path, **changes: Any) -> None:
+    """Change the configuration as anybody can who has no key of this user."""
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, **changes, "signature": "0" * 64}))
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+
+
+def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
+    run: Path, data: Dataset, tmp_path: Path, watched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lg.open_run(run).load_data().classes == data.classes, "it is mine"
+    shutil.copy(tmp_path / "vectors.npz", tmp_path / "vectors.npz.private")
+    forge(run, data={**data.recipe, "path": str(tmp_path / "vectors.npz.private")})
+    OPENED.clear()
+    for use in (lambda: lg.open_run(run).load_data(), lambda: lg.find_missing(run, quiet=True)):
+        with pytest.raises(RunError, match=r"made by somebody else.*vectors\.npz\.private.*verify .* --trust"):
+            use()
+    assert call("audit", str(run)) == 2 and not OPENED
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
+    assert lg.open_run(run).load_data().classes == data.classes and OPENED
+
+
+def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
+    run: Path, tmp_path: Path, watched: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge(run)
+    watched.append("vectors.npz")
+    assert call("report", str(run)) == 0 and (run / "report.html").exists()
+    assert "without label counts and example images" in capsys.readouterr().out and not OPENED
+    assert call("report", str(run), "--data", str(tmp_path / "vectors.npz")) == 0
+    assert call("evaluate", str(run), str(tmp_path / "vectors.npz"), "--device", "cpu", "--resamples", "0") == 0
+    assert "map" in capsys.readouterr().out.lower()
+    assert lg.open_run(run).predict(np.zeros((2, 12), dtype=np.float32), device="cpu").shape == (2, 4)
+
+
+@pytest.mark.parametrize("name", ["report.html", "best.safetensors", "traces.npz", "linear"])
+def test_a_link_that_leaves_a_foreign_run_is_neither_read_nor_written(
+    run: Path, data: Dataset, tmp_path: Path, watched: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / f"{name}.private"
+    if name == "linear":
+        victim.mkdir()
+    elif (run / name).exists():
+        (run / name).rename(victim)
+    else:
+        victim.write_text("mine")
+    before = victim.read_bytes() if victim.is_file() else b""
+    (run / name).symlink_to(victim)
+    assert lg.open_run(run).finished, "my own folder may have links"
+    forge(run)
+    OPENED.clear()
+    for command in (
+        ("report", str(run)),
+        ("evaluate", str(run), str(tmp_path / "vectors.npz")),
+        ("audit", str(run)),
+        ("train", str(tmp_path / "vectors.npz"), "--out", str(run), "--resume"),
+    ):
+        assert call(*command) == 2, command
+    assert not OPENED and (not victim.is_file() or victim.read_bytes() == before)
+    with pytest.raises(RunError, match=f"link {name} to"):
+        lg.open_run(run)
+    monkeypatch.setenv(TRUST_VARIABLE, os.pathsep.join(["/nowhere", str(run)]))
+    assert lg.open_run(run).finished
+
+
+MODULE = """
+from pathlib import Path
+from torch import nn
+Path(__file__).with_name("executed").touch()
+class Network(nn.Conv2d):
+    def __init__(self):
+        super().__init__(3, 4, 3)
+class Loss: pass
+"""
+
+
+def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
+    run: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(
+        "labelgap.core.class_path.used_classes",
+        lambda: frozenset({"hostile_module:Network", "hostile_module:Loss"}),
+    )
+    forge(run, backbone="hostile_module:Network", method="hostile_module:Loss")
+    opened = lg.open_run(run)
+    for use in (lambda: opened.model, opened.initial_backbone):
+        with pytest.raises(RunError, match="the class hostile_module:Network"):
+            use()
+    assert call("report", str(run)) == 0
+    assert not (tmp_path / "executed").exists() and "hostile_module" not in sys.modules
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
+    with pytest.raises(RunError, match="does not fit the network"):
+        lg.open_run(run).model  # noqa: B018
+    assert (tmp_path / "executed").exists()
+    del sys.modules["hostile_module"]
+
+
+def test_no_weights_are_read_or_downloaded_because_a_foreign_run_names_them(tmp_path: Path, watched: list[str]) -> None:
+    own = make_run(tmp_path / "run", backbone="efficientnet-lite0")
+    assert own.model is not None, "weights that come with a package need no trust"
+    (tmp_path / "a.pth.private").write_bytes(b"anything")
+    forge(own.path, weights=str(tmp_path / "a.pth.private"))
+    OPENED.clear()
+    for use in (lambda: lg.open_run(own.path).model, lg.open_run(own.path).initial_backbone):
+        with pytest.raises(RunError, match=r"the weights .*a\.pth\.private"):
+            use()
+    for name in ("resnet50", "timm:resnet18"):
+        forge(own.path, weights=None, backbone=name)
+        with pytest.raises(RunError, match=f"weights to download, those of {name}"):
+            lg.open_run(own.path).model  # noqa: B018
+    for name in ("timm:hf-hub:somebody/model", "timm:local-dir:/tmp"):
+        forge(own.path, weights=None, backbone=name)
+        with pytest.raises(RunError):
+            lg.open_run(own.path).model  # noqa: B018
+    assert not OPENED
