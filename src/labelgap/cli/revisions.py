@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["revisions"]
 
-_ACTIONS = ("list", "revert")
+_ACTIONS = ("list", "revert", "recover")
+_RECOVERED = "recovered.sqlite"
 
 
 def revisions(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or a review.")],
-    action: Annotated[str, typer.Argument(metavar="list|revert", help="List revisions, or revert decisions.")] = "list",
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="list|revert|recover", help="List revisions, revert decisions, or save those of a damaged file."
+        ),
+    ] = "list",
     numbers: Annotated[list[int] | None, typer.Argument(metavar="[N]…", help="Decisions to revert.")] = None,
     reviewer: Annotated[str | None, typer.Option(help="Only decisions of this person.")] = None,
     since: Annotated[str | None, typer.Option(help="Only decisions since, e.g. 2025-11-15T14:00 or 30m.")] = None,
@@ -37,6 +43,8 @@ def revisions(
     start = None if since is None else _parse_time(since)
     if action == "revert":
         _revert(run, numbers or [], reviewer, start, revert_all)
+    elif action == "recover":
+        _recover(run)
     elif numbers or revert_all:
         raise InputError("numbers and --all belong to revert: labelgap revisions RUN revert 12 13")
     else:
@@ -96,6 +104,14 @@ def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime
         undos = [Undo(event.id, uuid.uuid4().hex) for event in reversed(selected)]
         store.append(undos, reviewer=user_name(), client=f"revert-{uuid.uuid4().hex[:12]}")
     print(f"{len(undos):,} {'decision' if len(undos) == 1 else 'decisions'} reverted; they stay in the list")
+
+
+def _recover(run: Path) -> None:
+    from labelgap.review.store import FILE, recover_events
+
+    result = recover_events(run / FILE, run / _RECOVERED)
+    print(f"{'wrote':<10}{run / _RECOVERED}: {result.kept:,} events; {result.lost:,} are lost")
+    print(f"{'next':<10}look at it, and put it in the place of {run / FILE} (delete {FILE}-wal and {FILE}-shm first)")
 
 
 def _matches(event: DecisionEvent, reviewer: str | None, since: datetime | None) -> bool:

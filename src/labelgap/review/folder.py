@@ -27,7 +27,7 @@ from labelgap.data.registry import load_from_recipe, load_moved, load_stored
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
-from labelgap.review.store.database import MAX_BYTES
+from labelgap.review.store.schema import MAX_BYTES
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from labelgap.review.store.database import FILE
 from labelgap.review.store.decision_store import SOURCE, DecisionStore, decisions, read_decisions
+from labelgap.review.store.recovery import RecoveryResult, recover_events
 
-__all__ = ["DecisionStore", "FILE", "SOURCE", "decisions", "read_decisions"]
+__all__ = ["DecisionStore", "FILE", "RecoveryResult", "SOURCE", "decisions", "read_decisions", "recover_events"]

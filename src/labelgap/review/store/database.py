@@ -12,10 +12,8 @@ import secrets
 import shutil
 import sqlite3
 import stat
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -23,29 +21,19 @@ from typing import Final
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError, sync_folder
 from labelgap.core.stored import reading
-from labelgap.labels.codes import UNKNOWN
+from labelgap.review.store.schema import FORMAT, create_tables, find_damage
 
 __all__ = [
     "DamagedStoreError",
     "FILE",
-    "MAX_BYTES",
-    "create_memory_database",
+    "connect_untrusted",
+    "create_database",
     "database_errors",
     "open_snapshot",
     "open_writable",
 ]
 
 FILE: Final = "review.sqlite"
-MAX_BYTES: Final = {
-    "split": 1000,
-    "image": 32_000,
-    "class": 32_000,
-    "reviewer": 400,
-    "client": 200,
-    "request_id": 200,
-}
-"""Length of every text, in bytes of UTF-8."""
-_FORMAT: Final = 1
 _TIMEOUT: Final = 15.0
 """Seconds to wait for another process that writes."""
 _ATTEMPTS: Final = 5
@@ -55,50 +43,6 @@ _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
 
-_SCHEMA: Final = f"""
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time TEXT NOT NULL,
-    reviewer TEXT NOT NULL,
-    image TEXT NOT NULL,
-    split TEXT NOT NULL,
-    class TEXT NOT NULL,
-    value INTEGER CHECK (value IN (1, 0, {UNKNOWN})),
-    kind TEXT NOT NULL,
-    score REAL,
-    undoes INTEGER REFERENCES events (id),
-    accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
-    base_version INTEGER NOT NULL,
-    client TEXT NOT NULL,
-    request_id TEXT NOT NULL UNIQUE,
-    CHECK ((value IS NULL) = (undoes IS NOT NULL))
-);
-CREATE INDEX events_by_label ON events (image, class, split);
-CREATE INDEX events_by_undoes ON events (undoes);
-CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'events are never changed'); END;
-CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
-PRAGMA user_version = {_FORMAT};
-"""
-_DIGITS: Final = "[0-9]"
-_TEXTS: Final = " AND ".join(
-    f"typeof({name}) = 'text' AND length(CAST({name} AS BLOB)) BETWEEN 1 AND {most}" for name, most in MAX_BYTES.items()
-)
-_INVALID_ROW: Final = f"""
-SELECT id FROM events AS e WHERE (
-    id BETWEEN 1 AND {2**53} AND {_TEXTS}
-    AND typeof(time) = 'text' AND time GLOB '*.{_DIGITS * 6}+00:00' AND time > '0001'
-    AND strftime('%Y-%m-%dT%H:%M:%S', time) = substr(time, 1, 19) AND length(CAST(time AS BLOB)) = 32
-    AND (value IS NULL OR typeof(value) = 'integer' AND value IN (1, 0, {UNKNOWN}))
-    AND kind IN ('missing', 'wrong', 'random', 'other') AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
-    AND typeof(accepted) = 'integer' AND accepted IN (0, 1)
-    AND typeof(base_version) = 'integer' AND base_version BETWEEN 0 AND {2**53}
-    AND (value IS NULL) = (undoes IS NOT NULL)
-    AND (undoes IS NULL OR EXISTS (
-        SELECT 1 FROM events AS d WHERE d.id = e.undoes AND d.undoes IS NULL AND d.id < e.id
-        AND d.split = e.split AND d.image = e.image AND d.class = e.class))
-) IS NOT TRUE LIMIT 1
-"""
 _WRITE_ERRORS: Final = frozenset(
     {
         "SQLITE_FULL",
@@ -114,13 +58,6 @@ _DENIED: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 class DamagedStoreError(RunError):
     """A store of decisions is damaged or not ours; it was not changed."""
-
-
-def create_memory_database() -> sqlite3.Connection:
-    """Return an empty store that is not on disk."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    _create_tables(connection)
-    return connection
 
 
 def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
@@ -139,12 +76,12 @@ def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
     _check_files(path)
     with database_errors(path):
         try:
-            connection = resources.enter_context(closing(_connect(path, "ro")))
+            connection = resources.enter_context(closing(connect_untrusted(path, "ro")))
             _begin(connection)
         except sqlite3.OperationalError as error:
             if not str(_name(error)).startswith(_DENIED):
                 raise
-            connection = resources.enter_context(closing(_connect(_copy(path, resources), "rw")))
+            connection = resources.enter_context(closing(connect_untrusted(_copy(path, resources), "rw")))
             _begin(connection)
         _check(connection, path)
     return connection
@@ -154,13 +91,13 @@ def open_writable(path: Path, resources: ExitStack) -> sqlite3.Connection:
     """Open a file for reading and writing, after the checks of ``open_snapshot``; created when it does not exist."""
     if not path.exists():
         with database_errors(path):
-            _create(path)
+            create_database(path)
     with ExitStack() as check:
         open_snapshot(path, check)
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         raise _not_writable(path)
     with database_errors(path):
-        connection = resources.enter_context(closing(_connect(path, "rw")))
+        connection = resources.enter_context(closing(connect_untrusted(path, "rw")))
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_mode = WAL")
     return connection
@@ -173,6 +110,8 @@ def database_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _translated(path, error) from error
+    except UnicodeEncodeError as error:
+        raise RunError(f"{path} cannot store the name {error.object!a:.200}: it is not valid text.") from None
 
 
 def _translated(path: Path, error: sqlite3.Error) -> RunError:
@@ -201,9 +140,8 @@ def _name(error: sqlite3.Error) -> str:
 
 def _damaged(path: Path, reason: str) -> DamagedStoreError:
     return DamagedStoreError(
-        f"{path} is damaged ({reason[:200]}). It was not changed. Restore it from a copy, with {path.name}-wal "
-        f"if the copy has one. Without a copy, SQLite's own tool saves what can still be read: sqlite3 {path} .recover "
-        "| sqlite3 recovered.sqlite; then put recovered.sqlite in its place."
+        f"{path} is damaged ({reason[:200]}). It was not changed. Restore it from a copy, with {path.name}-wal if the "
+        f"copy has one. Without a copy, `labelgap revisions {path.parent} recover` saves what can still be read."
     )
 
 
@@ -229,7 +167,7 @@ def _check_files(path: Path) -> None:
         raise RunError(f"{journal} was not made by labelgap. Delete it if you do not know where it comes from.")
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
     """Open a file without trusting what is in it."""
     address = f"{path.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(address, _TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
@@ -274,42 +212,14 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise an error unless a database is intact, of our schema, and every row within bounds."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != _FORMAT:
-        raise RunError(f"{path} has format {version}; this version of labelgap reads format {_FORMAT}.")
-    if _objects(connection) != _our_objects():
-        raise _damaged(path, "its tables are not those of a review")
-    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if result != "ok":
-        raise _damaged(path, " ".join(str(result).split()))
-    invalid = connection.execute(_INVALID_ROW).fetchone()
-    if invalid is not None:
-        raise _damaged(path, f"event {invalid[0]} is not one that labelgap writes")
-    about = connection.execute("SELECT key, value FROM about LIMIT 2").fetchall()
-    if [key for key, _ in about] != ["id"] or not _is_id(about[0][1]):
-        raise _damaged(path, "its id is missing")
-    (last,) = connection.execute("SELECT max(id) FROM events").fetchone()
-    sequence = connection.execute("SELECT name, seq FROM sqlite_sequence LIMIT 2").fetchall()
-    if sequence != ([] if last is None else [("events", last)]):
-        raise _damaged(path, "the number of its last event is wrong")
+    if version != FORMAT:
+        raise RunError(f"{path} has format {version}; this version of labelgap reads format {FORMAT}.")
+    if (reason := find_damage(connection)) is not None:
+        raise _damaged(path, reason)
 
 
-def _is_id(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 32 and set(text) <= set("0123456789abcdef")
-
-
-def _objects(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
-    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name LIMIT 100"
-    return connection.execute(query).fetchall()
-
-
-@cache
-def _our_objects() -> list[tuple[object, ...]]:
-    with closing(create_memory_database()) as connection:
-        return _objects(connection)
-
-
-def _create(path: Path) -> None:
-    """Create a file that is complete from the moment it exists, unless another process is first."""
+def create_database(path: Path, identity: str | None = None) -> None:
+    """Create a store that is complete from the moment its file exists, unless another process is first."""
     temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}.partial{path.suffix}")
     if not os.access(path.parent, os.W_OK):
         raise _not_writable(path)
@@ -317,7 +227,7 @@ def _create(path: Path) -> None:
         with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA journal_mode = WAL")
-            _create_tables(connection)
+            create_tables(connection, identity)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -329,8 +239,3 @@ def _create(path: Path) -> None:
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
             temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
-
-
-def _create_tables(connection: sqlite3.Connection) -> None:
-    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-    connection.execute("INSERT INTO about VALUES ('id', ?)", (uuid.uuid4().hex,))

@@ -22,14 +22,13 @@ from labelgap.core.errors import RunError
 from labelgap.labels import Revision, Revisions
 from labelgap.review.store.database import (
     FILE,
-    MAX_BYTES,
     DamagedStoreError,
-    create_memory_database,
     database_errors,
     open_snapshot,
     open_writable,
 )
 from labelgap.review.store.events import Decision, DecisionEvent, DecisionOutcome, LabelKey, Undo
+from labelgap.review.store.schema import MAX_BYTES, create_memory_database, store_id
 
 __all__ = ["DecisionStore", "SOURCE", "decisions", "read_decisions"]
 
@@ -66,7 +65,7 @@ class DecisionStore:
             else:
                 self._connection = resources.enter_context(closing(create_memory_database()))
             with database_errors(path):
-                (self.id,) = self._connection.execute("SELECT value FROM about WHERE key = 'id'").fetchone()
+                self.id = store_id(self._connection) or ""
             self._files = self._identify_files()
             self._resources = resources.pop_all()
 
@@ -155,8 +154,8 @@ class DecisionStore:
         """Append a row; ``values`` are the columns from ``value`` on."""
         texts = (*key, reviewer, *values[-2:])
         for (name, most), text in zip(MAX_BYTES.items(), texts, strict=True):
-            if not 1 <= len(text.encode("utf-8", "replace")) <= most:
-                raise RunError(f"a decision cannot be stored: its {name} has 1 to {most:,} bytes, not {len(text):,}.")
+            if not 1 <= len(text.encode()) <= most:
+                raise RunError(f"a decision cannot be stored: its {name} is empty, or has more than {most:,} bytes.")
         self._connection.execute(
             "INSERT INTO events (split, image, class, time, reviewer, value, kind, score, undoes, accepted, "
             "base_version, client, request_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

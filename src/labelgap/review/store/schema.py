@@ -1,0 +1,139 @@
+"""The tables of ``review.sqlite``, and the check that a database has nothing else and is intact."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import closing
+from functools import cache
+from typing import Final
+
+from labelgap.labels.codes import UNKNOWN
+
+__all__ = [
+    "FORMAT",
+    "MAX_BYTES",
+    "create_memory_database",
+    "create_tables",
+    "find_damage",
+    "find_invalid_event",
+    "has_our_tables",
+    "store_id",
+]
+
+FORMAT: Final = 1
+MAX_BYTES: Final = {
+    "split": 1000,
+    "image": 32_000,
+    "class": 32_000,
+    "reviewer": 400,
+    "client": 200,
+    "request_id": 200,
+}
+"""Length of every text, in bytes of UTF-8."""
+
+_SCHEMA: Final = f"""
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    time TEXT NOT NULL,
+    reviewer TEXT NOT NULL,
+    image TEXT NOT NULL,
+    split TEXT NOT NULL,
+    class TEXT NOT NULL,
+    value INTEGER CHECK (value IN (1, 0, {UNKNOWN})),
+    kind TEXT NOT NULL,
+    score REAL,
+    undoes INTEGER REFERENCES events (id),
+    accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
+    base_version INTEGER NOT NULL,
+    client TEXT NOT NULL,
+    request_id TEXT NOT NULL UNIQUE,
+    CHECK ((value IS NULL) = (undoes IS NOT NULL))
+);
+CREATE INDEX events_by_label ON events (image, class, split);
+CREATE INDEX events_by_undoes ON events (undoes);
+CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'events are never changed'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
+PRAGMA user_version = {FORMAT};
+"""
+_DIGITS: Final = "[0-9]"
+_TEXTS: Final = " AND ".join(
+    f"typeof({name}) = 'text' AND length(CAST({name} AS BLOB)) BETWEEN 1 AND {most}" for name, most in MAX_BYTES.items()
+)
+_INVALID_ROW: Final = f"""
+SELECT id FROM events AS e WHERE id >= ? AND (
+    id BETWEEN 1 AND {2**53} AND {_TEXTS}
+    AND typeof(time) = 'text' AND length(CAST(time AS BLOB)) = 32 AND time GLOB '*.{_DIGITS * 6}+00:00'
+    AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') = substr(time, 1, 19) AND time > '0001'
+    AND (value IS NULL OR typeof(value) = 'integer' AND value IN (1, 0, {UNKNOWN}))
+    AND kind IN ('missing', 'wrong', 'random', 'other') AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
+    AND typeof(accepted) = 'integer' AND accepted IN (0, 1)
+    AND typeof(base_version) = 'integer' AND base_version BETWEEN 0 AND {2**53}
+    AND (value IS NULL) = (undoes IS NOT NULL)
+    AND (undoes IS NULL OR EXISTS (
+        SELECT 1 FROM events AS d WHERE d.id = e.undoes AND d.undoes IS NULL AND d.id < e.id
+        AND d.split = e.split AND d.image = e.image AND d.class = e.class))
+) IS NOT TRUE LIMIT 1
+"""
+
+
+def create_memory_database() -> sqlite3.Connection:
+    """Return an empty store that is not on disk."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    create_tables(connection)
+    return connection
+
+
+def create_tables(connection: sqlite3.Connection, identity: str | None = None) -> None:
+    """Make a store of an empty database; its id is new unless one is given."""
+    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+    connection.execute("INSERT INTO about VALUES ('id', ?)", (identity or uuid.uuid4().hex,))
+
+
+def find_damage(connection: sqlite3.Connection) -> str | None:
+    """Return why a database is not an intact store; None where it is one."""
+    if not has_our_tables(connection):
+        return "its tables are not those of a review"
+    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != "ok":
+        return " ".join(str(result).split())
+    if (invalid := find_invalid_event(connection)) is not None:
+        return f"event {invalid} is not one that labelgap writes"
+    for _ in connection.execute(f"SELECT {', '.join(MAX_BYTES)} FROM events"):
+        pass  # text that is not UTF-8 raises an error
+    if store_id(connection) is None:
+        return "its id is missing"
+    (last,) = connection.execute("SELECT max(id) FROM events").fetchone()
+    sequence = connection.execute("SELECT name, seq FROM sqlite_sequence LIMIT 2").fetchall()
+    return None if sequence == ([] if last is None else [("events", last)]) else "its events are not numbered correctly"
+
+
+def has_our_tables(connection: sqlite3.Connection) -> bool:
+    """Whether a database has exactly the tables, indexes and triggers of a store."""
+    return _objects(connection) == _our_objects()
+
+
+def find_invalid_event(connection: sqlite3.Connection, first: int = -(2**63)) -> int | None:
+    """Return the number of an event, from ``first`` on, that no store contains; None where there is none."""
+    invalid = connection.execute(_INVALID_ROW, (first,)).fetchone()
+    return None if invalid is None else int(invalid[0])
+
+
+def store_id(connection: sqlite3.Connection) -> str | None:
+    """Return the id of a store; None where it has none."""
+    rows = connection.execute("SELECT key, value FROM about LIMIT 2").fetchall()
+    text = rows[0][1] if [key for key, _ in rows] == ["id"] else None
+    valid = isinstance(text, str) and len(text) == 32 and set(text) <= set("0123456789abcdef")
+    return text if valid else None
+
+
+def _objects(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name LIMIT 100"
+    return connection.execute(query).fetchall()
+
+
+@cache
+def _our_objects() -> list[tuple[object, ...]]:
+    with closing(create_memory_database()) as connection:
+        return _objects(connection)

@@ -1,0 +1,116 @@
+"""Stores of decisions that somebody else made, or that were damaged on purpose."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.review.store import DecisionStore
+from labelgap.review.store.events import Decision, LabelKey, Undo
+
+INSERT = (
+    "INSERT INTO events (time, reviewer, image, split, class, value, kind, accepted, base_version, client, request_id) "
+    "VALUES ('{time}', {reviewer}, {image}, 'train', 'dog', {value}, '{kind}', 1, {base}, 'c', 'r-{number}')"
+)
+WHOLE = {
+    "time": "2026-01-01T00:00:00.000000+00:00",
+    "reviewer": "'eve'",
+    "image": "'a.jpg'",
+    "value": "1",
+    "kind": "missing",
+    "base": "0",
+}
+
+
+def make_store(path: Path, decided: int = 30) -> Path:
+    """A store with decisions and an undo, closed."""
+    with closing(DecisionStore(path)) as store:
+        for number in range(decided):
+            key = LabelKey("train", f"{number}.jpg", "dog" if number % 3 else "cat")
+            value = PRESENT if number % 2 else ABSENT
+            store.append([Decision(key, value, uuid.uuid4().hex, 0, "missing", 0.5)], reviewer="anna", client="w-1")
+        store.append([Undo(3, "undo-0001")], reviewer="ben", client="w-2")
+    return path
+
+
+def insert(**changed: str) -> Callable[[sqlite3.Connection], None]:
+    """Insert a row with some values that labelgap does not write."""
+    return run(INSERT.format(**{**WHOLE, "number": "1", **changed}))
+
+
+def run(*statements: str) -> Callable[[sqlite3.Connection], None]:
+    def change(connection: sqlite3.Connection) -> None:
+        for statement in statements:
+            connection.execute(statement)
+
+    return change
+
+
+def rewrite(name: str, old: str, new: str) -> Callable[[sqlite3.Connection], None]:
+    """Change the stored text of a table's definition, and leave the table as it is."""
+    return run(
+        "PRAGMA writable_schema = ON",
+        f"UPDATE sqlite_schema SET sql = replace(sql, '{old}', '{new}') WHERE name = '{name}'",
+        "PRAGMA writable_schema = OFF",
+    )
+
+
+HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
+    "a trigger that runs on every decision": run(
+        "CREATE TRIGGER t AFTER INSERT ON events BEGIN INSERT INTO about VALUES (NEW.id, randomblob(1000)); END"
+    ),
+    "a view in the place of the events": run(
+        "ALTER TABLE events RENAME TO hidden", "CREATE VIEW events AS SELECT *, zeroblob(2000000000) FROM hidden"
+    ),
+    "a view that never ends": run(
+        "CREATE VIEW v AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+    ),
+    "a virtual table": run("CREATE VIRTUAL TABLE words USING fts5(text)"),
+    "one more table": run("CREATE TABLE more (x)"),
+    "a generated column": run("ALTER TABLE events ADD COLUMN g TEXT AS (hex(image)) VIRTUAL"),
+    "a column with a default": run("ALTER TABLE events ADD COLUMN d TEXT DEFAULT 'x'"),
+    "an index on an expression": run("CREATE INDEX e ON events (abs(id))"),
+    "without its trigger": run("DROP TRIGGER no_delete"),
+    "without its index": run("DROP INDEX events_by_undoes"),
+    "with another check": rewrite("events", "accepted IN (0, 1)", "accepted > -9"),
+    "of another format": run("PRAGMA user_version = 2"),
+    "without an id": run("DELETE FROM about"),
+    "with two ids": run("INSERT INTO about VALUES ('x', 'y')"),
+    "with an id that is a script": run("UPDATE about SET value = '<script>'"),
+    "with the last number used up": run("UPDATE sqlite_sequence SET seq = 9223372036854775807"),
+    "a huge image name": insert(image="replace(hex(zeroblob(400000)), '0', 'x')"),
+    "an image name that is bytes": insert(image="zeroblob(2000000)"),
+    "an image name that is not text": insert(image="CAST(x'ff80' AS TEXT)", value="7 - 6"),
+    "a long name of a reviewer": insert(reviewer="replace(hex(zeroblob(300)), '0', 'x')"),
+    "an empty name of a reviewer": insert(reviewer="''"),
+    "a time that is none": insert(time="soon"),
+    "the thirtieth of February": insert(time="2026-02-30T00:00:00.000000+00:00"),
+    "the year nought": insert(time="0000-02-03T00:00:00.000000+00:00"),
+    "an unknown kind": insert(kind="odd"),
+    "a negative version": insert(base="-5"),
+    "a score of a thousand": run(
+        INSERT.format(**WHOLE, number="1").replace("kind,", "kind, score,").replace("'missing',", "'missing', 1000,")
+    ),
+    "an undo of nothing": run(
+        INSERT.format(**{**WHOLE, "value": "NULL"}, number="1")
+        .replace("kind,", "kind, undoes,")
+        .replace("'missing',", "'missing', 999,")
+    ),
+    "an undo of another label": run(
+        INSERT.format(**{**WHOLE, "value": "NULL"}, number="1")
+        .replace("kind,", "kind, undoes,")
+        .replace("'missing',", "'missing', 1,")
+    ),
+}
+
+
+def make_hostile_store(path: Path, name: str) -> Path:
+    """A store that was changed as ``HOSTILE`` says."""
+    make_store(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        HOSTILE[name](connection)
+    return path
