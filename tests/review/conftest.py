@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +41,15 @@ def client(review: Review) -> Iterator[ReviewClient]:
     """The page of the review, client by a thread of this process."""
     with run_server(review) as made:
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 kB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=400k", "labelgap-test", str(folder)]
+    if os.geteuid() or subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("a disk can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

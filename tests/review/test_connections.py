@@ -59,7 +59,7 @@ def wait_until_closed(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_honest_client_is_let_in_however_many_are_stalled(review: Review, name: str) -> None:
-    limits = ConnectionLimits(40, 30, NEVER, NEVER, NEVER)
+    limits = ConnectionLimits(40, 30, 8, NEVER, NEVER, NEVER)
     with run_server(review, limits=limits) as client:
         client.enter()
         with stalled(client, ATTACKS[name], STALLED):
@@ -70,7 +70,7 @@ def test_an_honest_client_is_let_in_however_many_are_stalled(review: Review, nam
 
 
 def test_another_address_is_not_closed_for_the_many_of_one(review: Review) -> None:
-    limits = ConnectionLimits(40, 30, NEVER, NEVER, NEVER)
+    limits = ConnectionLimits(40, 30, 8, NEVER, NEVER, NEVER)
     with run_server(review, host="0.0.0.0", limits=limits) as client, ExitStack() as stack:
         patient = socket.create_connection(("127.0.0.1", client.port), 60, ("127.0.0.9", 0))
         stack.enter_context(patient).sendall(HEAD)
@@ -81,7 +81,7 @@ def test_another_address_is_not_closed_for_the_many_of_one(review: Review) -> No
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_phase_has_its_time(review: Review, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with run_server(review, limits=ConnectionLimits(40, 30, 0.3, 0.3, 0.3)) as client:
+    with run_server(review, limits=ConnectionLimits(40, 30, 8, 0.3, 0.3, 0.3)) as client:
         client.enter()
         with stalled(client, ATTACKS[name], 3) as connections:
             for connection in connections:
@@ -92,7 +92,7 @@ def test_every_phase_has_its_time(review: Review, name: str, capfd: pytest.Captu
 
 @pytest.mark.parametrize("name", ["half a header", "half a body"])
 def test_bytes_that_trickle_in_do_not_extend_it(review: Review, name: str) -> None:
-    with run_server(review, limits=ConnectionLimits(40, 30, 0.5, 0.5, 0.5)) as client:
+    with run_server(review, limits=ConnectionLimits(40, 30, 8, 0.5, 0.5, 0.5)) as client:
         client.enter()
         with connect(client, ATTACKS[name](client)) as connection:
             connection.settimeout(0.02)
@@ -113,6 +113,6 @@ def test_bytes_that_trickle_in_do_not_extend_it(review: Review, name: str) -> No
 def test_the_limits_leave_files_to_open(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
-    assert ConnectionLimits().within_open_files() == ConnectionLimits(50, 50)
+    assert ConnectionLimits().within_open_files() == ConnectionLimits(50, 50, 6)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, 1))
     assert ConnectionLimits().within_open_files() == ConnectionLimits()

@@ -387,3 +387,57 @@ def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: 
     with run_server(review) as client:
         assert 'data-score="50 %"' in client.request("/class/1").text
     review.close()
+
+
+def test_a_full_disk_is_told_to_the_page_and_in_the_terminal(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, small_disk / "review"))
+    ballast, identity = small_disk / "ballast", f"{int(review.candidates.columns.ids[0]):016x}"
+    with run_server(review) as client:
+        client.enter()
+        ballast.write_bytes(bytes(150_000))
+        confirmed = 0
+        while (answer := client.decide(identity, confirmed % 2)).status == 200:
+            confirmed += 1
+        assert (
+            answer.status == 507 and answer.json["problem"] == "unsaved" and "the disk is full" in answer.json["detail"]
+        )
+        assert client.decide(identity, PRESENT).status == 507, "it is tried again"
+        assert client.request("/").status == 200
+        ballast.unlink()
+        assert client.decide(identity, UNKNOWN).status == 200
+        assert review.store.last_id() == confirmed + 1 and confirmed > 0
+    review.close()
+    told = capfd.readouterr().err
+    assert told.count("labelgap: the disk is full") == 1 and "Traceback" not in told
+
+
+def test_a_store_that_is_damaged_while_it_is_served_is_told_in_words(
+    client: ReviewClient, review: Review, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.enter()
+    identity = f"{int(review.candidates.columns.ids[0]):016x}"
+    assert client.decide(identity, PRESENT).status == 200
+    for suffix in ("", "-wal"):
+        path = folder / f"review.sqlite{suffix}"
+        path.write_bytes(b"\x5a" * path.stat().st_size)
+    review.store._connection.execute("PRAGMA shrink_memory")  # what SQLite has in memory is intact
+    for _ in range(2):
+        answer = client.decide(identity, ABSENT)
+        assert answer.status == 503 and answer.json["problem"] == "unsaved", answer.body
+        assert "review.sqlite is damaged" in answer.json["detail"] and "recover" in answer.json["detail"]
+    page = client.request("/", headers={"Accept": "text/html"})
+    assert page.status in (200, 503) and "Traceback" not in page.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.enter()
+    monkeypatch.setattr("labelgap.review.app.overview_context", lambda review: 1 / 0)
+    page = client.request("/", headers={"Accept": "text/html"})
+    assert (
+        page.status == 500 and "has a bug (ZeroDivisionError)" in page.text and "This page cannot be shown" in page.text
+    )
+    assert page.headers["content-security-policy"] and page.headers["cache-control"] == "no-store"

@@ -9,16 +9,17 @@ favor of the new one: an honest client waits for milliseconds, and is let in how
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import h11
+from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["ConnectionLimits", "LimitedProtocol"]
+__all__ = ["ConnectionLimits", "LimitedProtocol", "LimitedServer"]
 
-_SHARE_OF_FILES: Final = 0.5
-"""Share of the files that this process may open; the rest is for images, the decisions and the network."""
+_QUEUE: Final = 512
 _SEND: Final = "send"
 
 
@@ -29,6 +30,7 @@ class ConnectionLimits:
     Attributes:
         connections: open at the same time.
         per_address: of these, from one address; a browser opens about six, and a network may share one address.
+        accepted_at_once: accepted in one turn of the event loop, before the first of them is counted.
         request_seconds: from the start of a connection, or from the last answer, to the end of the headers.
         body_seconds: from the end of the headers to the end of the body.
         send_seconds: for a client to read what was sent.
@@ -36,6 +38,7 @@ class ConnectionLimits:
 
     connections: int = 512
     per_address: int = 128
+    accepted_at_once: int = 64
     request_seconds: float = 15.0
     body_seconds: float = 30.0
     send_seconds: float = 30.0
@@ -49,8 +52,19 @@ class ConnectionLimits:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self
-        most = max(2, min(self.connections, int(files * _SHARE_OF_FILES)))
-        return replace(self, connections=most, per_address=min(self.per_address, most))
+        most = max(2, min(self.connections, files // 2))
+        at_once = max(1, min(self.accepted_at_once, files // 16))  # twice as many are not counted yet
+        return replace(self, connections=most, per_address=min(self.per_address, most), accepted_at_once=at_once)
+
+
+class LimitedServer(Server):
+    """A server that accepts few connections at once; many may wait to be accepted, so that a client need not retry."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUE)  # uvicorn takes one number for both
 
 
 class LimitedProtocol(H11Protocol):

@@ -77,7 +77,7 @@ def create_server(
         import uvicorn
 
         from labelgap.review.app import AppContext, create_app
-        from labelgap.review.connections import ConnectionLimits, LimitedProtocol
+        from labelgap.review.connections import ConnectionLimits, LimitedProtocol, LimitedServer
         from labelgap.review.security import SecurityMiddleware, make_access_policy
     except ModuleNotFoundError as error:
         raise LabelGapError(
@@ -97,11 +97,12 @@ def create_server(
         lifespan="off",
         ws="none",
         http=partial(LimitedProtocol, limits=bounds, connections={}),  # type: ignore[arg-type]
+        backlog=bounds.accepted_at_once,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    return uvicorn.Server(config), listener, _address(host, number, policy.token)
+    return LimitedServer(config), listener, _address(host, number, policy.token)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

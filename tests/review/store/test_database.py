@@ -7,7 +7,6 @@ import random
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -146,18 +145,6 @@ def test_a_store_that_is_not_there_is_empty_to_a_reader_and_not_created(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 400 kB of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=400k", "labelgap-test", str(folder)]
-    if os.geteuid() or subprocess.run(words, capture_output=True).returncode:
-        pytest.skip("a disk can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("beside", [(), ("-wal",), ("-wal", "-shm")])
 def test_a_disk_that_is_read_only_can_be_read(small_disk: Path, tmp_path: Path, beside: tuple[str, ...]) -> None:
     whole = make_store(tmp_path / FILE)
@@ -232,7 +219,7 @@ def test_from_a_hostile_store_only_valid_events_are_recovered(tmp_path: Path) ->
 def test_text_that_would_be_refused_later_is_not_stored(tmp_path: Path) -> None:
     with closing(DecisionStore(tmp_path / FILE)) as store:
         for image in ("x" * 40_000, "\ud800"):
-            with pytest.raises(LabelGapError, match="its image|the name"):
+            with pytest.raises(LabelGapError, match=r"its image|the name"):
                 decide(store, image=image)
         assert store.last_id() == 0
     assert read_decisions(tmp_path) == []
