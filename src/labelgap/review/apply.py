@@ -15,6 +15,7 @@ from typing import Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.files import atomic_path
+from labelgap.core.text import quote_formulas
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.writers.formats import convert
 from labelgap.labels import LabelTable, Revision, Revisions
@@ -173,4 +174,5 @@ def _write_provenance(path: Path, changes: Sequence[tuple[str, Revision, int, in
         for split, revision, before, after in changes:
             time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
             origin = [revision.source, revision.author or "", time, "" if revision.epoch is None else revision.epoch]
-            writer.writerow([revision.image, split, revision.class_name, _STATES[before], _STATES[after], *origin])
+            cells = [revision.image, split, revision.class_name, _STATES[before], _STATES[after], *origin]
+            writer.writerow(quote_formulas(cells))

@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from tests.mutations import mutations
 from tests.review.store.hostile_stores import HOSTILE, make_hostile_store, make_store
 
 from labelgap.core.errors import LabelGapError, RunError
@@ -37,43 +38,20 @@ def test_a_hostile_store_is_refused_and_never_written_to(tmp_path: Path, name: s
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_damage_is_refused_or_harmless_and_a_damaged_file_stays_as_it_is(tmp_path: Path, seed: int) -> None:
+def test_damage_is_refused_or_harmless_and_a_damaged_file_stays_as_it_is(tmp_path: Path) -> None:
     whole = make_store(tmp_path / "whole").read_bytes()
-    generator = random.Random(seed)
     refused = 0
-    for number in range(40):
+    for number, content in enumerate(mutations(whole, 160)):
         path = tmp_path / f"{number}.sqlite"
-        content = mutated(whole, generator)
         path.write_bytes(content)
         try:
             with closing(DecisionStore(path)) as store:
-                store.current(), store.events(), store.last_events()
-                assert path.read_bytes()[:18] == content[:18]
+                assert store.events() and store.last_events() and store.accepted()
                 decide(store)
         except LabelGapError as error:
             refused += 1
             assert str(path) in str(error) and path.read_bytes() == content
-    assert refused >= 10
-
-
-def mutated(content: bytes, generator: random.Random) -> bytes:
-    """Flip a bit, write zeros or noise, cut, or repeat a part, as a failing disk does."""
-    data = bytearray(content)
-    start = generator.randrange(len(data))
-    size = generator.choice([1, 1, 4, 100, 4096])
-    kind = generator.randrange(5)
-    if kind == 0:
-        data[start] ^= 1 << generator.randrange(8)
-    elif kind == 1:
-        data[start : start + size] = bytes(len(data[start : start + size]))
-    elif kind == 2:
-        data[start : start + size] = generator.randbytes(len(data[start : start + size]))
-    elif kind == 3:
-        del data[start:]
-    else:
-        data[start:start] = data[start : start + size]
-    return bytes(data)
+    assert refused >= 80
 
 
 def test_what_is_not_an_ordinary_file_is_refused(tmp_path: Path) -> None:

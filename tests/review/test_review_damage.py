@@ -1,0 +1,241 @@
+"""Damaged and foreign review folders: every use of them ends in a result or in one error, never in a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.conftest import call
+from tests.mutations import mutations
+from tests.review.http_client import run_server
+from tests.review.sample_photos import make_photos
+from tests.review.store.hostile_stores import make_store
+
+from labelgap.core.errors import LabelGapError, RunError
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
+from labelgap.review.apply import apply_decisions
+from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.store.events import Decision
+from labelgap.review.views import grid_context, image_context, overview_context, panel_context
+
+FILES = ("review.json", "candidates.parquet", FILE)
+
+
+@pytest.fixture
+def reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
+    """A review of five photos with two decisions."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review")
+    with closing(Review(folder)) as review:
+        made = [review.decision(number, value, f"request-{number:04d}", 0) for number, value in ((0, 1), (4, 0))]
+        review.store.append(made, reviewer="anna", client="window-1")
+    return folder
+
+
+def use(folder: Path, out: Path) -> None:
+    """Do everything that commands and pages do with a folder."""
+    opened = open_review_folder(folder)
+    with closing(Review(opened, read_only=True)) as review:
+        review.progress()
+        overview_context(review)
+        for number in range(len(review.candidates.classes)):
+            grid_context(review, number, wrong=False, undecided=False, page=1, size=60)
+            panel_context(review, number, "anna")
+        image_context(review, 0)
+    apply_decisions(opened, out, force=True)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_one_error_or_harmless(reviewed: ReviewFolder, tmp_path: Path, name: str) -> None:
+    whole = (reviewed.path / name).read_bytes()
+    refused = 0
+    for content in mutations(whole, 120):
+        (reviewed.path / name).write_bytes(content)
+        try:
+            use(reviewed.path, tmp_path / "better.csv")
+        except LabelGapError as error:
+            refused += 1
+            assert str(error).strip() and len(str(error)) < 3000
+    assert refused >= 40
+    (reviewed.path / name).write_bytes(whole)
+    use(reviewed.path, tmp_path / "better.csv")
+
+
+def change_json(path: Path, **changed: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+
+JSON: dict[str, dict[str, Any]] = {
+    "another format": {"format": 2},
+    "classes that are numbers": {"classes": [1, 2, 3]},
+    "no classes": {"classes": []},
+    "a class twice": {"classes": ["cat", "cat", "owl"]},
+    "a class without end": {"classes": ["x" * 40_000, "dog", "owl"]},
+    "a split of its own": {"split": "../../etc"},
+    "images without end": {"images": 10**30},
+    "fewer images than none": {"images": -1},
+    "one key more": {"run": "x"},
+    "data that are a list": {"data": []},
+    "data by hand": {"data": {}},
+    "a step that is code": {
+        "data": {"name": "csv", "path": "a", "options": {}, "steps": [{"__class__": {}}]},
+    },
+    "data at an address": {"data": {"name": "csv", "path": "http://evil.example/a.csv", "options": {}, "steps": []}},
+}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_a_review_file_of_somebody_else_is_refused(reviewed: ReviewFolder, name: str) -> None:
+    change_json(reviewed.path / "review.json", **JSON[name])
+    for function in (open_review_folder, check_review):
+        with pytest.raises(RunError, match=r"review\.json"):
+            function(reviewed.path)
+
+
+def column(name: str, values: Any, kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        cells = pa.array([values] * len(table), kind)
+        return table.set_column(table.column_names.index(name), name, cells)
+
+    return change
+
+
+def metadata(**changed: Any) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        about = {**json.loads(table.schema.metadata[b"labelgap"]), **changed}
+        return table.replace_schema_metadata({b"labelgap": json.dumps(about)})
+
+    return change
+
+
+CANDIDATES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "an unknown class": column("class", "wolf"),
+    "a class that is a number": column("class", 1),
+    "an empty class": column("class", None, pa.string()),
+    "an empty image": column("image", None, pa.string()),
+    "an unknown kind": column("kind", "odd"),
+    "a state that is none": column("observed", 7, pa.int8()),
+    "a score above one": column("score", 1.5, pa.float32()),
+    "a score that is infinite": column("score", float("inf"), pa.float32()),
+    "a rank of nought": column("rank", 0, pa.int32()),
+    "a rank that is long": column("class_rank", 2**40, pa.int64()),
+    "a count that is a text": metadata(unknown_per_class={"cat": "many"}),
+    "counts that are a list": metadata(unknown_per_class=[1, 2]),
+    "an estimate that is a text": metadata(estimate="many"),
+    "a method that is a list": metadata(method=["x"]),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_candidates_of_somebody_else_are_refused(reviewed: ReviewFolder, tmp_path: Path, name: str) -> None:
+    path = reviewed.path / "candidates.parquet"
+    pq.write_table(CANDIDATES[name](pq.read_table(path)), path)
+    with pytest.raises(RunError, match=r"candidates\.parquet"):
+        use(reviewed.path, tmp_path / "better.csv")
+
+
+def test_commands_end_with_one_message(
+    reviewed: ReviewFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(reviewed.path)
+    commands = (
+        ("review", run, "--summary"),
+        ("review", run, "--no-browser"),
+        ("review", run, "--export-to", "labelstudio", "--out", str(tmp_path / "tasks.json")),
+        ("revisions", run),
+        ("apply", run, "--out", str(tmp_path / "better.csv")),
+    )
+    content = (reviewed.path / FILE).read_bytes()
+    (reviewed.path / FILE).write_bytes(content[:5000])
+    for command in commands:
+        assert call(*command) == 2
+        told = capsys.readouterr().err
+        assert "review.sqlite is damaged" in told and "recover" in told and "Traceback" not in told
+    assert (reviewed.path / FILE).read_bytes() == content[:5000] and not (tmp_path / "better.csv").exists()
+    (reviewed.path / "review.json").write_text("[")
+    for command in commands:
+        assert call(*command) == 2
+        assert "review.json is damaged" in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_recovered_by_the_command(
+    reviewed: ReviewFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_store(reviewed.path / "other.sqlite", decided=200)
+    content = bytearray(path.read_bytes())
+    content[-4096:] = bytes(4096)
+    (reviewed.path / FILE).write_bytes(content)
+    assert call("revisions", str(reviewed.path), "recover") == 0
+    assert "recovered.sqlite: " in capsys.readouterr().out
+    (reviewed.path / "recovered.sqlite").replace(reviewed.path / FILE)
+    assert len(decisions(reviewed.path)) >= 100
+
+
+def foreign(folder: ReviewFolder, **options: str) -> None:
+    """Change what a folder names, as somebody else would."""
+    about = json.loads((folder.path / "review.json").read_text())
+    about["data"]["options"] |= options
+    (folder.path / "review.json").write_text(json.dumps(about))
+
+
+def test_a_foreign_folder_cannot_name_the_images_that_are_shown(
+    reviewed: ReviewFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = shutil.copytree(tmp_path / "photos", tmp_path / "secret")
+    foreign(reviewed, images=str(secret))
+    run, out = str(reviewed.path), str(tmp_path / "better.csv")
+    for command in (("review", run, "--no-browser"), ("apply", run, "--out", out)):
+        assert call(*command) == 2
+        told = capsys.readouterr().err
+        assert str(secret) in told and "--data" in told and "verify" in told
+    assert call("review", run, "--summary") == 0, "nothing that it names is opened"
+    with closing(Review(open_review_folder(reviewed.path))) as review, run_server(review) as client:
+        image = f"{int(review.candidates.columns.image_ids[0]):016x}"
+        assert client.request(f"/thumbnail/{image}").status == 404
+        assert client.request(f"/image/{image}").status == 503
+    named = ("--data", str(tmp_path / "tags.csv"), "--images", str(tmp_path / "photos"))
+    assert call("apply", run, "--out", out, *named) == 0
+    opened = open_review_folder(reviewed.path, str(tmp_path / "tags.csv"), images=tmp_path / "photos")
+    assert opened.data.train.images.root == tmp_path / "photos"  # type: ignore[attr-defined]
+
+
+def test_data_that_were_moved_are_named_again(
+    reviewed: ReviewFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new").mkdir()
+    for name in ("tags.csv", "photos"):
+        (tmp_path / name).rename(tmp_path / "new" / name)
+    run, out, there = str(reviewed.path), str(tmp_path / "better.csv"), str(tmp_path / "new" / "tags.csv")
+    assert call("apply", run, "--out", out) == 2
+    assert call("apply", run, "--out", out, "--images", there) == 2
+    assert call("apply", run, "--out", out, "--data", str(tmp_path / "nowhere.csv")) == 2
+    told = capsys.readouterr().err
+    assert "--images belongs to --data" in told and "nowhere.csv does not exist" in told
+    named = ("--data", there, "--images", str(tmp_path / "new" / "photos"))
+    assert call("apply", run, "--out", out, *named) == 0
+    assert call("review", run, *named, "--export-to", "labelstudio", "--out", str(tmp_path / "tasks.json")) == 0
+    assert call("review", run, "--images", there, "--summary") == 2
+    assert "say with --data" in capsys.readouterr().err
+    assert call("review", there, "--data", there, "--random", "3") == 2
+    assert "is neither" in capsys.readouterr().err
+
+
+def test_decisions_about_what_the_data_do_not_have_are_named(reviewed: ReviewFolder, tmp_path: Path) -> None:
+    (reviewed.path / FILE).unlink()
+    with closing(Review(reviewed)) as review:
+        key = review.candidates.key(0)
+    for part, message in (("split", "'gone'"), ("image", "that image"), ("class_name", "that class")):
+        with closing(DecisionStore(reviewed.path / FILE)) as store:
+            made = Decision(key._replace(**{part: "gone"}), PRESENT, f"request-{part}")
+            store.append([made, Decision(key, ABSENT, f"more-{part}")], reviewer="anna", client="window-1")
+        with pytest.raises(LabelGapError, match=message):
+            apply_decisions(reviewed, tmp_path / "better.csv")
+        (reviewed.path / FILE).unlink()
