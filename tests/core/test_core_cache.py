@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,53 @@ def test_only_old_entries_are_cleared_where_an_age_is_given(cache: Path) -> None
 def test_a_folder_that_is_not_there_is_tidy(cache: Path) -> None:
     remove_orphans(cache)
     assert clear_cache(cache) == ([], []) and folder_size(cache) == 0 and not cache.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{" * 100_000,
+        b'{"rows": {"deep": 1}}',
+        b'{"rows": NaN}',
+        b'{"rows": -1}',
+        b'{"rows": 1e400}',
+        b'{"rows": true}',
+        b'{"data": "\xff"}',
+        b'{"data": "' + bytes(2 << 20) + b'"}',
+    ],
+)
+def test_metadata_that_nobody_here_wrote_do_not_count(cache: Path, content: bytes) -> None:
+    path = put(cache, "a")
+    path.with_suffix(".json").write_bytes(content)
+    (cache / "settings.json").write_bytes(content.replace(b"rows", b"limit"))
+    assert read_metadata(path) is None
+    assert [entry.metadata for entry in list_entries(cache)] == [{}]
+    assert cache_limit().source == "default"
+    assert evict(cache, 0, 0) and not path.exists()
+
+
+def test_a_pipe_in_the_place_of_metadata_is_not_waited_for(cache: Path) -> None:
+    path = put(cache, "a")
+    path.with_suffix(".json").unlink()
+    os.mkfifo(path.with_suffix(".json"))
+    assert read_metadata(path) is None and len(list_entries(cache)) == 1
+
+
+@pytest.mark.parametrize("used", ["9999-12-31T23:59:59+00:00", "0001-01-01T00:00:00", "2024-01-01", "yesterday"])
+def test_no_time_of_use_keeps_an_entry_for_ever(cache: Path, used: str) -> None:
+    put(cache, "a", used=used)
+    assert list_entries(cache)[0].used <= time.time() and len(clear_cache(cache)[0]) == 1
+
+
+def test_a_symbolic_link_is_replaced_and_its_target_left_alone(cache: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    cache.mkdir()
+    for name in ("a.json", "settings.json"):
+        (cache / name).symlink_to(precious)
+    write_metadata(cache / "a.npy", {"data": "a"})
+    set_cache_limit("5GB")
+    assert precious.read_text() == "mine" and not (cache / "a.json").is_symlink()
+    assert cache_limit().bytes == 5_000_000_000

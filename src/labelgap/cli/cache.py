@@ -139,8 +139,9 @@ def _entry_title(entry: CacheEntry) -> str:
     title = str(entry.metadata.get("data", f"no metadata ({entry.path.stem[:8]}…)"))
     if entry.complete:
         return title
-    rows, images = entry.metadata.get("rows", 0), entry.metadata.get("images", 0)
-    return f"{title} (unfinished: {100 * rows // images if images else 0} %)"
+    rows, images = entry.metadata.get("rows"), entry.metadata.get("images")
+    share = 100 * rows // images if isinstance(rows, int) and isinstance(images, int) and images else 0
+    return f"{title} (unfinished: {share} %)"
 
 
 def _image_count(entry: CacheEntry) -> str:

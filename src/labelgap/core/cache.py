@@ -3,11 +3,13 @@
 An entry is a data file ``KEY.npy`` and its metadata ``KEY.json``, which say what the data are and when they were last
 used. While it is written it is called ``KEY.partial``, and the process that writes it holds the lock ``KEY.lock``.
 Several processes may share the folder: a complete entry is never written to again.
+
+What lies in the folder may be damaged, or may be made by somebody else who can write to it: metadata that are not as
+this module writes them do not count, and a symbolic link is replaced, never followed, when a file is written.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import suppress
@@ -19,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import platformdirs
 from filelock import BaseFileLock, FileLock, Timeout
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import make_folder, remove_partials, write_json
 from labelgap.core.system import free_disk_space, parse_bytes
 
@@ -56,6 +58,7 @@ _LOCK: Final = ".lock"
 _MAX_LIMIT: Final = 20_000_000_000
 _DISK_SHARE: Final = 0.1
 _SETTINGS: Final = "settings.json"
+_MAX_METADATA: Final = 1 << 20
 _STALE: Final = 600.0
 """Seconds after which a temporary file has no writer any more."""
 _PINNED: set[Path] = set()
@@ -96,11 +99,10 @@ def cache_limit() -> CacheLimit:
     folder = cache_folder()
     if value := os.environ.get(LIMIT_VARIABLE):
         return CacheLimit(_parse_limit(value, LIMIT_VARIABLE), LIMIT_VARIABLE)
-    try:
-        stored = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))["limit"]
-        return CacheLimit(None if stored is None else int(stored), "labelgap cache --limit")
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    settings = _read_flat_json(folder / _SETTINGS) or {}
+    stored = settings.get("limit", "")
+    if stored is None or isinstance(stored, int):
+        return CacheLimit(stored, "labelgap cache --limit")
     free = free_disk_space(folder)
     share = _MAX_LIMIT if free is None else round(_DISK_SHARE * (free + folder_size(folder)))
     return CacheLimit(min(_MAX_LIMIT, share), "default")
@@ -114,7 +116,7 @@ def set_cache_limit(text: str) -> CacheLimit:
     else:
         limit = _parse_limit(text, "--limit")
         make_folder(folder)
-        write_json(folder / _SETTINGS, {"limit": limit})
+        _write_json(folder / _SETTINGS, {"limit": limit})
     return cache_limit()
 
 
@@ -143,17 +145,13 @@ def list_entries(folder: Path) -> list[CacheEntry]:
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """Return the metadata of the data at ``path``; None where there are none that can be read."""
-    try:
-        metadata = json.loads(path.with_suffix(_METADATA).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return metadata if isinstance(metadata, dict) else None
+    """Return the metadata of the data at ``path``: texts and numbers; None where they are missing or damaged."""
+    return _read_flat_json(path.with_suffix(_METADATA))
 
 
 def write_metadata(path: Path, metadata: dict[str, Any]) -> None:
     """Write the metadata of the data at ``path``, marked as used now unless they say otherwise."""
-    write_json(path.with_suffix(_METADATA), {"used": utc_now(), **metadata})
+    _write_json(path.with_suffix(_METADATA), {"used": utc_now(), **metadata})
 
 
 def mark_used(path: Path, metadata: dict[str, Any]) -> None:
@@ -245,9 +243,33 @@ def _files(folder: Path) -> list[Path]:
 
 def _last_used(metadata: dict[str, Any], default: float) -> float:
     try:
-        return datetime.fromisoformat(metadata["used"]).timestamp()
-    except (KeyError, TypeError, ValueError):
+        return min(datetime.fromisoformat(metadata["used"]).timestamp(), time.time())
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return default
+
+
+def _read_flat_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file if its values are texts, None, and numbers that are finite and not negative."""
+    from labelgap.core.stored import parse_json, read_bytes
+
+    try:
+        value = parse_json(read_bytes(path, limit=_MAX_METADATA))
+    except (LabelGapError, ValueError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return value if all(each is None or isinstance(each, str) or _is_count(each) for each in value.values()) else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON atomically; a symbolic link is replaced, not followed."""
+    if path.is_symlink():
+        path.unlink()
+    write_json(path, value)
 
 
 def _parse_limit(text: str, source: str) -> int | None:

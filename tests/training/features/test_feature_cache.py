@@ -256,6 +256,41 @@ def test_an_entry_with_a_wrong_byte_is_recomputed(cache: Path, place: int) -> No
     assert network.batches == ROWS // BATCH
 
 
+@pytest.mark.parametrize("damage", ["metadata", "shape", "pipe", "nested"])
+def test_a_hostile_entry_is_recomputed_with_a_note(cache: Path, damage: str) -> None:
+    messages: list[str] = []
+    first = features(random_images(ROWS), Tiny(), log=messages.append)
+    (entry,) = list_entries(cache)
+    metadata = entry.path.with_suffix(".json")
+    if damage == "metadata":
+        metadata.write_text("no JSON")
+    elif damage == "nested":
+        metadata.write_text("[" * 100_000)
+    elif damage == "shape":
+        header = entry.path.read_bytes()[:128].replace(b"(24, ", b"(9" + b"9" * 14 + b", ")[:128]
+        entry.path.write_bytes(header + entry.path.read_bytes()[128:])
+    else:
+        entry.path.unlink()
+        os.mkfifo(entry.path)
+    network = Tiny()
+    assert np.array_equal(features(random_images(ROWS), network, log=messages.append), first)
+    assert network.batches == ROWS // BATCH and suffixes(cache) == [".json", ".npy"]
+    assert len(messages) == 1 and "damaged" in messages[0]
+    assert np.array_equal(features(random_images(ROWS), network), first) and network.batches == ROWS // BATCH
+
+
+def test_a_symbolic_link_in_the_place_of_a_partial_file_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    first = features(random_images(ROWS), Tiny())
+    (entry,) = list_entries(cache)
+    entry.path.unlink()
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    entry.path.with_suffix(".partial").symlink_to(precious)
+    messages: list[str] = []
+    assert np.array_equal(features(random_images(ROWS), Tiny(), log=messages.append), first)
+    assert precious.read_text() == "mine" and len(messages) == 1 and "not cached" in messages[0]
+
+
 @pytest.mark.parametrize("length", [0, 500])
 def test_a_truncated_entry_is_recomputed(cache: Path, length: int) -> None:
     first = features(random_images(ROWS), Tiny())

@@ -54,19 +54,18 @@ Log = Callable[[str], None]
 def read_features(path: Path, shape: tuple[int, int], log: Log = lambda text: None) -> NDArray[np.float32] | None:
     """Return the features at ``path``; None where there are none. A damaged file is removed."""
     metadata = read_metadata(path)
+    if metadata is None and path.exists():
+        log(f"cached features are damaged and are computed again ({path.name}: its metadata cannot be read)")
     if metadata is None or metadata.get("rows") != shape[0] or not path.exists():
         return None
     pin(path)
     try:
-        large = path.stat().st_size >= MEMORY_MAP_BYTES
-        features: NDArray[np.float32] = np.load(path, mmap_mode="c" if large else None, allow_pickle=False)
-        if features.shape != shape or features.dtype != _DTYPE:
-            raise ValueError("its shape is wrong")
+        features = _read_matrix(path, shape)
         if _checksum(features) != metadata.get("crc32"):
             raise ValueError("its checksum is wrong")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         log(f"cached features are damaged and are computed again ({path.name}: {error})")
         for damaged in (path, path.with_suffix(".json")):
             with suppress(OSError):
@@ -74,6 +73,22 @@ def read_features(path: Path, shape: tuple[int, int], log: Log = lambda text: No
         return None
     mark_used(path, metadata)
     return np.asarray(features)
+
+
+def _read_matrix(path: Path, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Read a matrix whose size and header are those that a ``FeatureWriter`` gives it; large ones are memory-mapped."""
+    header, size = _header(shape), path.stat().st_size
+    if size != len(header) + shape[0] * shape[1] * _DTYPE.itemsize:
+        raise ValueError("its size is wrong")
+    with path.open("rb") as file:
+        if file.read(len(header)) != header:
+            raise ValueError("its header is wrong")
+        if size >= MEMORY_MAP_BYTES:
+            return np.memmap(file, dtype=_DTYPE, mode="c", offset=len(header), shape=shape)
+        values = np.fromfile(file, dtype=_DTYPE, count=shape[0] * shape[1])
+        if values.size != shape[0] * shape[1]:
+            raise ValueError("it is truncated")
+        return values.reshape(shape)
 
 
 class FeatureWriter:
@@ -105,7 +120,7 @@ class FeatureWriter:
             if self._fits() and self._acquire():
                 self.finished = read_features(self.path, self.shape)
                 if self.finished is None:
-                    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+                    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
                     self._file = os.fdopen(os.open(self._partial, flags, 0o666), "r+b")
                 else:
                     self._release(remove=True)
@@ -129,7 +144,7 @@ class FeatureWriter:
         try:
             self._file.seek(0)
             valid = self._file.read(len(header)) == header and isinstance(stored.get("rows"), int)
-            rows = features[: min(stored["rows"], self.shape[0])] if valid else features[:0]
+            rows = features[: max(0, min(stored["rows"], self.shape[0]))] if valid else features[:0]
             read = self._file.readinto(rows.data.cast("B")) if rows.size else 0
             if read != rows.nbytes or _checksum(rows) != stored.get("crc32", 0):
                 rows = features[:0]
