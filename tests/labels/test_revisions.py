@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.labels import ABSENT, HUMAN_SOURCES, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -286,8 +286,8 @@ def test_columns_that_no_revision_has_are_refused(tmp_path: Path) -> None:
     for value in (7, 300):
         with pytest.raises(InputError, match=r"the value of a revision|these are not revisions"):
             Revisions.from_table(good.set_column(2, "value", pa.array([value] * 4)))
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(RunError, match="does not exist"):
         Revisions.from_parquet(tmp_path / "revisions.parquet")
     (tmp_path / "revisions.parquet").write_text("nothing")
-    with pytest.raises(InputError, match="is not a Parquet file of revisions"):
+    with pytest.raises(RunError, match="is damaged"):
         Revisions.from_parquet(tmp_path / "revisions.parquet")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,52 @@ def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str
         (run / MANIFEST_FILE).unlink(missing_ok=True)
     (run / name).write_bytes(content)
     assert tried(run, data, report=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", BEST, "traces.npz", PREDICTIONS_FILE, "revisions.parquet"]
+)
+def test_something_else_in_the_place_of_a_file_is_not_waited_for(run: Path, data: Dataset, name: str) -> None:
+    path = run / name
+    path.unlink()
+    os.mkfifo(path)
+    assert not tried(run, data)
+    path.unlink()
+    path.symlink_to(path.name)
+    tried(run, data)
+    path.unlink()
+    path.mkdir()
+    assert not tried(run, data)
+
+
+@pytest.mark.parametrize(
+    "name", [LAST, BEST, "traces.parts/entries.npz", "traces.parts/000001.npz", "revisions.parquet"]
+)
+def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
+    data: Dataset, original: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "trace": 20, "device": "cpu", "quiet": True}
+
+    def killed(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(import_module("labelgap.training.fit"), "merge_trace", killed)
+        lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **settings)
+    content = (tmp_path / "stopped" / name).read_bytes()
+    for number, damaged in enumerate(mutations(content, 12, seed=1)):
+        out = tmp_path / str(number)
+        shutil.copytree(tmp_path / "stopped", out)
+        (out / name).write_bytes(damaged)
+        try:
+            resumed = lg.fit(data, "ll-cp", {"delta_rel": 20}, out=out, resume=True, **settings)
+        except RunError as error:
+            assert name != LAST, f"an older file could be used instead: {error}"
+            assert Path(name).name in str(error)
+        else:
+            for same in (BEST, PREDICTIONS_FILE, "traces.npz"):
+                assert (resumed.path / same).read_bytes() == (original / same).read_bytes(), (number, same)
+        shutil.rmtree(out)
 
 
 def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import write_json
+from labelgap.core.files import remove_partials_of, write_json
 from labelgap.core.lock import lock_folder
 from labelgap.core.stored import read_json, reading
 
@@ -151,6 +151,7 @@ def _sha256(path: Path) -> str:
 
 def _write(folder: Path, entries: Mapping[str, _Entry]) -> None:
     manifest = _Manifest(files=dict(sorted(entries.items())))
+    remove_partials_of(folder / MANIFEST_FILE)
     write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
 
 

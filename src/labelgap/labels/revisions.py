@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
+from labelgap.core.stored import read_table, reading
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.sparse import NamedTable, as_indices
 
 __all__ = ["HUMAN_SOURCES", "ResolvedRevisions", "Revision", "Revisions"]
 
 HUMAN_SOURCES: Final = frozenset({"review"})
+_REMEDY: Final = "Restore it from a copy. Without the file a finished run can be used as before."
 
 _SCHEMA = pa.schema(
     [
@@ -227,17 +229,14 @@ class Revisions(Sequence[Revision]):
     def to_parquet(self, path: str | Path) -> None:
         """Write them atomically."""
         with atomic_path(path) as temporary:
-            pq.write_table(self._table, temporary)
+            pq.write_table(self._table, temporary, write_page_checksum=True)
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Revisions:
-        """Read what ``to_parquet`` wrote."""
-        try:
-            return cls.from_table(pq.read_table(path))
-        except FileNotFoundError:
-            raise InputError(f"{path} does not exist.") from None
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path} is not a Parquet file of revisions ({error}).") from None
+        """Read what ``to_parquet`` wrote; a ``RunError`` says what is wrong with another file."""
+        table = read_table(Path(path), dict(zip(_SCHEMA.names, _SCHEMA.types, strict=True)), remedy=_REMEDY)
+        with reading(Path(path), _REMEDY):
+            return cls.from_table(table)
 
 
 def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:

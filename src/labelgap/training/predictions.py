@@ -41,7 +41,7 @@ def write_predictions(
         tables.append(pa.table(columns))
     if tables:
         with atomic_path(folder / PREDICTIONS_FILE) as temporary:
-            pq.write_table(pa.concat_tables(tables), temporary)
+            pq.write_table(pa.concat_tables(tables), temporary, write_page_checksum=True)
 
 
 def read_predictions(

@@ -16,7 +16,7 @@ from torch import nn
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.manifest import check_files
-from labelgap.core.stored import damaged, reading
+from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
@@ -140,10 +140,7 @@ class Run:
         """The labels that the method revised."""
         path = self.path / REVISIONS_FILE
         check_files(self.path, [REVISIONS_FILE])
-        if not path.exists():
-            return Revisions()
-        with reading(path, "Restore it from a copy. Without the file the run can be used as before."):
-            return Revisions.from_parquet(path)
+        return Revisions.from_parquet(path) if path.exists() else Revisions()
 
     @cached_property
     def trace(self) -> dict[str, NDArray[Any]]:

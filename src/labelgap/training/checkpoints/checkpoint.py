@@ -20,7 +20,7 @@ from torch import Tensor
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError, atomic_path, remove_partials
-from labelgap.core.stored import READ_ERRORS, validate
+from labelgap.core.stored import READ_ERRORS, check_ordinary, validate
 from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
 from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
 from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
@@ -41,6 +41,7 @@ LAST = "last.pt"
 PREVIOUS = "last.previous.pt"
 FORMAT: Final = 1
 _RESERVED: Final = ("format", "fingerprint", "state", "random")
+_BEST_LOST: Final = f"{BEST}, which belongs to it, is damaged or missing"
 _READ_ERRORS: Final = (*READ_ERRORS, pickle.UnpicklingError, LabelGapError)
 """What reading a damaged file can raise."""
 
@@ -130,6 +131,7 @@ def completed_epochs(folder: Path) -> int:
     """Return the number of epochs after which a run resumes; 0 where it starts from the beginning."""
     for name in (LAST, PREVIOUS):
         try:
+            check_ordinary(folder / name)
             content = torch.load(folder / name, map_location="cpu", weights_only=True, mmap=True)
             return int(content["state"]["epoch"])
         except Exception:
@@ -173,6 +175,11 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
     if not damage:
         return None, None
     name, reason = next(iter(damage.items()))
+    if reason == _BEST_LOST:
+        raise RunError(
+            f"{folder / BEST} is damaged or missing, and no other file has the weights of the best epoch: this run "
+            "cannot be resumed. Train into a new folder."
+        )
     both = f", and so is {PREVIOUS}" if len(damage) > 1 else ""
     best = f"; {BEST} still holds the best weights" if (folder / BEST).exists() else ""
     raise RunError(
@@ -182,6 +189,8 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
 
 def _read(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint and verify its sizes and checksums, which torch does not."""
+    if path.exists():
+        check_ordinary(path)
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):
@@ -208,7 +217,7 @@ def _check_state(state: dict[str, Any], path: Path) -> None:
         validate(finite(record), EpochRecord, path)
     check_epochs(state["history"], state["epoch"])
     if state["best_epoch"] != state["epoch"] and not has_weights_of(path.parent, state["best_epoch"]):
-        raise ValueError(f"{BEST}, which belongs to it, is damaged or missing")
+        raise ValueError(_BEST_LOST)
 
 
 def _restore(

@@ -1,0 +1,53 @@
+"""``labelgap train``: what a signal does to it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.audit.small_runs import write
+
+import labelgap as lg
+from labelgap.core.lock import LOCK_FILE
+from labelgap.core.manifest import verify_folder
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "run"
+    words = [
+        "train",
+        str(write(tmp_path)),
+        "--method",
+        "an",
+        "--epochs",
+        "1000000",
+        "--trace",
+        "off",
+        "--device",
+        "cpu",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "labelgap", *words, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,  # a job in the background ignores it
+    )
+    while not (out / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    said, problems = process.communicate()
+    assert process.returncode == code, problems
+    assert "--resume continues from there" in said + problems and "report" in said
+    run = lg.open_run(out)
+    assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
+    assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()
+    assert {file.state for file in verify_folder(out)} == {"intact"}
