@@ -242,9 +242,11 @@ def test_a_hostile_file_is_one_error(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("bomb/data.pkl", b"\x80\x02}q\x00.")
         bomb.writestr("bomb/data/0", bytes(1 << 20))
-    for name in ("damaged.pth", "nested.pth", "large.safetensors", "bomb.pth"):
-        with pytest.raises(InputError, match=f"{name} cannot be read as weights"):
+    (tmp_path / "control.pth").write_bytes(b"\x80\x02c\x1b[2J\nx\n.")
+    for name in ("damaged.pth", "nested.pth", "large.safetensors", "bomb.pth", "control.pth"):
+        with pytest.raises(InputError, match=f"{name} cannot be read as weights") as refused:
             create_backbone("small-cnn", weights=tmp_path / name)
+        assert str(refused.value).isprintable()
     cycle: dict[str, Any] = {}
     cycle["model"] = cycle
     torch.save(cycle, tmp_path / "cycle.pth")

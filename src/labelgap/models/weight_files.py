@@ -188,4 +188,4 @@ def _shape(tensor: Tensor) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {truncate_text(lines[0], 200)}" if lines else type(error).__name__

@@ -33,6 +33,7 @@ from labelgap.core.cache import (
     read_metadata,
     write_metadata,
 )
+from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder
 from labelgap.core.system import format_bytes, free_disk_space
 
@@ -124,7 +125,7 @@ class FeatureWriter:
                     self._file = os.fdopen(os.open(self._partial, flags, 0o666), "r+b")
                 else:
                     self._release(remove=True)
-        except OSError as error:
+        except (OSError, RunError) as error:
             self._disable(error)
         return self
 
@@ -235,9 +236,9 @@ class FeatureWriter:
                 return False
             time.sleep(0.1)
 
-    def _disable(self, error: OSError) -> None:
+    def _disable(self, error: OSError | RunError) -> None:
         """Continue without the cache."""
-        reason = (error.strerror or str(error)).rstrip(".")
+        reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
         self._log_once(f"features are not cached: {cache_folder()} cannot be written ({reason})", "")
         self._release(remove=True)
 
