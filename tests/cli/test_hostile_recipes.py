@@ -67,11 +67,8 @@ def test_no_command_executes_the_steps_of_a_run(hostile: Path, capsys: pytest.Ca
         tamper(Path("run/config.json"), steps)
         for command in COMMANDS:
             capsys.readouterr()
-            code = call(*command)
-            said = capsys.readouterr()
-            assert "Traceback" not in said.err and code in (0, 2), (command, steps, said)
-            loads = command[0] in ("audit", "apply", "report")
-            assert not loads or "recipe cannot be used: steps.0" in said.out + said.err, (command, said)
+            assert call(*command) == 2, (command, steps)
+            assert "config.json: data" in (said := capsys.readouterr().err) and "steps.0" in said, (command, said)
             assert Path("victim.txt").read_text() == "mine" and not Path("out.csv").exists(), (command, steps)
 
 
@@ -85,7 +82,7 @@ def test_no_command_executes_the_steps_of_a_review(
     assert call(*draw, "--out", "mine", "--summary") == 0
     tamper(Path("mine/review.json"), [{"overwrite": {"path": "tags.csv"}}])
     capsys.readouterr()
-    assert call("apply", "mine", "--out", "out.csv", "--source", "ll-cp") == 2
-    assert "recipe cannot be used: steps.0" in capsys.readouterr().err
-    assert call("review", "mine", "--summary") in (0, 2)
+    for command in (("apply", "mine", "--out", "out.csv", "--source", "ll-cp"), ("review", "mine", "--summary")):
+        assert call(*command) == 2
+        assert "recipe cannot be used: steps.0" in capsys.readouterr().err
     assert "overwritten" not in Path("tags.csv").read_text() and not Path("out.csv").exists()
