@@ -1,4 +1,4 @@
-"""Fuzz the readers of data sets: features, COCO, VOC, files of names, and the recipes that runs store.
+"""Fuzz the readers of data sets: features, COCO, VOC, other tools, files of names, and the recipes that runs store.
 
     python benchmarks/fuzz_datasets.py [CASES] [--seed SEED] [--keep FOLDER]
 
@@ -34,6 +34,8 @@ from PIL import Image
 
 from labelgap.core.errors import LabelGapError
 from labelgap.data import load, load_from_recipe
+from labelgap.data.writers.fiftyone import read_fiftyone, write_fiftyone
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels.io.class_names import read_name_pairs, resolve_aliases
 from labelgap.labels.io.hierarchy import implied_labels
 
@@ -109,7 +111,7 @@ class Case:
                     elif self.below(8) == 0 and isinstance(place, dict):
                         place[str(self.pick(VALUES))] = place.pop(key)
                     else:
-                        place[key] = self.pick(VALUES)
+                        place[key] = copy.deepcopy(self.pick(VALUES))
                     break
                 place = place[key]
         return value
@@ -149,6 +151,9 @@ def check_features(case: Case) -> None:
                 changed.ravel()[:2],
             ]
             other += [np.zeros((3, 3), case.pick(["M8[s]", "c8", "f2", "?", "S3", "u8"])), changed.T]
+            if changed.dtype.kind == "U":
+                codes = case.pick([[0x110000], [0xFFFFFFFF], [0xD800], [10], [0]]) * len(changed)
+                other.append(np.array(codes, dtype=np.uint32).view("<U1"))
             arrays[case.pick([name, name, "extra", "train_labels"])] = np.asarray(case.pick(other))
         np.savez(path, **arrays)
     elif kind == 1:
@@ -250,6 +255,26 @@ def check_voc(case: Case, texts: dict[Path, bytes]) -> None:
         path.write_bytes(texts[path])
 
 
+def check_exchange(case: Case) -> None:
+    data = load("digits", train=3, val=2, test=0)
+    path, studio = case.folder / "case.json", case.below(2)
+    files = [path, *([path.with_suffix(".xml")] if studio else [])]
+    if studio:
+        task = {"image": "a.jpg", "name": "a.jpg", "split": "train"}
+        choices = {"from_name": "present", "value": {"choices": list(CLASSES[:2])}}
+        path.write_text(json.dumps([{"data": task, "annotations": [{"result": [choices]}]}]))
+        names = "".join(f'<Choice value="{name}"/>' for name in CLASSES)
+        files[1].write_text(f'<View><Choices name="present">{names}</Choices></View>')
+    else:
+        write_fiftyone(data, path)
+    damaged = case.pick(files)
+    if damaged is path and case.below(3):
+        path.write_text(json.dumps(case.damage_tree(json.loads(path.read_text()))))
+    else:
+        damaged.write_bytes(case.damage_bytes(damaged.read_bytes()))
+    (read_label_studio if studio else read_fiftyone)(path)
+
+
 def check_names(case: Case) -> None:
     path = case.folder / "case.csv"
     lines = [b"a,b", b"b,c", b"dog,animal", b"owl,animal", b"'=1,x", b'"q",r'] * (1 + case.below(3))
@@ -303,6 +328,7 @@ def main() -> None:
             "feature table": check_feature_table,
             "coco": lambda case: check_coco(case, coco),
             "voc": lambda case: check_voc(case, voc),
+            "exchange": check_exchange,
             "names": check_names,
             "recipe": check_recipe,
         }

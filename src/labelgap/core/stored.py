@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import struct
+import sys
 import tokenize
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +39,7 @@ __all__ = [
     "check_ordinary",
     "damaged",
     "parse_json",
+    "parse_xml",
     "read_arrays",
     "read_bytes",
     "read_json",
@@ -48,6 +51,7 @@ __all__ = [
 
 MAX_JSON_BYTES: Final = 256 << 20
 MAX_ARRAY_BYTES: Final = 64 << 30
+MAX_XML_DEPTH: Final = 20
 SIGNATURE: Final = "signature"
 """Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
 _ROWS_PER_BYTE: Final = 16
@@ -104,6 +108,32 @@ def check_ordinary(path: Path, *, remedy: str = "") -> None:
 def parse_json(content: str | bytes) -> Any:
     """Return the value of JSON; ``ValueError`` for anything else, also for nesting without end."""
     return from_json(content, allow_inf_nan=True)
+
+
+class _ShallowTree(ElementTree.TreeBuilder):
+    """Builds the tree of a document; deep nesting is an error."""
+
+    depth = 0
+
+    def start(self, tag: Any, attrs: Any) -> ElementTree.Element:
+        self.depth += 1
+        if self.depth > MAX_XML_DEPTH:
+            raise ValueError(f"its elements are nested more than {MAX_XML_DEPTH} deep")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str) -> ElementTree.Element:
+        self.depth -= 1
+        return super().end(tag)
+
+
+def parse_xml(content: bytes) -> ElementTree.Element:
+    """Return the root of an XML document without entities; ``ValueError`` for anything else."""
+    if b"<!DOCTYPE" in content or b"\0" in content:  # a NUL: of UTF-16, which would hide the other
+        raise ValueError("it has a document type, which may define entities, or is not in UTF-8")
+    try:
+        return ElementTree.fromstring(content, parser=ElementTree.XMLParser(target=_ShallowTree()))
+    except (ElementTree.ParseError, LookupError) as error:
+        raise ValueError(str(error)) from None
 
 
 def read_json(path: Path, model: type[M], *, format: int | None = None, remedy: str = "") -> M:
@@ -197,6 +227,11 @@ def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
     if len(content) != count * dtype.itemsize:
         raise ValueError("it is truncated")
     values = np.frombuffer(bytearray(content), dtype=dtype, count=count)
+    if (
+        dtype.kind == "U"
+        and int(values.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max(initial=0)) > sys.maxunicode
+    ):
+        raise ValueError("it holds characters that do not exist")
     return values.reshape(shape, order="F" if fortran_order else "C")
 
 

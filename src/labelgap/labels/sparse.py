@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import truncate_text
 
 __all__ = [
     "LabelCounts",
@@ -26,6 +27,7 @@ __all__ = [
     "as_row_indices",
     "check_size",
     "entries_of_rows",
+    "is_encodable",
     "locate_entries",
     "sort_entries",
     "starts_from_lengths",
@@ -185,5 +187,19 @@ def unique_names(names: Iterable[Any], kind: str) -> UniqueNames:
     texts = UniqueNames(map(str, names))
     if len(set(texts)) != len(texts):
         (name, _), *_ = Counter(texts).most_common(1)
-        raise InputError(f"the {kind} '{name}' is listed twice: every {kind} needs a name of its own.")
+        raise InputError(f"the {kind} '{truncate_text(name)}' is listed twice: every {kind} needs a name of its own.")
+    for name in texts:
+        if not is_encodable(name):
+            raise InputError(f"the {kind} {truncate_text(ascii(name))} has half a character, which no file can hold.")
     return texts
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether a text can be written in UTF-8; a file name with other bytes and some JSON cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 import zipfile
 from collections import Counter
@@ -22,6 +23,8 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.readers import folder as folder_module
 from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.registry import load
+from labelgap.data.writers.fiftyone import read_fiftyone
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.io import parquet as parquet_module
 from labelgap.labels.io.parquet import read_parquet
@@ -227,3 +230,53 @@ def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:
         (tmp_path / "x.npz").write_bytes(content)
         with pytest.raises(InputError):
             load("features", tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("name", ["classes", "train_ids"])
+@pytest.mark.parametrize("code", [0x110000, 0xFFFFFFFF, 0xD800])
+def test_texts_of_feature_files_are_texts(tmp_path: Path, name: str, code: int) -> None:
+    content = arrays()
+    content[name] = np.full(len(content[name]), code, dtype=np.uint32).view("<U1")
+    content[name][1:] = [str(row) for row in range(1, len(content[name]))]
+    with pytest.raises(InputError, match=r"characters that do not exist|has half a character"):
+        load("features", stored(tmp_path, content))
+
+
+def test_a_feature_file_without_rows_is_refused(tmp_path: Path) -> None:
+    empty = {"train_features": np.zeros((0, 4), np.float32), "train_labels": np.zeros((0, 3))}
+    with pytest.raises(InputError, match="train_features has no rows"):
+        load("features", stored(tmp_path, empty))
+
+
+def test_names_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the class '\\ud800' has half a character"):
+        LabelTable.from_dense([[1]], ["\ud800"])
+    for tag in ("cat", "dog"):
+        (tmp_path / tag).mkdir()
+        (tmp_path / tag / "a.png").write_bytes(b"x")
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xe9.png")).write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    with pytest.raises(ProblemsError, match=r"udce9\.png': the name of an image is not in UTF-8"):
+        load("folder", tmp_path)
+
+
+def test_files_of_other_tools_are_refused_in_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for text in (
+        "[" * 100_000,
+        '{"samples": [], "info": []}',
+        '{"samples": [], "default_classes": 5}',
+        '{"samples": 3}',
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"a\.json"):
+            read_fiftyone(path)
+    path.write_text('[{"data": {"name": "a", "split": {}}}]')
+    with pytest.raises(InputError, match="a split that is a text"):
+        read_label_studio(path)
+    path.write_text("[]")
+    path.with_suffix(".xml").write_text(LAUGHS + "]><View>&e9;</View>")
+    with pytest.raises(InputError, match=r"a\.xml is not a labeling interface: it has a document type"):
+        read_label_studio(path)

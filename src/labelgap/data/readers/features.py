@@ -109,6 +109,8 @@ def _join(names: Iterable[str]) -> str:
 
 def _split(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> Split:
     vectors = arrays[f"{name}_features"]
+    if not len(vectors):
+        raise InputError(f"{name}_features has no rows.")
     ids = [str(each) for each in arrays.get(f"{name}_ids", np.arange(len(vectors)))]
     given = {kind: arrays[f"{name}_{kind}"] for kind in _KINDS if f"{name}_{kind}" in arrays}
     if not given:
@@ -117,8 +119,7 @@ def _split(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> Split:
         raise InputError(f"{name} has labels beside truth or observed: give the one or the others.")
     tables = {kind: _table(codes, arrays.get("classes"), ids, f"{name}_{kind}") for kind, codes in given.items()}
     truth = tables.get("truth")
-    labels = tables.get("labels") or tables.get("observed") or truth
-    assert labels is not None
+    labels = next(tables[kind] for kind in ("labels", "observed", "truth") if kind in tables)
     if truth is not None and not _within(labels, truth):
         raise InputError(f"{name}_observed says something else than {name}_truth.")
     return Split(name, FeatureVectors(vectors, ids), labels, truth)

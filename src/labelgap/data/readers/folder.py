@@ -23,6 +23,8 @@ from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.io.class_names import similar_class_names
+from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.rows import image_name_problem
 from labelgap.labels.io.table_file import TableFile
 
 __all__ = ["is_tag_folder", "load_folder"]
@@ -76,6 +78,11 @@ def load_folder(
     if not tags or not any(image.tags for image in found):
         raise InputError(f"{root}: no folder in it holds images; each tag needs a folder with photos, e.g. {root}/dog.")
     images = [image.file for image in found]
+    problems = ProblemList(root, unit="")
+    for row, name in enumerate(images):
+        if (problem := image_name_problem(name)) is not None:
+            problems.add(row, problem)
+    problems.refuse()
     table = LabelTable.from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
     splits = None if found[0].split is None else tuple(str(image.split) for image in found)
     findings = (*_findings(found, splits is not None, unlisted, others), *similar_class_names(table))

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from xml.etree import ElementTree
 
 import numpy as np
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
+from labelgap.core.stored import parse_xml
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
@@ -29,7 +30,6 @@ from labelgap.labels.io.problems import ProblemList
 __all__ = ["find_voc", "load_voc2007", "load_voc2012"]
 
 _MAX_XML_BYTES: Final = 4 << 20
-_MAX_DEPTH: Final = 20
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
 """The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 
@@ -151,25 +151,9 @@ def _boxes(root: Path, table: LabelTable) -> Boxes:
                     found.append((row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1"))
         except FileNotFoundError:
             continue
-        except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
+        except (ValueError, OSError) as error:
             raise InputError(f"{file} cannot be read ({truncate_text(str(error), 200)}).") from None
     return make_boxes(found)
-
-
-class _AnnotationBuilder(ElementTree.TreeBuilder):
-    """Builds the tree of an annotation; deep nesting is an error."""
-
-    depth = 0
-
-    def start(self, tag: Any, attrs: Any) -> ElementTree.Element:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise ValueError(f"its elements are nested more than {_MAX_DEPTH} deep")
-        return super().start(tag, attrs)
-
-    def end(self, tag: str) -> ElementTree.Element:
-        self.depth -= 1
-        return super().end(tag)
 
 
 def _parse_xml(file: Path) -> ElementTree.Element:
@@ -178,9 +162,7 @@ def _parse_xml(file: Path) -> ElementTree.Element:
         content = opened.read(_MAX_XML_BYTES + 1)
     if len(content) > _MAX_XML_BYTES:
         raise ValueError(f"it has more than {_MAX_XML_BYTES:,} bytes")
-    if b"<!DOCTYPE" in content or b"\0" in content:  # a NUL: of UTF-16, which would hide the other
-        raise ValueError("it has a document type, which may define entities, or is not in UTF-8")
-    return ElementTree.fromstring(content, parser=ElementTree.XMLParser(target=_AnnotationBuilder()))
+    return parse_xml(content)
 
 
 def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:

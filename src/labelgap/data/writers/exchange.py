@@ -11,6 +11,8 @@ from typing import Any
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import write_text
+from labelgap.core.stored import parse_json
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.labels import ABSENT, PRESENT, LabelTable
@@ -55,12 +57,14 @@ def known_class_names(table: LabelTable, row: int) -> tuple[list[str], list[str]
 
 def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
     """Read a JSON file; where ``keys`` are given, check that it is an object that has them."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file.")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}.") from None
+        raise InputError(f"{path} cannot be read as JSON: {truncate_text(str(error), 200)}.") from None
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
         raise InputError(f"{path} is not {what}: it has no '{missing[0]}'.")

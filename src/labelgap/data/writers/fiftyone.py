@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.writers.exchange import ExchangeTable, known_class_names, merge_splits, read_json, write_compact_json
 from labelgap.labels import LabelTable
@@ -49,14 +50,15 @@ def write_fiftyone(data: Dataset, path: Path, prefix: str = "") -> None:
 def read_fiftyone(path: Path) -> ExchangeTable:
     """Read what ``write_fiftyone`` wrote, or what FiftyOne's ``write_json`` makes of it."""
     file = read_json(path, "a FiftyOne data set", ("samples",))
-    prefix = file.get("info", {}).get("prefix", "")
     try:
+        prefix = file.get("info", {}).get("prefix", "")
         images = [sample.get("name") or sample["filepath"].removeprefix(prefix) for sample in file["samples"]]
         present, absent = ([_names(sample.get(field)) for sample in file["samples"]] for field in _FIELDS)
         tags = [[tag for tag in sample.get("tags", ()) if tag in SPLITS] for sample in file["samples"]]
+        classes = [str(name) for name in file.get("default_classes") or ()] or None
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a FiftyOne data set: a sample lacks {error}.") from None
-    classes = file.get("default_classes") or None
+        what = truncate_text(str(error), 200)
+        raise InputError(f"{path} is not a FiftyOne data set: a sample lacks {what}.") from None
     try:
         table = LabelTable.from_lists(present, absent, classes=classes, images=images)
     except InputError as error:

@@ -16,6 +16,8 @@ from xml.etree import ElementTree
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import write_text
+from labelgap.core.stored import parse_xml
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.writers.exchange import ExchangeTable, known_class_names, merge_splits, read_json, write_compact_json
 from labelgap.labels import LabelTable
@@ -65,8 +67,11 @@ def read_label_studio(path: Path) -> ExchangeTable:
         images = [task["data"]["name"] for task in tasks]
         splits = [task["data"].get("split") for task in tasks]
         lists = [_selected(task) for task in tasks]
+        if not all(split is None or isinstance(split, str) for split in splits):
+            raise TypeError("a split that is a text")
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {error}.") from None
+        what = truncate_text(str(error), 200)
+        raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {what}.") from None
     present, absent = ([selected[state] for selected in lists] for state in _STATES)
     classes = _classes_of(interface_path(path)) or None
     try:
@@ -121,7 +126,7 @@ def _classes_of(interface: Path) -> list[str]:
     if not interface.exists():
         return []
     try:
-        view = ElementTree.parse(interface).getroot()
-    except ElementTree.ParseError as error:
-        raise InputError(f"{interface} is not a labeling interface: {error}.") from None
+        view = parse_xml(interface.read_bytes())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{interface} is not a labeling interface: {truncate_text(str(error), 200)}.") from None
     return [choice.get("value", "") for choice in view.iterfind("Choices[@name='present']/Choice")]

@@ -25,6 +25,7 @@ from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfC
 from labelgap.labels.io.header import HeaderColumns, parse_header
 from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
+from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
 
 __all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "parse_rows"]
@@ -98,6 +99,8 @@ def image_name_problem(name: str) -> str | None:
         return f"'{truncate_text(name)}': the name of an image has {len(name):,} characters"
     if _BREAK.search(name):
         return f"{truncate_text(repr(name))}: the name of an image has a line break or a NUL"
+    if not is_encodable(name):
+        return f"{truncate_text(ascii(name))}: the name of an image is not in UTF-8. Rename the file"
     return None
 
 
