@@ -108,7 +108,7 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
     assert graph_input.type.tensor_type.shape.dim[0].dim_param
     content = exported.model.read_bytes()
     assert b"labelgap/" not in content and str(Path(export_module.__file__).parent).encode() not in content
-    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 48
+    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 56
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,18 @@ def test_the_script_crops_like_the_run(exported: ExportedFiles, photos: list[Pat
     shutil.copy(exported.script, copied.script)
     copied.preprocess.write_text(json.dumps({"model": "model.onnx", **preprocess}))
     check_script(run, copied, photos)
+
+
+def test_damaged_files_beside_the_script_are_one_message(exported: ExportedFiles, tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "x.png")
+    for file in (exported.model, exported.preprocess, exported.script):
+        shutil.copy(file, tmp_path)
+    spec = exported.preprocess.read_bytes()
+    for content in (b"", b"[]", b"{}", spec[: len(spec) // 2], spec.replace(b'"classes"', b'"clases"')):
+        (tmp_path / exported.preprocess.name).write_bytes(content)
+        command = [sys.executable, str(tmp_path / exported.script.name), str(tmp_path / "x.png")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "export again" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_existing_files_are_not_replaced_without_force(run: Run, tmp_path: Path) -> None:

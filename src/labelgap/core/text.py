@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 __all__ = [
+    "FORMULA",
     "escape_control",
     "format_option",
     "plural",
@@ -22,7 +23,9 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u20
 """What a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line and paragraph separators,
 marks and overrides of the direction of writing; and half characters, which no encoding has."""
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
-_FORMULA: Final = re.compile(rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+FORMULA: Final = rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+"""A regular expression: the beginning of a cell that ``quote_formula`` quotes."""
+_FORMULA: Final = re.compile(FORMULA)
 
 
 def escape_control(text: str) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import write_bytes, write_json, write_text
+from labelgap.core.files import remove_partials_of, write_bytes, write_json, write_text
 from labelgap.data.images import ArrayImages
 from labelgap.data.transforms import CenterCrop, Resize
 from labelgap.inference.export_script import SCRIPT
@@ -79,6 +79,8 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     model = Path(path)
     files = ExportedFiles(model, model.with_name(PREPROCESS), model.with_name(SCRIPT_NAME), None)
     _check_path(files, force)
+    for file in (files.model, files.preprocess, files.script):
+        remove_partials_of(file)
     graph = _Graph(deepcopy(run.model).cpu()).eval()
     preprocess = _preprocess(run, graph)
     content = _convert(graph, run, preprocess)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from labelgap.core.text import FORMULA
 from labelgap.data.decoding import FORMATS
 
 __all__ = ["SCRIPT"]
@@ -11,16 +12,14 @@ __all__ = ["SCRIPT"]
 _TEMPLATE: Final = '''\
 """Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg more/*.png"""
 
-import csv, json, math, sys
+import csv, json, math, re, sys
 from pathlib import Path
 import numpy as np, onnxruntime
 from PIL import Image, ImageOps
 
 HERE = Path(__file__).resolve().parent
-SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
 Image.init()
 FORMATS = [name for name in @FORMATS@ if name in Image.OPEN]
-SESSION = onnxruntime.InferenceSession(str(HERE / SPEC["model"]), providers=["CPUExecutionProvider"])
 
 def inputs(path):  # an image as bytes (1, C, size, size): upright, on white, resized; or an .npy of features (N, D)
     if SPEC["input"] == "features":
@@ -44,18 +43,29 @@ def label(logit, known):  # unsure: the odds are near the threshold's, or the th
     apart = (known["scale"] or 1) * (logit - math.log(cut / (1 - cut)))
     return "unsure" if within is None or abs(apart) < math.log(within) else "present" if apart > 0 else "absent"
 
-rows = csv.writer(sys.stdout)
-rows.writerow(["image", "class", "score", "probability", "label", "mark"])
-for path in sys.argv[1:]:
-    try:
-        given = inputs(path)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        sys.exit(f"{path} cannot be read ({error}). The formats of images are {', '.join(FORMATS)}.")
-    for logits in SESSION.run(["logits"], {SPEC["input"]: given})[0].tolist():
-        for logit, known in zip(logits, SPEC["classes"]):
-            probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
-            score = f"{sigmoid(logit):.6f}"
-            rows.writerow([path, known["name"], score, probability, label(logit, known), known["mark"]])
+def text(name):  # a cell that no spreadsheet takes for a formula
+    return "'" + name if re.match(@FORMULA@, name) else name
+
+def predict(paths):
+    session = onnxruntime.InferenceSession(str(HERE / SPEC["model"]), providers=["CPUExecutionProvider"])
+    rows = csv.writer(sys.stdout)
+    rows.writerow(["image", "class", "score", "probability", "label", "mark"])
+    for path in paths:
+        try:
+            given = inputs(path)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            sys.exit(f"{path} cannot be read ({error}). The formats of images are {', '.join(FORMATS)}.")
+        for logits in session.run(["logits"], {SPEC["input"]: given})[0].tolist():
+            for logit, known in zip(logits, SPEC["classes"]):
+                probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
+                cells = [text(path), text(known["name"]), f"{sigmoid(logit):.6f}", probability]
+                rows.writerow([*cells, label(logit, known), known["mark"]])
+
+try:
+    SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
+    predict(sys.argv[1:])
+except Exception as error:
+    sys.exit(f"preprocess.json or the network beside this script is damaged, export again ({error!r})"[:500])
 '''
 
-SCRIPT: Final = _TEMPLATE.replace("@FORMATS@", repr(FORMATS))
+SCRIPT: Final = _TEMPLATE.replace("@FORMATS@", repr(FORMATS)).replace("@FORMULA@", repr(FORMULA))
