@@ -36,9 +36,10 @@ LAYERS = {
     "studies": 5,
     "reporting": 6,
     "review": 7,
-    "cli": 8,
-    PUBLIC_API: 8,
-    "__main__": 8,
+    "verification": 8,
+    "cli": 9,
+    PUBLIC_API: 9,
+    "__main__": 9,
 }
 SAME_LAYER = {("labels", "core"), ("audit", "inference"), ("cli", PUBLIC_API), ("__main__", "cli")}
 """Imports inside one layer that are allowed: (importer, imported)."""

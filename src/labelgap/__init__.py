@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from labelgap.training import Run, fit, open_run
     from labelgap.training.estimator.classifier import LabelGapClassifier
     from labelgap.training.estimator.scorers import average_precision_scorer, observed_scorer
+    from labelgap.verification import verify
 
 __all__ = [
     "ABSENT",
@@ -59,6 +60,7 @@ __all__ = [
     "register_backbone",
     "register_dataset",
     "register_method",
+    "verify",
     "write_report",
 ]
 
@@ -110,6 +112,7 @@ _HOMES = {
         "average_precision_scorer",
         "observed_scorer",
     ),
+    "verification": ("verify",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

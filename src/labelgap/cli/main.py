@@ -33,13 +33,14 @@ from labelgap.cli.report import report
 from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions
 from labelgap.cli.train import train
+from labelgap.cli.verify import verify
 from labelgap.core.errors import LabelGapError
 from labelgap.core.terminal.streams import protect_streams
 
 __all__ = ["app", "main"]
 
 _PANELS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
-    "Train and evaluate": (demo, train, compare, evaluate, predict, export, report),
+    "Train and evaluate": (demo, train, compare, evaluate, predict, export, report, verify),
     "Find missing labels": (audit, review, apply, revisions),
     "Data": (inspect, convert),
     "Lists": (methods, datasets, backbones),

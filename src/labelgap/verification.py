@@ -1,0 +1,307 @@
+"""``verify``: whether every file of a run, a study, a comparison or a review is as it was written, and can be read.
+
+Nothing is written, no class or file that a folder names is loaded, and nothing is downloaded. ``accept_changes`` is for
+files that were changed on purpose, ``trust_folder`` for a folder that somebody else made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.audit.candidates import read_candidates, read_metadata
+from labelgap.core.class_path import is_class_path
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.files import is_partial
+from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
+from labelgap.core.stored import damaged, read_table
+from labelgap.core.tensors import read_tensors
+from labelgap.core.trust import is_trusted, outside_links, sign_file
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.recipe import Recipe
+from labelgap.labels import Revisions
+from labelgap.models.registry import NO_WEIGHTS
+from labelgap.reporting.model_card import MODEL_CARD_FILE
+from labelgap.reporting.pages.study import REPORT_FILE
+from labelgap.review.folder import REVIEW_FILE, open_review_folder
+from labelgap.review.store import FILE as DECISIONS
+from labelgap.review.store import read_decisions
+from labelgap.studies import open_study
+from labelgap.studies.compare import Comparison
+from labelgap.studies.compare.comparison import FILE as COMPARISON
+from labelgap.studies.compare.comparison import HEADS_FOLDER, TABLE, TRIALS
+from labelgap.studies.compare.heads import check_head
+from labelgap.studies.study import FILE as STUDY
+from labelgap.training.checkpoints.history import METRICS_FILE, read_history
+from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.features.precomputed import build_classifier, stored_feature_width
+from labelgap.training.loop.trace import TRACE_FILE, read_trace
+from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.predictions import PREDICTIONS_FILE
+from labelgap.training.run_folder import RUN_FILES
+
+__all__ = ["FileCheck", "Verification", "accept_changes", "trust_folder", "verify"]
+
+Kind = Literal["run", "study", "comparison", "review"]
+_DOCUMENTS: Final[dict[str, Kind]] = {
+    COMPARISON: "comparison",
+    STUDY: "study",
+    CONFIG_FILE: "run",
+    REVIEW_FILE: "review",
+}
+Reader = tuple[str, Callable[[], object]]
+_STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
+_LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
+_NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (verify --accept writes it)"
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """A file of a folder.
+
+    Attributes:
+        name: relative to the folder.
+        problem: what is wrong with it; "" where nothing is.
+    """
+
+    name: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What became of a folder.
+
+    Attributes:
+        path: the folder.
+        kind: "run", "study", "comparison" or "review".
+        files: those that labelgap wrote, also those of a study's runs, and what does not belong there.
+        finished: whether there are digests to compare with; without them files are only read.
+    """
+
+    path: Path
+    kind: Kind
+    files: tuple[FileCheck, ...]
+    finished: bool
+
+    @property
+    def problems(self) -> tuple[FileCheck, ...]:
+        """The files with which something is wrong."""
+        return tuple(file for file in self.files if file.problem)
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Compare the files of a folder with the digests in ``manifest.json``, and read each.
+
+    Args:
+        path: of a run, a study with all its runs, a comparison, or a review.
+
+    Raises:
+        RunError: the folder is nothing of these.
+    """
+    folder = Path(path)
+    kind = _kind(folder)
+    found = _compare_digests(folder, kind)
+    for name, read in _readers(folder, kind):
+        if not found.get(name):
+            found[name] = _problem(folder, read)
+    found |= dict(_strays(folder, kind))
+    files = [FileCheck(name, problem) for name, problem in sorted(found.items())]
+    finished = (folder / MANIFEST_FILE).exists()
+    for name, member in _members(folder, kind):
+        try:
+            part = verify(member())
+        except RunError as error:
+            files.append(FileCheck(name, str(error)))
+        else:
+            files += [FileCheck(f"{name}/{file.name}", file.problem) for file in part.files]
+            finished = finished and part.finished
+    return Verification(folder, kind, tuple(files), finished)
+
+
+def accept_changes(path: str | os.PathLike[str]) -> None:
+    """Write the manifest of a finished folder again, and those of a study's runs, from the files as they are.
+
+    Raises:
+        RunError: the folder is not finished, so it has no manifest.
+    """
+    folder = Path(path)
+    kind = _kind(folder)
+    names = {
+        "run": (*RUN_FILES, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE),
+        "study": (STUDY, REPORT_FILE),
+        "comparison": (COMPARISON, TABLE, TRIALS, REPORT_FILE, *_heads(folder)),
+        "review": (REVIEW_FILE, CANDIDATES),
+    }
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    for _, member in _members(folder, kind):
+        accept_changes(member())
+    if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
+        raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
+    write_manifest(folder, names[kind])
+
+
+def trust_folder(path: str | os.PathLike[str]) -> list[str]:
+    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on."""
+    folder = Path(path)
+    kind = _kind(folder)
+    named = [each for _, member in _members(folder, kind) for each in trust_folder(member())]
+    if kind not in ("run", "review"):
+        return named
+    document = CONFIG_FILE if kind == "run" else REVIEW_FILE
+    config = read_config(folder) if kind == "run" else None
+    recipe = config.data if config is not None else open_review_folder(folder).recipe
+    named += [f"the data {each}" for each in (Recipe.checked(recipe).paths if recipe else ())]
+    if config is not None:
+        named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
+        named += [f"the weights {config.weights}"] if config.weights not in (None, NO_WEIGHTS) else []
+    with replacing(folder, [document]):
+        sign_file(folder / document)
+    return [*named, *outside_links(folder)]
+
+
+def _kind(folder: Path) -> Kind:
+    for name, kind in _DOCUMENTS.items():
+        if (folder / name).is_file():
+            return kind
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder." if folder.exists() else f"{folder} does not exist.")
+    raise RunError(f"{folder} is not a run, a study or a review: it has none of {', '.join(_DOCUMENTS)}.")
+
+
+def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
+    """Return the names of a study's runs, and functions that return their folders."""
+    if kind == "study":
+        with suppress(RunError):
+            study = open_study(folder)
+            return [(member.folder, partial(study.folder, member)) for member in study.members]
+    return []
+
+
+def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
+    """Return every file of the manifest, and what is wrong with it."""
+    if not (folder / MANIFEST_FILE).exists():
+        finished = kind in ("study", "comparison") or (kind == "run" and _is_finished_run(folder))
+        return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
+    try:
+        return {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
+    except RunError as error:
+        return {MANIFEST_FILE: str(error)}
+
+
+def _is_finished_run(folder: Path) -> bool:
+    with suppress(RunError):
+        return bool(read_history(folder, read_config(folder).classes)[1])
+    return False
+
+
+def _problem(folder: Path, read: Callable[[], object]) -> str:
+    """Return why a file cannot be read; "" where it can."""
+    try:
+        read()
+    except LabelGapError as error:
+        return "" if str(error).startswith(str(folder / MANIFEST_FILE)) else str(error)
+    return ""
+
+
+def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
+    """Yield the files that a folder has, and the functions that read them."""
+    if kind == "run":
+        yield from _run_readers(folder)
+    elif kind == "study":
+        yield STUDY, partial(open_study, folder)
+    elif kind == "comparison":
+        yield COMPARISON, partial(Comparison.open, folder)
+        for name in _heads(folder):
+            yield name, partial(check_head, folder / name)
+    else:
+        yield REVIEW_FILE, partial(open_review_folder, folder)
+    if (folder / CANDIDATES).exists():
+        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
+    if (folder / DECISIONS).exists():
+        yield DECISIONS, partial(read_decisions, folder)
+
+
+def _run_readers(folder: Path) -> Iterator[Reader]:
+    yield CONFIG_FILE, partial(read_config, folder)
+    try:
+        config = read_config(folder)
+    except RunError:
+        return  # the other files are read by what it says
+    readers: dict[str, Callable[[], object]] = {
+        METRICS_FILE: partial(read_history, folder, config.classes),
+        BEST: partial(_check_weights, folder, config),
+        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
+        TRACE_FILE: partial(read_trace, folder),
+        REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
+        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
+    }
+    for name, read in readers.items():
+        if (folder / name).exists():
+            yield name, read
+
+
+def _check_weights(folder: Path, config: RunConfig) -> None:
+    """Load the weights into an untrained network of the run; without its class or package only read them."""
+    weights = read_weights(folder)
+    if is_class_path(config.backbone):
+        return
+    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
+    if config.backbone == FEATURES and width is None:
+        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
+    with suppress(InputError):  # a package that is not installed here
+        network = build_classifier(config, width, pretrained=False)
+        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
+
+
+def _check_predictions(folder: Path, config: RunConfig) -> None:
+    scores = {f"score.{name}": pa.float32() for name in config.classes}
+    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
+
+
+def _read_candidates(path: Path) -> None:
+    read_metadata(path)
+    read_candidates(path)
+
+
+def _heads(folder: Path) -> list[str]:
+    return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]
+
+
+def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
+    """Yield what does not belong into a folder: temporary files, and links that lead out of it."""
+    resumable = kind == "run" and not _is_complete(folder)
+    members = [folder / name for name, _ in _members(folder, kind)]
+    paths = [path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))]
+    document = folder / next(name for name, its_kind in _DOCUMENTS.items() if its_kind == kind)
+    trusted = False
+    with suppress(RunError):
+        trusted = is_trusted(document)
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() and not trusted and not path.resolve().is_relative_to(folder.resolve()):
+            yield name, f"a link out of the folder, to {path.readlink()}"
+        elif is_partial(path.name) or (".previous." in path.name and not resumable):
+            yield name, _LEFT
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether a run is finished and was not interrupted: it keeps nothing that a resumed one needs."""
+    with suppress(RunError):
+        summary = read_history(folder, read_config(folder).classes)[1]
+        return bool(summary) and not summary.get("interrupted")
+    return False

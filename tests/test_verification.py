@@ -1,0 +1,193 @@
+"""``verify``: what it finds in runs, studies, comparisons and reviews, and the two ways to accept it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.audit.small_runs import train, write
+from tests.mutations import mutations
+from tests.studies.compare.small_features import features
+from tests.training.untrained_run import make_run
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.trust import is_trusted
+from labelgap.studies import Study, StudyMember
+from labelgap.studies.compare import compare
+from labelgap.verification import Verification, accept_changes, trust_folder, verify
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a trace, revisions, predictions, candidates and a report."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = lg.load("features", write(folder))
+    run = train(folder, data, "ll-cp", trace="all", options={"delta_rel": 5.0})
+    lg.find_missing(run, quiet=True, folds=2)
+    lg.write_report(run, data=data)
+    return run.path
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def problems(result: Verification) -> dict[str, str]:
+    return {file.name: file.problem for file in result.problems}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def test_an_intact_run_is_intact_and_nothing_is_written(run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    result = verify(run)
+    assert result.intact and result.finished and result.kind == "run"
+    names = {file.name for file in result.files}
+    assert {"config.json", "metrics.jsonl", "best.safetensors", "predictions.parquet", "traces.npz"} < names
+    assert {"revisions.parquet", "candidates.parquet", "report.html", "MODEL_CARD.md"} < names
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_one_flipped_bit_in_any_file_is_found_and_named(run: Path) -> None:
+    for name in [file.name for file in verify(run).files]:
+        content = (run / name).read_bytes()
+        flip(run / name)
+        assert name in problems(verify(run)), name
+        (run / name).write_bytes(content)
+    assert verify(run).intact
+
+
+def test_without_digests_each_file_is_still_read(run: Path) -> None:
+    (run / MANIFEST_FILE).unlink()
+    assert problems(verify(run)).keys() == {MANIFEST_FILE}
+    for name in ("config.json", "metrics.jsonl", "best.safetensors", "traces.npz", "predictions.parquet"):
+        content = (run / name).read_bytes()
+        (run / name).write_bytes(content[: len(content) // 2])
+        assert name in problems(verify(run))
+        (run / name).write_bytes(content)
+
+
+def test_no_mutation_of_any_file_ends_in_another_error(run: Path) -> None:
+    (run / MANIFEST_FILE).unlink()
+    for path in sorted(run.iterdir()):
+        content = path.read_bytes()
+        for damaged in mutations(content, 12):
+            path.write_bytes(damaged)
+            verify(run)
+        path.write_bytes(content)
+
+
+def test_a_damaged_manifest_is_one_problem_and_accept_writes_it_again(run: Path) -> None:
+    (run / MANIFEST_FILE).write_text("{", encoding="utf-8")
+    assert problems(verify(run)).keys() == {MANIFEST_FILE}
+    accept_changes(run)
+    assert verify(run).intact
+
+
+def test_weights_of_another_network_are_found_even_with_a_valid_digest(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", backbone="features", width=7)
+    shutil.copy(other.path / "best.safetensors", run)
+    accept_changes(run)
+    assert "no head of the 4 classes" in problems(verify(run))["best.safetensors"]
+
+
+def test_a_file_that_was_changed_on_purpose_is_accepted(run: Path) -> None:
+    (run / "MODEL_CARD.md").write_text("My own words.", encoding="utf-8")
+    (run / "report.html").unlink()
+    assert set(problems(verify(run))) == {"MODEL_CARD.md", "report.html"}
+    accept_changes(run)
+    assert verify(run).intact and "report.html" not in {file.name for file in verify(run).files}
+
+
+def test_files_of_killed_processes_and_links_out_of_the_folder_are_told(run: Path, tmp_path: Path) -> None:
+    (run / ".best-0123456789abcdef.partial.safetensors").write_bytes(b"")
+    (run / "last.previous.pt").write_bytes(b"")
+    (run / "notes.txt").write_text("mine", encoding="utf-8")
+    assert set(problems(verify(run))) == {".best-0123456789abcdef.partial.safetensors", "last.previous.pt"}
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config.pop("signature")
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (run / "link").symlink_to(tmp_path)
+    (run / "inside").symlink_to("notes.txt")
+    accept_changes(run)
+    assert "a link out of the folder" in problems(verify(run))["link"] and "inside" not in problems(verify(run))
+
+
+def test_a_foreign_run_is_trusted_after_it_has_shown_what_it_names(run: Path, tmp_path: Path) -> None:
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config |= {"signature": "0" * 64, "method": "mallory.losses:Loss", "weights": "/somewhere/w.safetensors"}
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    accept_changes(run)
+    assert not is_trusted(run / "config.json")
+    named = trust_folder(run)
+    assert f"the data {config['data']['path']}" in named
+    assert {"the class mallory.losses:Loss", "the weights /somewhere/w.safetensors"} < set(named)
+    assert is_trusted(run / "config.json") and verify(run).intact
+
+
+def test_an_unfinished_run_is_read_without_digests(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", finished=False)
+    result = verify(run.path)
+    assert result.intact and not result.finished
+    with pytest.raises(RunError, match="not finished"):
+        accept_changes(run.path)
+
+
+def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> None:
+    study = Study(tmp_path / "study", "Which?", [StudyMember("a", "a"), StudyMember("b", "b"), StudyMember("c", "c")])
+    for name in "abc":
+        shutil.copytree(run, study.path / name)
+    study.write()
+    assert verify(study.path).intact and "b/config.json" in {file.name for file in verify(study.path).files}
+    flip(study.path / "a" / "best.safetensors")
+    (study.path / "b" / "config.json").unlink()
+    shutil.rmtree(study.path / "c")
+    (study.path / "c").symlink_to(run)
+    found = problems(verify(study.path))
+    assert found.keys() == {"a/best.safetensors", "b", "c"} and "leads out of the study" in found["c"]
+
+
+def test_a_comparison_is_verified_with_its_heads(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "device": "cpu", "quiet": True}
+    made = compare(features(), ["an"], out=tmp_path / "c", learning_rates=[1e-2], **settings)
+    lg.write_report(made)
+    result = verify(made.path)
+    assert result.intact and result.kind == "comparison" and len(result.files) == 5
+    (head,) = (made.path / "heads").iterdir()
+    flip(head)
+    assert list(problems(verify(made.path))) == [f"heads/{head.name}"]
+    accept_changes(made.path)
+    assert "digest" in problems(verify(made.path))[f"heads/{head.name}"], "it carries a digest of its own"
+
+
+def test_a_review_of_random_images_is_verified(tmp_path: Path) -> None:
+    from labelgap.review import Review, create_random_review
+
+    folder = create_random_review(lg.load("digits", train=8, val=8, test=4), "train", 4, 0, tmp_path / "review")
+    Review(folder).close()
+    result = verify(folder.path)
+    assert result.intact and {"review.json", "candidates.parquet"} <= {file.name for file in result.files}
+    accept_changes(folder.path)
+    flip(folder.path / "candidates.parquet")
+    assert list(problems(verify(folder.path))) == ["candidates.parquet"]
+    (folder.path / MANIFEST_FILE).unlink()
+    (folder.path / "review.json").write_text("[]", encoding="utf-8")
+    assert "review.json" in problems(verify(folder.path))
+
+
+def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for path, message in ((tmp_path, "is not a run"), (tmp_path / "file", "not a folder"), (tmp_path / "x", "exist")):
+        with pytest.raises(RunError, match=message):
+            verify(os.fspath(path))
