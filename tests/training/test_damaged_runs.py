@@ -100,12 +100,12 @@ def tried(folder: Path, data: Dataset, *, report: bool = False) -> bool:
 @pytest.mark.parametrize(
     ("name", "count", "reported"),
     [
-        ("config.json", 120, 30),
-        ("metrics.jsonl", 120, 12),
-        ("best.safetensors", 120, 30),
-        ("traces.npz", 120, 30),
-        ("predictions.parquet", 120, 30),
-        ("revisions.parquet", 120, 30),
+        ("config.json", 60, 60),
+        ("metrics.jsonl", 60, 30),
+        ("best.safetensors", 60, 60),
+        ("traces.npz", 60, 60),
+        ("predictions.parquet", 60, 60),
+        ("revisions.parquet", 60, 60),
     ],
 )
 def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str, count: int, reported: int) -> None:
@@ -115,7 +115,7 @@ def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str
         tried(run, data, report=number % reported == 0)
         (run / MANIFEST_FILE).unlink(missing_ok=True)
     (run / name).write_bytes(content)
-    assert tried(run, data, report=True)
+    assert tried(run, data)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,10 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(run: Path, data
     os.mkfifo(path)
     assert not tried(run, data)
     path.unlink()
-    path.symlink_to(path.name)
-    tried(run, data)
-    path.unlink()
+    for target in (path.name, "nowhere"):
+        path.symlink_to(target)
+        assert not tried(run, data)
+        path.unlink()
     path.mkdir()
     assert not tried(run, data)
 
@@ -149,7 +150,7 @@ def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
         patch.setattr(import_module("labelgap.training.fit"), "merge_trace", killed)
         lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **settings)
     content = (tmp_path / "stopped" / name).read_bytes()
-    for number, damaged in enumerate(mutations(content, 12, seed=1)):
+    for number, damaged in enumerate(mutations(content, 5, seed=1)):
         out = tmp_path / str(number)
         shutil.copytree(tmp_path / "stopped", out)
         (out / name).write_bytes(damaged)
@@ -172,13 +173,13 @@ def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, 
     )
     for name in set(listed) - {LAST}:
         content = (tmp_path / "run" / name).read_bytes()
-        for damaged in mutations(content, 12):
+        for damaged in mutations(content, 6):
             (tmp_path / "run" / name).write_bytes(damaged)
             assert not tried(tmp_path / "run", data), name
         (tmp_path / "run" / name).unlink()
         assert not tried(tmp_path / "run", data), f"{name} is missing"
         (tmp_path / "run" / name).write_bytes(content)
-    for damaged in mutations((original / MANIFEST_FILE).read_bytes(), 60):
+    for damaged in mutations((original / MANIFEST_FILE).read_bytes(), 30):
         (tmp_path / "run" / MANIFEST_FILE).write_bytes(damaged)
         tried(tmp_path / "run", data)
 
@@ -201,7 +202,7 @@ def test_other_values_in_the_configuration_are_refused_or_harmless(run: Path, da
     accepted = 0
     for number, changed in enumerate(replaced(settings)):
         (run / "config.json").write_text(json.dumps(changed))
-        accepted += tried(run, data, report=number % 60 == 0)
+        accepted += tried(run, data, report=number % 200 == 0)
         (run / MANIFEST_FILE).unlink(missing_ok=True)
     assert 0 < accepted < number / 2
 
@@ -211,7 +212,7 @@ def test_other_values_in_the_metrics_are_refused_or_harmless(run: Path, data: Da
     accepted = 0
     for number, changed in enumerate(replaced(lines)):
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in changed))
-        accepted += tried(run, data, report=number % 200 == 0)
+        accepted += tried(run, data, report=number % 400 == 0)
         (run / MANIFEST_FILE).unlink(missing_ok=True)
     assert 0 < accepted < number / 2
 
@@ -263,7 +264,7 @@ def test_a_backbone_that_was_given_as_an_object_is_checked(tmp_path: Path) -> No
     assert run.initial_backbone().name == run.config.backbone
     for manifest in (True, False):
         content = (run.path / "backbone.safetensors").read_bytes()
-        for damaged in mutations(content, 40):
+        for damaged in mutations(content, 10):
             (run.path / "backbone.safetensors").write_bytes(damaged)
             for opened in (lg.open_run(run.path), lg.open_run(run.path, backbone=Pixels())):
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ def read_predictions(
     """
     path = folder / PREDICTIONS_FILE
     check_files(folder, [PREDICTIONS_FILE])
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     names = pa.array(list(images), pa.string())
     scores = {f"score.{name}": pa.float32() for name in classes}

@@ -140,7 +140,7 @@ class Run:
         """The labels that the method revised."""
         path = self.path / REVISIONS_FILE
         check_files(self.path, [REVISIONS_FILE])
-        return Revisions.from_parquet(path) if path.exists() else Revisions()
+        return Revisions.from_parquet(path) if os.path.lexists(path) else Revisions()
 
     @cached_property
     def trace(self) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -133,7 +134,7 @@ def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, A
         classes: of the run; the summary has a threshold for each.
     """
     path = folder / METRICS_FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return [], {}
     lines = read_bytes(path, remedy=REMEDY).split(b"\n")
     with reading(path, REMEDY):

@@ -9,6 +9,7 @@ of a run merges them into ``traces.npz``; a complete run removes them.
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -171,7 +172,7 @@ def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
     """Read the trace of a run, complete or not; empty if none was recorded."""
     if not (parts := _parts(folder)):
         check_files(folder, [TRACE_FILE])
-        return _load_merged(folder / TRACE_FILE) if (folder / TRACE_FILE).exists() else {}
+        return _load_merged(folder / TRACE_FILE) if os.path.lexists(folder / TRACE_FILE) else {}
     fixed = _load(folder / TRACE_PARTS / _ENTRIES, FIXED, (None,), _PART_REMEDY)
     epochs = [_load(path, PER_EPOCH, fixed["row"].shape, _PART_REMEDY) for path in parts]
     return fixed | {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
@@ -179,7 +180,7 @@ def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
 
 def _load_merged(path: Path) -> dict[str, NDArray[Any]]:
     """Read ``traces.npz``; everything in it has the type and the shape that it is written with."""
-    arrays = read_arrays(path, limit=path.stat().st_size, remedy=_REMEDY)
+    arrays = read_arrays(path, limit=_size(path), remedy=_REMEDY)
     with reading(path, _REMEDY):
         if arrays.keys() != {*FIXED, *PER_EPOCH}:
             raise ValueError("an array is missing, or one too many")
@@ -192,12 +193,17 @@ def _load(
     path: Path, types: Mapping[str, type[np.generic]], shape: tuple[int | None, ...], remedy: str
 ) -> dict[str, NDArray[Any]]:
     """Read the arrays of a part; None stands for any length, the same for all."""
-    arrays = read_arrays(path, limit=path.stat().st_size if path.exists() else 0, remedy=remedy)
+    arrays = read_arrays(path, limit=_size(path), remedy=remedy)
     with reading(path, remedy):
         if arrays.keys() != types.keys():
             raise ValueError("an array is missing, or one too many")
         _check(arrays, types, shape)
     return arrays
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; its arrays are not compressed, so they are not larger."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _check(
