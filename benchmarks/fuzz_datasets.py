@@ -51,7 +51,7 @@ PIECES: Final = [
     *(b"", b"\0", b"\xff", b'"', b"{", b"[", b"]" * 99, b"1e999", b"NaN", b"-Infinity", b"9" * 5_000, b"nan", b"inf"),
     *(b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"&b;", b"&#0;", b"<object>", b"</annotation>", b"<a>" * 200, b"[" * 5_000),
     *(
-        b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///secret">]>',
+        b'<!DOCTYPE a [<!ENTITY b SYSTEM "secret.txt">]>',
         b"\xef\xbb\xbf",
         b"\xff\xfe",
         b"\r",
