@@ -124,7 +124,7 @@ def _scan_file(path: Path) -> ImageSignature | InputError:
         with decoded(path, _DECODE_SIZE, quiet=False) as image:
             return perceptual_hash(image)
     except InputError as error:
-        return error
+        return type(error)(str(error))  # without the traceback, which refers to the image
 
 
 def _collect(results: list[ImageSignature | InputError]) -> ImageScan:

@@ -75,16 +75,18 @@ class ReviewThumbnails:
             request = self._requests.get(path)
             if first := request is None:
                 request = self._requests[path] = Future()
-        if not first:
-            return request.result()
+        if first:
+            try:
+                request.set_result(self._cached(path, size, source))
+            except BaseException as error:
+                request.set_exception(error)
+            finally:
+                with self._lock:
+                    del self._requests[path]
         try:
-            request.set_result(self._cached(path, size, source))
-        except BaseException as error:
-            request.set_exception(error)
+            return request.result()
         finally:
-            with self._lock:
-                del self._requests[path]
-        return request.result()
+            del request  # an error would refer to itself through this frame, and keep the image in memory
 
     def _cached(self, path: Path, size: int, source: Path | NDArray[np.uint8]) -> bytes:
         with suppress(OSError):
