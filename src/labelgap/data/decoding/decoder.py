@@ -30,6 +30,9 @@ __all__ = ["decode", "decoded"]
 _PIXELS_AT_ONCE: Final = 128_000_000
 """One very large image, or ten photos of twelve megapixels: half a gigabyte at four bytes per pixel."""
 
+_WEIGHTS: Final = {"AVIF": 2, "HEIF": 2, "WEBP": 4, "JPEG2000": 5}
+"""Their decoders hold several copies of an image: 10 to 19 bytes per pixel are used."""
+
 _BLOCK_BYTES: Final = 64 * 2**20
 """Pillow allocates an image in blocks of 16 MiB, which the C library keeps for later, once for every thread. Blocks of
 more than 32 MiB are given back to the system at once."""
@@ -91,7 +94,7 @@ def decoded(path: Path, min_size: int | None = None, *, quiet: bool = True) -> I
         width, height = image.size
         if min_size is not None and image.draft(None, (min_size, min_size)) and not image.info.get("progressive"):
             width, height = image.size
-        with _budget.take(width * height):
+        with _budget.take(width * height * _WEIGHTS.get(image.format or "", 1)):
             pixels = _decode_jpeg(image, path)
             if pixels is None:
                 image.load()

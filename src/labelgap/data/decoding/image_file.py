@@ -27,6 +27,10 @@ _PLUGINS: Final = ("Jpeg", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm", "Avif", "
 _READ_WHOLE: Final = (b"\xff\xd8", b"RIFF", b"GIF8")
 _MAX_READ_WHOLE: Final = 128 * 2**20
 _MAX_FILE_BYTES_PER_PIXEL: Final = 8  # of the limit: 16 bits, four channels
+_MAX_EXIF: Final = 16 * 2**20  # Pillow's time grows with the square of it
+_MIN_TILE_PIXELS: Final = 2**22
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
+_APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of JPEG
 _HEIC: Final = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _OTHER_KINDS: Final = {
     b"%!PS": "a PostScript file (EPS)",
@@ -69,8 +73,7 @@ def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.I
     silence: AbstractContextManager[object] = warnings.catch_warnings(action="ignore") if quiet else nullcontext()
     try:
         with silence, _open(file) as image:
-            if image.width * image.height > max_pixels():
-                raise Image.DecompressionBombError
+            _check_size(image)
             yield image
     except LabelGapError:
         raise
@@ -104,6 +107,8 @@ def _open(file: Path | BinaryIO) -> Image.Image:
         size, most = file.stat().st_size, _MAX_READ_WHOLE if whole else _MAX_FILE_BYTES_PER_PIXEL * limit
         if size > most:
             raise InputError(f"{file} is refused: it has {size:,} bytes, more than {most:,}. Save it smaller.")
+        if size > _MAX_EXIF and start.startswith(b"\xff\xd8") and _exif_bytes(file) > _MAX_EXIF:
+            raise InputError(f"{file} is refused: it has more than {_MAX_EXIF:,} bytes of EXIF. Save it without them.")
     try:
         return Image.open(file, formats=_formats())
     except UnidentifiedImageError:
@@ -118,6 +123,29 @@ def _open(file: Path | BinaryIO) -> Image.Image:
         ) from None
     pillow_heif.register_heif_opener()
     return Image.open(file, formats=("HEIF",))
+
+
+def _check_size(image: Image.Image) -> None:
+    """Raise an error for an image, or tiles of a TIFF, of too many pixels; nothing has been allocated yet."""
+    pixels = image.width * image.height
+    if pixels > max_pixels():
+        raise Image.DecompressionBombError
+    tags = getattr(image, "tag_v2", {})
+    if tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0) > max(2 * pixels, _MIN_TILE_PIXELS):
+        raise ValueError("its tiles are much larger than the image")
+
+
+def _exif_bytes(path: Path) -> int:
+    """Return the size of the APP1 segments (EXIF, XMP) of a JPEG."""
+    total, place = 0, 2
+    with path.open("rb") as file:
+        file.seek(place)
+        while len(head := file.read(4)) == 4 and head[0] == 0xFF and head[1] != _START_OF_SCAN:
+            length = int.from_bytes(head[2:], "big")
+            total += length if head[1] == _APP1 else 0
+            place += 2 + length
+            file.seek(place)
+    return total
 
 
 @cache
