@@ -23,7 +23,7 @@ from labelgap.core.trust import write_signed_json
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.readers.recipe import StoredRecipe
-from labelgap.data.registry import load_from_recipe, load_moved, load_stored
+from labelgap.data.registry import load_moved, load_stored
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
@@ -70,10 +70,10 @@ class ReviewFolder:
         """The data, loaded again; what a folder of somebody else names is not opened unless the user trusts it."""
         if self.source is not None:
             data = load_moved(self.recipe, self.source, **self.options)
-        elif self.run is None:
-            data = load_stored(self.path / REVIEW_FILE, self.recipe)
+        elif self.run is not None:
+            data = self.run.load_data()
         else:
-            data = load_from_recipe(self.recipe)
+            data = load_stored(self.path / REVIEW_FILE, self.recipe)
         if data.classes != self.classes:
             raise RunError(f"{data.name} does not have the classes that {self.path} was made with.")
         return data

@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -78,6 +79,28 @@ def test_a_rollback_journal_is_not_played_since_it_can_name_files_to_delete(tmp_
         with pytest.raises(RunError, match="-journal was not made by labelgap"):
             DecisionStore(path, read_only=read_only)
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_nothing_is_written_through_a_link_beside_the_store(
+    tmp_path: Path, suffix: str, link: Callable[[Path, Path], None]
+) -> None:
+    path, victim = make_store(tmp_path / FILE), tmp_path / "victim.txt"
+    victim.write_text("precious")
+    link(victim, tmp_path / f"{FILE}{suffix}")
+    for read_only in (True, False):
+        with pytest.raises(RunError, match=f"{suffix} was not made by labelgap"):
+            DecisionStore(path, read_only=read_only)
+    assert victim.read_text() == "precious"
+
+
+def test_a_store_elsewhere_is_not_written_to_through_a_link(tmp_path: Path) -> None:
+    mine = make_store(tmp_path / "mine.sqlite")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / FILE).symlink_to(mine)
+    with pytest.raises(RunError, match=r"is a link to .+mine\.sqlite"):
+        DecisionStore(tmp_path / "foreign" / FILE)
 
 
 def test_a_store_that_is_removed_or_replaced_takes_no_more_decisions(tmp_path: Path) -> None:

@@ -155,16 +155,23 @@ def _not_writable(path: Path) -> DiskError:
 
 
 def _check_files(path: Path) -> None:
-    """Refuse what SQLite would wait for, or would roll back: a rollback journal can name other files to delete."""
+    """Refuse what SQLite would wait for, write to elsewhere, or roll back (a journal can name files to delete)."""
     with reading(path):
-        state = path.stat()
+        state, real = path.stat(), path.resolve()
     if not stat.S_ISREG(state.st_mode):
         raise RunError(f"{path} is not an ordinary file.")
     if not state.st_size:
         raise RunError(f"{path} is empty. Restore it from a copy; if there were no decisions yet, delete it.")
-    journal = path.with_name(f"{path.name}-journal")
-    if os.path.lexists(journal):
-        raise RunError(f"{journal} was not made by labelgap. Delete it if you do not know where it comes from.")
+    if real.parent != path.parent.resolve():
+        raise RunError(
+            f"{path} is a link to {real}, where decisions would be written. Review the folder {real.parent}."
+        )
+    for suffix in ("-journal", "-wal", "-shm"):
+        beside = real.with_name(real.name + suffix)
+        with suppress(FileNotFoundError):
+            state = beside.lstat()
+            if suffix == "-journal" or not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+                raise RunError(f"{beside} was not made by labelgap. Delete it if you do not know where it comes from.")
 
 
 def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
