@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import labelgap as lg
+from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
@@ -43,7 +44,8 @@ def write_candidates(path: Path, rows: Sequence[Row], data: Dataset, split: str 
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in SCHEMA]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     table = pa.table(arrays, schema=SCHEMA).replace_schema_metadata({b"labelgap": json.dumps(about).encode()})
-    pq.write_table(table, path)
+    with replacing(path.parent, [path.name]):
+        pq.write_table(table, path)
 
 
 def likely_rows(

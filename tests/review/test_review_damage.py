@@ -19,6 +19,7 @@ from tests.review.sample_photos import make_photos
 from tests.review.store.hostile_stores import make_store
 
 from labelgap.core.errors import LabelGapError, RunError
+from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
@@ -55,6 +56,7 @@ def use(folder: Path, out: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_one_error_or_harmless(reviewed: ReviewFolder, tmp_path: Path, name: str) -> None:
+    (reviewed.path / MANIFEST_FILE).unlink()
     whole = (reviewed.path / name).read_bytes()
     refused = 0
     for content in mutations(whole, 120):
@@ -67,6 +69,14 @@ def test_a_damaged_file_is_one_error_or_harmless(reviewed: ReviewFolder, tmp_pat
     assert refused >= 40
     (reviewed.path / name).write_bytes(whole)
     use(reviewed.path, tmp_path / "better.csv")
+
+
+def test_every_change_of_the_candidates_is_seen(reviewed: ReviewFolder) -> None:
+    path = reviewed.path / "candidates.parquet"
+    for content in mutations(path.read_bytes(), 40):
+        path.write_bytes(content)
+        with pytest.raises(RunError, match=r"candidates\.parquet is not as it was written"):
+            Review(reviewed, read_only=True)
 
 
 def change_json(path: Path, **changed: Any) -> None:
@@ -137,6 +147,7 @@ CANDIDATES: dict[str, Callable[[pa.Table], pa.Table]] = {
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_candidates_of_somebody_else_are_refused(reviewed: ReviewFolder, tmp_path: Path, name: str) -> None:
     path = reviewed.path / "candidates.parquet"
+    (reviewed.path / MANIFEST_FILE).unlink()  # its author would write another one
     pq.write_table(CANDIDATES[name](pq.read_table(path)), path)
     with pytest.raises(RunError, match=r"candidates\.parquet"):
         use(reviewed.path, tmp_path / "better.csv")

@@ -17,6 +17,7 @@ from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import FORMAT, write_candidates
 from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.manifest import write_manifest
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import damaged, read_json, validate
 from labelgap.core.trust import write_signed_json
@@ -164,6 +165,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
     }
     write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
     write_signed_json(out / REVIEW_FILE, about.model_dump(mode="json"))
+    write_manifest(out, [CANDIDATES])
     return open_review_folder(out)
 
 
