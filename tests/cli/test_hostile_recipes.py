@@ -26,8 +26,6 @@ COMMANDS = (
 CHAINS: tuple[list[dict[str, Any]], ...] = (
     [{"overwrite": {"path": "victim.txt"}}],
     [{"split": {"name": "train"}}, {"overwrite": {"path": "victim.txt"}}],
-    [{"__class__": {}}],
-    [{"__dir__": {}}, {"pop": {}}],
     [{"train.labels.to_csv": {"path": "victim.txt"}}],
 )
 

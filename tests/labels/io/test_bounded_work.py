@@ -66,17 +66,17 @@ def chain(length: int) -> list[tuple[str, str]]:
 
 
 def test_a_chain_of_aliases_is_followed_once() -> None:
-    assert is_linear(lambda size: lambda: resolve_aliases(chain(size), "aliases"), 400)
-    assert is_linear(lambda size: lambda: resolve_aliases(chain(size)[::-1], "aliases"), 400)
-    names = resolve_aliases(chain(50_000), "aliases")
-    assert len(names) == 50_000 and set(names.values()) == {"c50000"}
+    assert is_linear(lambda size: lambda: resolve_aliases(chain(size), "aliases"), 200)
+    assert is_linear(lambda size: lambda: resolve_aliases(chain(size)[::-1], "aliases"), 200)
+    names = resolve_aliases(chain(20_000), "aliases")
+    assert len(names) == 20_000 and set(names.values()) == {"c20000"}
 
 
 def test_a_chain_of_parents_is_followed_once() -> None:
     table = LabelTable.from_lists([["c0"], ["c1"]])
-    assert is_linear(lambda size: lambda: implied_labels(table, chain(size)), 400)
+    assert is_linear(lambda size: lambda: implied_labels(table, chain(size)), 200)
     peaks = []
-    for size in (2_000, 4_000):
+    for size in (1_000, 2_000):
         pairs = chain(size)
         tracemalloc.start()
         implied_labels(table, pairs)
@@ -143,7 +143,7 @@ def test_a_header_of_many_columns(tmp_path: Path, header: Callable[[int], str]) 
         path.write_text(f"image,{header(size)}\na.jpg{',1' * size}\n")
         return lambda: read_csv(path)
 
-    assert is_linear(read, 300)
+    assert is_linear(read, 200)
 
 
 def test_thousands_of_names_that_never_occur_are_not_compared_with_thousands(
