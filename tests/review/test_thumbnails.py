@@ -19,7 +19,7 @@ from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_photos import make_photos
 
 from labelgap.core.errors import InputError
-from labelgap.data.decoding import DecodedImage
+from labelgap.data.decoding import DecodedImage, decoder
 from labelgap.review import Review, create_random_review, thumbnails
 
 
@@ -88,6 +88,32 @@ def test_an_image_that_cannot_be_decoded_is_an_error_for_all_who_asked_and_is_tr
     assert all(isinstance(answer, InputError) for answer in ask_at_once(review, decoder, 3))
     before, decoder.error = decoder.calls, None
     assert thumbnails.ReviewThumbnails(review).get(0, 240)[:4] == b"RIFF" and decoder.calls == before + 1
+
+
+def test_large_images_are_decoded_one_after_another_whoever_asks(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A photo has 97,200 pixels: two at once would be more than the budget."""
+    monkeypatch.setattr(decoder, "_budget", decoder._PixelBudget(100_000))
+    lock, active, most, made = threading.Lock(), 0, 0, DecodedImage.thumbnail
+
+    def count(self: DecodedImage, size: int) -> Image.Image:
+        nonlocal active, most
+        with lock:
+            active += 1
+            most = max(most, active)
+        try:
+            return made(self, size)
+        finally:
+            with lock:
+                active -= 1
+
+    monkeypatch.setattr(DecodedImage, "thumbnail", count)
+    with run_server(review) as client, ThreadPoolExecutor(10) as threads:
+        images = sorted(set(re.findall(r"/thumbnail/([0-9a-f]{16})", client.request("/class/0").text)))
+        paths = [f"/{kind}/{image}" for image in images for kind in ("thumbnail", "large")]
+        assert len(paths) >= 6 and all(answer.status == 200 for answer in threads.map(client.request, paths))
+    assert most == 1
 
 
 def image_of(client: ReviewClient, review: Review) -> tuple[str, str]:
