@@ -55,7 +55,10 @@ def test_files_of_other_programs_are_read_and_their_classes_sorted(file: Path) -
 
 def test_lists_may_come_in_pieces_with_words_of_their_own(file: Path) -> None:
     words = pa.dictionary(pa.int8(), pa.large_string())
-    pieces = [pa.array([["owl"], []], pa.list_(words)), pa.array([["cat"], ["owl"]], pa.list_(words))]
+    pieces = []
+    for ends, codes, texts in (([0, 1, 1], [0], ["owl"]), ([0, 1, 2], [0, 1], ["cat", "owl"])):
+        indices, values = pa.array(codes, words.index_type), pa.array(texts, words.value_type)
+        pieces.append(pa.ListArray.from_arrays(ends, pa.DictionaryArray.from_arrays(indices, values)))
     schema = pa.schema([("image", pa.string()), ("present", pa.list_(words)), ("absent", pa.list_(pa.string()))])
     with pq.ParquetWriter(file, schema) as writer:
         for number, piece in enumerate(pieces):
