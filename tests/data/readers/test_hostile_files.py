@@ -45,7 +45,7 @@ def voc(tmp_path: Path) -> Path:
         (LAUGHS + "]><annotation>&e9;</annotation>", "document type"),
         ('<!DOCTYPE a [<!ENTITY b SYSTEM "../secret.txt">]><annotation>&b;</annotation>', "document type"),
         ("<annotation>" + "<a>" * 100_000, "nested more than 20 deep"),
-        ("<annotation>" + " " * (5 << 20) + "</annotation>", "more than 4,194,304 bytes"),
+        ("<annotation>" + " " * (5 << 20) + "</annotation>", "more than"),
         (OBJECT.format("nan"), "a box at nan"),
         (OBJECT.format("1e400"), "a box at inf"),
         (OBJECT.format("9" * 30), "a box at"),
@@ -57,7 +57,7 @@ def voc(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_annotations_of_voc_are_plain_xml(voc: Path, text: str, said: str, encoding: str) -> None:
     (voc / "Annotations" / "2008_000003.xml").write_text(text, encoding=encoding)
-    with pytest.raises(InputError, match=r"2008_000003\.xml cannot be read") as caught:
+    with pytest.raises(InputError, match=r"2008_000003\.xml (cannot be read|is damaged)") as caught:
         load("voc2012", voc)
     assert (said if encoding == "utf-8" else "") in str(caught.value) and len(str(caught.value)) < 1_000
 
@@ -216,11 +216,23 @@ def test_a_name_that_thousands_of_files_have_is_not_compared_with_all(
     assert problem is not None and "could be" in problem and "write the folder as well" in problem
 
 
-def test_a_folder_or_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    for name, suffix in (("features", ".npz"), ("features", ".parquet"), ("parquet", ".parquet"), ("csv", ".csv")):
-        (tmp_path / f"a{suffix}").mkdir(exist_ok=True)
-        with pytest.raises(InputError):
-            load(name, tmp_path / f"a{suffix}")
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("features", "npz"), ("features", "parquet"), ("parquet", "parquet"), ("csv", "csv")]
+)
+def test_a_folder_or_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    (tmp_path / f"folder.{suffix}").mkdir()
+    os.mkfifo(tmp_path / f"pipe.{suffix}")
+    for place in ("folder", "pipe"):
+        with pytest.raises(InputError, match=place):
+            load(name, tmp_path / f"{place}.{suffix}")
+
+
+@pytest.mark.parametrize("file", ["Annotations/2008_000003.xml", "ImageSets/Main/person_train.txt"])
+def test_a_pipe_in_a_devkit_is_refused(voc: Path, file: str) -> None:
+    (voc / file).unlink()
+    os.mkfifo(voc / file)
+    with pytest.raises(InputError, match="it is not an ordinary file"):
+        load("voc2012", voc)
 
 
 def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def _number(value: Any) -> int:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a file of instances without its segmentations, which are most of it."""
+    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        raise InputError(f"{path} is not a file.")
     try:
         with path.open(encoding="utf-8") as file:
             content = json.load(file, object_hook=_without_segmentation, parse_constant=_refuse_constant)

@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.findings import Note
-from labelgap.core.stored import parse_xml
+from labelgap.core.stored import parse_xml, read_bytes
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
@@ -125,9 +125,9 @@ def _read_class(file: Path, problems: ProblemList) -> dict[str, str]:
     """Read one file of ``image code`` lines, with one blank or two between them."""
     found: dict[str, str] = {}
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror or error}).") from None
+        text = read_bytes(file).decode("utf-8", errors="replace")
+    except RunError as error:
+        raise InputError(str(error)) from None
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.split()
         if len(parts) == 2 and parts[1] in _CODES and parts[0] not in found:
@@ -144,25 +144,18 @@ def _boxes(root: Path, table: LabelTable) -> Boxes:
     found: list[Box] = []
     for row, image in enumerate(table.images):
         file = root / "Annotations" / f"{image}.xml"
+        if not file.exists():
+            continue
         try:
-            for each in _parse_xml(file).findall("object"):
+            for each in parse_xml(read_bytes(file, limit=_MAX_XML_BYTES)).findall("object"):
                 column = number.get((each.findtext("name") or "").strip())
                 if column is not None:
                     found.append((row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1"))
-        except FileNotFoundError:
-            continue
-        except (ValueError, OSError) as error:
+        except RunError as error:
+            raise InputError(str(error)) from None
+        except ValueError as error:
             raise InputError(f"{file} cannot be read ({truncate_text(str(error), 200)}).") from None
     return make_boxes(found)
-
-
-def _parse_xml(file: Path) -> ElementTree.Element:
-    """Return the root of an annotation that anybody may have written."""
-    with file.open("rb") as opened:
-        content = opened.read(_MAX_XML_BYTES + 1)
-    if len(content) > _MAX_XML_BYTES:
-        raise ValueError(f"it has more than {_MAX_XML_BYTES:,} bytes")
-    return parse_xml(content)
 
 
 def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:

@@ -74,6 +74,8 @@ def open_text(path: Path, encoding: str) -> Iterator[TextIO]:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise InputError(f"{path} is a pipe or a device, not a CSV file: a table is read several times. Save it.")
         yield
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
