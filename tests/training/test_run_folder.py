@@ -194,7 +194,12 @@ def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(d
     kill()
     os.utime(partial, (0, 0))
     assert call("report", str(run.path)) == 0
-    assert names(run.path) == before | {"report.html", "MODEL_CARD.md"}
+    before |= {"report.html", "MODEL_CARD.md"}
+    assert names(run.path) == before
+    kill()
+    os.utime(partial, (0, 0))
+    assert call("audit", str(run.path)) == 0
+    assert names(run.path) == before | {"candidates.parquet"}
     assert {file.state for file in verify_folder(run.path)} == {"intact"}
     kill()
     with lock_folder(run.path, "training"):

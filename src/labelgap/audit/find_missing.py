@@ -30,6 +30,7 @@ from labelgap.training.config.cost import format_duration
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import clean_folder
 from labelgap.training.selection import choose_selection
 
 __all__ = ["RunOrRuns", "find_missing"]
@@ -103,6 +104,8 @@ def find_missing(
     with lock_folder(path.absolute().parent, "auditing", name=name):
         remove_partials_of(path)
         opened = _open_runs(runs)  # as they are now that no training changes them
+        if opened[0].finished and path.parent == opened[0].path:
+            clean_folder(opened[0].path, interrupted=opened[0].metrics["interrupted"])
         names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
         loaded = opened[0].load_data() if data is None else data
         _check_runs(opened, loaded, names, from_recipe=data is None)

@@ -162,7 +162,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     barrier()
     if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
         if is_main_process():
-            clean_folder(folder, interrupted=False)
+            clean_folder(folder, interrupted=False, older_than=0)
         reporter.log(f"{folder} is finished already")
         return run
     reason = "" if config.why is None else f" ({config.why})"

@@ -33,6 +33,7 @@ RUN_FILES: Final = (
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""
 _STRAY_AGE: Final = 60.0
+"""Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
 
 
 @contextmanager
@@ -80,7 +81,7 @@ def reopen_folder(folder: Path) -> None:
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
 
 
-def sweep_run(folder: Path, *, interrupted: bool, older_than: float = _STRAY_AGE) -> None:
+def sweep_run(folder: Path, *, interrupted: bool) -> None:
     """Remove what a killed process left in the folder of a finished run, and write a missing manifest.
 
     Whoever writes to a finished run calls it first. Nothing happens while another process holds the lock.
@@ -88,14 +89,13 @@ def sweep_run(folder: Path, *, interrupted: bool, older_than: float = _STRAY_AGE
     Args:
         folder: of the run.
         interrupted: whether the run can be resumed: it keeps the files for that.
-        older_than: age in seconds of the temporary files to remove; younger ones may be in use.
     """
     with suppress(RunError), lock_folder(folder, "removing temporary files"):
-        clean_folder(folder, interrupted=interrupted, older_than=older_than)
+        clean_folder(folder, interrupted=interrupted)
 
 
-def clean_folder(folder: Path, *, interrupted: bool, older_than: float = 0.0) -> None:
-    """Do the work of ``sweep_run`` in the process that holds the lock."""
+def clean_folder(folder: Path, *, interrupted: bool, older_than: float = _STRAY_AGE) -> None:
+    """Do the work of ``sweep_run`` in a process that holds the lock."""
     for part in (folder, folder / LINEAR_FOLDER):
         remove_partials(part, older_than)
     if (folder / MANIFEST_LOCK).exists():
