@@ -185,6 +185,15 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
     assert (tmp_path / LAST).exists()
 
 
+def test_a_checkpoint_without_a_fingerprint_or_with_a_strange_format_is_refused_in_words(tmp_path: Path) -> None:
+    content = {"format": 1, "state": vars(after(1))}
+    for change in ({}, {"format": "a\n\x1b[31mb"}):
+        torch.save(content | change, tmp_path / LAST)
+        with pytest.raises(RunError) as caught:
+            load_checkpoint(tmp_path, parts(), CPU, fingerprint="this")
+        assert str(caught.value).isprintable()
+
+
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"format": 99, "fingerprint": "", "state": {}}, tmp_path / LAST)
     with pytest.raises(RunError, match=r"another version of labelgap.*format 99"):

@@ -21,6 +21,7 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError, atomic_path, remove_partials
 from labelgap.core.stored import READ_ERRORS, check_ordinary, validate
+from labelgap.core.text import truncate_text
 from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
 from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
 from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
@@ -225,11 +226,12 @@ def _restore(
 ) -> TrainingState:
     """Restore every part, or say why this checkpoint is of another run."""
     if content.get("format") != FORMAT:
+        found = truncate_text(repr(content.get("format")), 40)
         raise RunError(
-            f"{folder} was trained by another version of labelgap (checkpoint format {content.get('format')}, not "
+            f"{folder} was trained by another version of labelgap (checkpoint format {found}, not "
             f"{FORMAT}): resume it with that version, or train into a new folder."
         )
-    if fingerprint and content["fingerprint"] != fingerprint:
+    if fingerprint and content.get("fingerprint") != fingerprint:
         raise RunError(
             f"the checkpoint in {folder} is of another configuration than its config.json: restore the config.json "
             "that belongs to it, or train into a new folder."
@@ -255,4 +257,4 @@ def _device_of(value: Any) -> torch.device:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return truncate_text((str(error).splitlines() or [type(error).__name__])[0], 200)
