@@ -10,7 +10,7 @@ import pytest
 from tests.review.sample_photos import TAGS, make_photos
 
 import labelgap as lg
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -146,6 +146,16 @@ def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
     assert "4.jpg,train,,1," in text and written.soft == 1
     assert written.changed == {"review": 1, "ll-cp": 1}
     assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
+
+
+def test_a_run_of_somebody_else_does_not_choose_the_data(run: ReviewFolder, tmp_path: Path) -> None:
+    config = run.path / "config.json"
+    config.write_text(config.read_text().replace("photos", "secret"))
+    decide(run.path, SAID[0])
+    with pytest.raises(RunError, match=r"secret.+--data"):
+        apply_decisions(open_review_folder(run.path), tmp_path / "a.csv")
+    named = open_review_folder(run.path, str(tmp_path / "tags.csv"), images=tmp_path / "photos")
+    assert apply_decisions(named, tmp_path / "a.csv").decided == 1
 
 
 def test_peoples_decisions_may_be_named_as_a_source(drawn: ReviewFolder, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tests.review.http_client import run_server
 
 import labelgap as lg
+from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
@@ -239,6 +240,27 @@ def test_clicks_the_rest_and_the_large_picture(chromium: Any, review: Review, fo
         page.wait_for_url(lambda url: "/image/" in url and url != first)
         wait_until_sent(page)
         assert page.errors == []
+
+
+def test_a_full_disk_is_told_and_answers_wait_for_space(
+    chromium: Any, review: Review, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = DiskError.of(folder / "review.sqlite", "no space left", full=True)
+    with run_server(review) as client:
+        page = opened(chromium, f"{client.address}class/3")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(review.store), "append", lambda *arguments, **named: raise_error(full))
+            page.keyboard.press("y")
+            page.wait_for_selector("#banner:not([hidden])")
+            told = page.inner_text("#banner")
+            assert "cannot be saved at the moment: the disk is full" in told and "1 answer waits" in told
+        page.wait_for_selector("#banner[hidden]", state="attached")
+        wait_until_sent(page)
+    assert len(decisions(folder)) == 1
+
+
+def raise_error(error: Exception) -> None:
+    raise error
 
 
 def test_a_page_of_thousands_loads_only_what_is_visible_and_answers_before_the_server(
