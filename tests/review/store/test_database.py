@@ -55,6 +55,17 @@ def test_damage_is_refused_or_harmless_and_a_damaged_file_stays_as_it_is(tmp_pat
     assert refused >= 40
 
 
+def test_a_schema_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    path = make_store(tmp_path / FILE)
+    whole = path.read_bytes()
+    for word in (b"kind TEXT", b"triggerno_delete", b"never deleted"):
+        content = whole.replace(word, b"\xc5" + word[1:])
+        path.write_bytes(content)
+        with pytest.raises(RunError, match="damaged"):
+            DecisionStore(path)
+        assert content != whole and path.read_bytes() == content
+
+
 def test_what_is_not_an_ordinary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")

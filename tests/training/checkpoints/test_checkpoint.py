@@ -198,6 +198,9 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({"format": 99, "fingerprint": "", "state": {}}, tmp_path / LAST)
     with pytest.raises(RunError, match=r"another version of labelgap.*format 99"):
         load_checkpoint(tmp_path, parts(), CPU)
+    torch.save({"format": "\x1b[2J", "fingerprint": "", "state": {}}, tmp_path / LAST)
+    with pytest.raises(RunError, match=r"another version of labelgap.*format '\\x1b\[2J'"):
+        load_checkpoint(tmp_path, parts(), CPU)
 
 
 def test_a_checkpoint_that_would_run_code_is_damage(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def database_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _translated(path, error) from error
+    except UnicodeDecodeError:
+        raise _damaged(path, "a text in it is not UTF-8") from None
     except UnicodeEncodeError as error:
         raise RunError(f"{path} cannot store the name {error.object!a:.200}: it is not valid text.") from None
 
