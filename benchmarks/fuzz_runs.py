@@ -43,8 +43,8 @@ from benchmarks.fuzzing.samples import make_samples
 PROJECT: Final = Path(__file__).resolve().parents[1]
 ADDRESS_SPACE: Final = 6 << 30
 """Bytes that a worker may reserve beyond what it has when it starts."""
-STALLED: Final = 40.0
-"""Seconds after which a case ends its process, where it cannot be interrupted."""
+STALLED: Final = 15
+"""How many times the seconds of a reader a case may take, where it cannot be interrupted, before its process ends."""
 
 
 @dataclass
@@ -86,20 +86,21 @@ def sample_folder(given: Path | None) -> Path:
     return folder
 
 
-def prepare(folder: Path, seed: int, heavy: bool) -> Fuzzer:
+def prepare(folder: Path, arguments: argparse.Namespace) -> Fuzzer:
     """Return a fuzzer with its own copy of the samples."""
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["MPLCONFIGDIR"] = str(folder / "matplotlib")
     os.environ["MPLBACKEND"] = "Agg"
-    return Fuzzer(folder / "samples", scratch(), seed, heavy=heavy)
+    words = {"seconds": arguments.seconds, "heavy": not arguments.light}
+    return Fuzzer(folder / "samples", scratch(), arguments.seed, **words)
 
 
-def work(numbers: range, folder: Path, seed: int, current: Any, results: Connection, heavy: bool) -> None:
+def work(numbers: range, folder: Path, arguments: argparse.Namespace, current: Any, results: Connection) -> None:
     """Run cases in a process of its own, and send what came of each."""
     import torch
 
     torch.set_num_threads(1)
-    fuzzer = prepare(folder, seed, heavy)
+    fuzzer = prepare(folder, arguments)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
         most = pages * resource.getpagesize() + ADDRESS_SPACE
@@ -111,7 +112,7 @@ def work(numbers: range, folder: Path, seed: int, current: Any, results: Connect
         for number in numbers:
             current.value = number
             print(f"file {fuzzer.choose(number).path}", file=log, flush=True)
-            faulthandler.dump_traceback_later(STALLED, exit=True, file=log)
+            faulthandler.dump_traceback_later(STALLED * arguments.seconds, exit=True, file=log)
             results.send(fuzzer.run(number))
             faulthandler.cancel_dump_traceback_later()
     finally:
@@ -132,7 +133,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.current: Any = context.Value("q", -1)
         self.results, sender = context.Pipe(duplex=False)
-        words = (self.numbers, self.folder, self.arguments.seed, self.current, sender, not self.arguments.light)
+        words = (self.numbers, self.folder, self.arguments, self.current, sender)
         self.process = context.Process(target=work, args=words, daemon=True)
         self.process.start()
         sender.close()
@@ -160,7 +161,7 @@ class Worker:
         places = re.findall(r'File ".*/(labelgap/.*)", line (\d+) in (\w+)', text)
         place = "{}:{} {}".format(*places[0]) if places else "?"
         files = re.findall(r"^file (.*)$", text, re.MULTILINE)
-        problem = f"no answer after {STALLED:g} s" if "Timeout" in text else problem
+        problem = "no answer, and no interruption" if "Timeout" in text else problem
         self.numbers = self.numbers[self.numbers.index(number) + 1 :]
         failure = Failure(number, (files or ["?"])[-1], "?", "?", problem, place, text[-3000:], 1)
         if self.numbers:
@@ -177,6 +178,8 @@ def run_all(folder: Path, arguments: argparse.Namespace) -> Totals:
     """Run all cases in several processes."""
     totals, shown = Totals(), time.monotonic()
     numbers = range(arguments.first, arguments.first + arguments.cases)
+    if not arguments.workers:
+        return run_here(numbers, folder, arguments)
     workers = [Worker(numbers[index :: arguments.workers], folder, arguments) for index in range(arguments.workers)]
     while active := [worker for worker in workers if worker.numbers]:
         wait([worker.results for worker in active], timeout=5.0)
@@ -186,6 +189,17 @@ def run_all(folder: Path, arguments: argparse.Namespace) -> Totals:
         if time.monotonic() - shown > 30:
             shown = time.monotonic()
             print(f"{totals.cases:,} cases, {len(totals.failures):,} failures", flush=True)
+    return totals
+
+
+def run_here(numbers: range, folder: Path, arguments: argparse.Namespace) -> Totals:
+    """Run cases in this process."""
+    totals, fuzzer = Totals(), prepare(folder, arguments)
+    try:
+        for number in numbers:
+            totals.add(fuzzer.run(number))
+    finally:
+        shutil.rmtree(fuzzer.root.parent, ignore_errors=True)
     return totals
 
 
@@ -204,7 +218,7 @@ def print_failures(failures: list[Failure], seed: int) -> None:
 
 def replay(folder: Path, arguments: argparse.Namespace) -> int:
     """Repeat one case in this process, and print all of it."""
-    fuzzer = prepare(folder, arguments.seed, not arguments.light)
+    fuzzer = prepare(folder, arguments)
     case = fuzzer.run(arguments.replay, keep=arguments.keep is not None)
     print(f"{case.target}: {case.mutation}: {', '.join(case.outcomes)}")
     for failure in case.failures:
@@ -226,7 +240,8 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--workers", type=int, default=2, help="processes; 0 for this one, without a limit of memory")
+    parser.add_argument("--seconds", type=float, default=10.0, help="that a reader may take")
     parser.add_argument("--light", action="store_true", help="leave out the readers that take long")
     parser.add_argument("--replay", type=int, default=None, metavar="NUMBER", help="repeat one case")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the damaged samples of --replay")

@@ -44,7 +44,8 @@ def mutate_file(random: Random, path: Path, *, plain: bool = False) -> str:
 def mutate_files_around(random: Random, path: Path) -> str:
     """Put something beside a file that its readers might take for theirs."""
     name = pick(random, [f"{path.name}-wal", f"{path.name}-journal", f"{path.name}-shm"])
-    content = pick(random, [b"", random.bytes(64), path.read_bytes()[:4096], b"7\x7f\x06\x82" + random.bytes(5000)])
+    start = pick(random, [b"", b"SQLite format 3\0", b"7\x7f\x06\x82", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"])
+    content = start + random.bytes(int(pick(random, [0, 64, 5000])))
     beside = path.with_name(name)
     beside.unlink(missing_ok=True)
     beside.write_bytes(content)

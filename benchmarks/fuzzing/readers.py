@@ -199,14 +199,15 @@ def _command(*words: str) -> Reader:
                 main()
             except SystemExit as stop:
                 if stop.code not in (0, None):
-                    return _failed(stop.code, err.getvalue())
+                    return _failed(words[0], stop.code, err.getvalue() or out.getvalue())
         return 0
 
     return call
 
 
-def _failed(code: Any, said: str) -> Any:
-    if code in (1, 2) and said.startswith("labelgap: ") and "Traceback" not in said:
+def _failed(command: str, code: Any, said: str) -> Any:
+    told = said.startswith("labelgap: ") or (command == "verify" and said)
+    if code == LabelGapError.exit_code and told and "Traceback" not in said:
         raise LabelGapError(said)
     raise AssertionError(f"exit {code}: {said[-500:]}")
 

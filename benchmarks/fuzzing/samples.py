@@ -67,14 +67,12 @@ def make_samples(folder: Path) -> None:
     run = lg.fit(digits, "ll-cp", out=folder / "run", epochs=2, **settings)
     lg.find_missing(run, folds=2, per_class=6, quiet=True, device="cpu")
     _decide(folder / "run", digits)
-    lg.write_report(run, data=digits, images=False)
     _features(folder / "features.npz")
     features = lg.load("features", folder / "features.npz")
     _unfinished(features, folder / "unfinished", settings)
     lg.fit(features, "an", out=folder / "linear", epochs=2, **settings)
     _study(features, folder / "study", settings)
-    compared = lg.compare(features, METHODS, out=folder / "compare", quiet=True, device="cpu", **COMPARE)
-    lg.write_report(compared)
+    lg.compare(features, METHODS, out=folder / "compare", quiet=True, device="cpu", **COMPARE)
     create_random_review(digits, "train", 4, 0, folder / "review")
     _decide(folder / "review", digits)
     _prediction(folder)
@@ -155,7 +153,6 @@ def _study(data: Dataset, folder: Path, settings: dict[str, Any]) -> None:
         lg.fit(data, method, out=folder / method, epochs=2, **settings)
     study = Study(folder, "a question", [StudyMember("an", "an"), StudyMember("wan", "wan", extra_labels=True)])
     study.write()
-    lg.write_report(study)
 
 
 def _prediction(folder: Path) -> None:

@@ -36,17 +36,17 @@ _LINEAR: Final = {"run": 1.0, "model": 0.3, "labelgap evaluate": 0.03, "report":
 _RESUMED: Final = {"opened": 1.0, "completed epochs": 0.5, "resume": 0.2}
 _DECIDED: Final = {
     **{"store": 1.0, "decisions": 0.5, "read decisions": 0.5, "review read-only": 0.1, "review": 0.1},
-    **{"check review": 0.1, "apply": 0.1, "labelgap revisions": 0.05},
+    **{"check review": 0.1, "labelgap verify": 0.03, "apply": 0.1, "labelgap revisions": 0.05},
 }
 
 TARGETS: Final = (
     Target("run/config.json", {**_RUN, "initial backbone": 0.1}, weight=10),
     Target("run/metrics.jsonl", {"run": 1.0, "report": 0.01, "labelgap report": 0.005}, weight=8),
-    Target("run/best.safetensors", {"model": 1.0}, weight=4),
-    Target("run/traces.npz", {"trace": 1.0, "report": 0.01}, weight=6),
+    Target("run/best.safetensors", {"model": 1.0, "labelgap verify": 0.05}, weight=4),
+    Target("run/traces.npz", {"trace": 1.0, "report": 0.01, "labelgap verify": 0.05}, weight=6),
     Target("run/revisions.parquet", {"revisions": 1.0, "labelgap revisions": 0.03, "apply with": 0.05}, weight=6),
-    Target("run/predictions.parquet", {"examples": 1.0}, weight=3),
-    Target("run/candidates.parquet", {"audit": 1.0, "review": 0.5}, weight=6),
+    Target("run/predictions.parquet", {"examples": 1.0, "labelgap verify": 0.1}, weight=3),
+    Target("run/candidates.parquet", {"audit": 1.0, "review": 0.5, "labelgap verify": 0.05}, weight=6),
     Target("run/manifest.json", {**_RUN, "labelgap verify": 0.05}, weight=4),
     Target("run/review.sqlite", _DECIDED, covered=False, weight=10),
     Target("linear/config.json", _LINEAR),
@@ -70,9 +70,9 @@ TARGETS: Final = (
     Target("review/candidates.parquet", {"review": 1.0}, covered=False),
     Target("review/review.sqlite", _DECIDED, covered=False),
     Target("compare/compare.json", {"comparison": 1.0, "report": 0.02, "labelgap report": 0.005}, weight=8),
-    Target("compare/heads/*.safetensors", {"compare again": 1.0}, weight=3),
+    Target("compare/heads/*.safetensors", {"compare again": 1.0, "labelgap verify": 0.2}, weight=3),
     Target("compare/manifest.json", {"comparison": 1.0, "compare again": 0.1, "labelgap verify": 0.05}, weight=2),
-    Target("study/study.json", {"study": 1.0, "report": 0.01}, weight=4),
+    Target("study/study.json", {"study": 1.0, "report": 0.01, "labelgap verify": 0.1}, weight=4),
     Target("study/an/config.json", {"study": 1.0}, weight=2),
     Target("study/an/metrics.jsonl", {"study": 1.0, "report": 0.01}, weight=2),
     Target("study/manifest.json", {"study": 1.0, "labelgap verify": 0.05}, weight=2),
@@ -86,7 +86,7 @@ TARGETS: Final = (
     Target("features.npz", {"features": 1.0, "open data": 0.2, "labelgap inspect": 0.03}, covered=False, weight=8),
     Target(
         "coco/annotations/instances_train2017.json",
-        {"coco": 1.0, "open data": 0.1, "labelgap inspect": 0.03},
+        {"coco": 1.0, "open data": 0.1},
         covered=False,
         weight=8,
     ),

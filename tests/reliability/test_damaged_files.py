@@ -1,0 +1,117 @@
+"""The short form of ``benchmarks/fuzz_runs.py``, and what it must be able to find."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.fuzzing import cases, readers, watch
+from benchmarks.fuzzing.base import canary
+from benchmarks.fuzzing.cases import Fuzzer
+from benchmarks.fuzzing.targets import Target
+
+from labelgap.core.errors import RunError
+from labelgap.core.manifest import check_files, write_manifest
+
+PROJECT = Path(__file__).resolve().parents[2]
+CASES = 400
+
+
+def test_no_damaged_file_ends_in_anything_but_a_message(tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/fuzz_runs.py", "--light", "--workers", "0", "--cases", str(CASES)]
+    command += ["--seconds", "300", "--samples", str(tmp_path / "samples")]
+    found = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"{CASES} mutations" in found.stdout and found.stdout.endswith("failed 0\n")
+
+
+def read(folder: Path) -> bytes:
+    path = folder / "a.json"
+    check_files(folder, ["a.json"])
+    return path.read_bytes()
+
+
+def silent(folder: Path) -> str:
+    return (folder / "a.json").read_text(errors="replace") if (folder / "a.json").is_file() else ""
+
+
+def crash(folder: Path) -> str:
+    return str((folder / "a.json").read_text()[30])
+
+
+def long_message(folder: Path) -> None:
+    if silent(folder) != SAMPLE:
+        raise RunError("x" * 3000)
+
+
+def colored_message(folder: Path) -> None:
+    if silent(folder) != SAMPLE:
+        raise RunError("\x1b[31m")
+
+
+def hang(folder: Path) -> None:
+    while silent(folder) != SAMPLE:
+        time.sleep(0.01)
+
+
+def start_process(folder: Path) -> None:
+    subprocess.run(["true"], check=True)
+
+
+def open_named_path(folder: Path) -> bytes:
+    return canary().read_bytes()
+
+
+def write_outside(folder: Path) -> None:
+    (folder.parent.parent / "x").write_text("x")
+
+
+def create_beside_canary(folder: Path) -> None:
+    (canary().parent / "new").mkdir(exist_ok=True)
+
+
+def take_memory(folder: Path) -> int:
+    return len(b"x" * (1 << 27)) if silent(folder) != SAMPLE else 0
+
+
+SAMPLE = '{"format": 1, "values": [1, 2, 3], "name": "x"}'
+
+
+@pytest.mark.parametrize(
+    ("reader", "problem"),
+    [
+        (read, None),
+        (silent, "another value"),
+        (crash, "Error"),
+        (long_message, "2,000 characters"),
+        (colored_message, "control characters"),
+        (hang, "no answer"),
+        (start_process, "subprocess.Popen was called"),
+        (open_named_path, "a path that the folder names was opened"),
+        (write_outside, "opened for writing"),
+        (create_beside_canary, "written outside"),
+        (take_memory, "more than 64 MB"),
+    ],
+)
+def test_the_fuzzer_finds(
+    reader: Callable[[Path], Any], problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LABELGAP_CACHE", "LABELGAP_FUZZ_CANARY", "LABELGAP_FUZZ_SAMPLES"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    (tmp_path / "samples" / "run").mkdir(parents=True)
+    (tmp_path / "samples" / "run" / "a.json").write_text(SAMPLE)
+    write_manifest(tmp_path / "samples" / "run", ["a.json"])
+    monkeypatch.setattr(cases, "TARGETS", (Target("run/a.json", {"reader": 1.0}),))
+    monkeypatch.setattr(watch, "MOST_MEMORY", 64 << 20)
+    monkeypatch.setitem(readers.READERS, "reader", reader)
+    (tmp_path / "work").mkdir()
+    fuzzer = Fuzzer(tmp_path / "samples", tmp_path / "work", seconds=0.2 if reader is hang else 60)
+    found = [failure.problem for number in range(25) for failure in fuzzer.run(number).failures]
+    assert (not found) if problem is None else any(problem in each for each in found), found
+    assert silent(fuzzer.root / "run") == SAMPLE
