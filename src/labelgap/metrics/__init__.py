@@ -13,11 +13,13 @@ from __future__ import annotations
 from labelgap.metrics.average_precision import average_precision
 from labelgap.metrics.classification import f1, precision, recall
 from labelgap.metrics.modular import F1, AveragePrecision, Metric, Precision, Recall
+from labelgap.metrics.prevalence import CorrectedPrecision, corrected_average_precision
 from labelgap.metrics.revisions import RevisionQuality, revision_quality
 from labelgap.metrics.thresholds import Thresholds, choose_thresholds
 
 __all__ = [
     "AveragePrecision",
+    "CorrectedPrecision",
     "F1",
     "Metric",
     "Precision",
@@ -26,6 +28,7 @@ __all__ = [
     "Thresholds",
     "average_precision",
     "choose_thresholds",
+    "corrected_average_precision",
     "f1",
     "precision",
     "recall",

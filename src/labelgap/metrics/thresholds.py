@@ -1,36 +1,38 @@
 """A threshold for each class, with a mark that says how it was chosen.
 
 0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
-too many labels as present. Where held-out labels allow it, the threshold is measured; where only positives are known it
-is estimated; with fewer than 5 known positives it stays 0.5.
+too many labels as present. The threshold is the one with the highest F1, measured where held-out labels allow it, else
+estimated. It changes little when one label is added: known absents enter through the prevalence of their class, near
+ties are averaged while labels are unknown, and a class with few known presents leans on the other classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.sorting import cuts_at_present, slices
-from labelgap.metrics.validation import (
-    Codes,
-    Floats,
-    Labels,
-    Scores,
-    format_pair,
-    require_probabilities,
-    unknown_as_absent,
-)
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.metrics.prevalence import partial_cuts
+from labelgap.metrics.sorting import slices
+from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
-__all__ = ["DEFAULT_THRESHOLD", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
+__all__ = ["DEFAULT_THRESHOLD", "MIN_MEASURED", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
 
-ThresholdMark: TypeAlias = Literal["measured", "estimated", "default"]
+ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
 
 DEFAULT_THRESHOLD: Final = 0.5
 MIN_PRESENT: Final = 5
+"""Known presents from which on a class has a threshold of its own."""
+MIN_MEASURED: Final = 10
+"""Known labels of each state from which on a threshold counts as measured."""
+_SMALLEST: Final = 1e-6
+"""Thresholds nearer than this to 0 or 1 count as this in a mean of logits."""
+_MAX_WEIGHT: Final = 50
+"""Known presents from which on a class counts no more in the threshold that others borrow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,8 @@ class Thresholds:
     Attributes:
         values: ``(K,)`` float64, read-only: the class is predicted present where ``score >= value``. Each value is
             exact in the type the scores had, so float32 scores may be compared in float32.
-        marks: ``"measured"`` on known present and known absent labels, ``"estimated"`` from present ones only, or
-            ``"default"``, 0.5, with too few of either.
+        marks: ``"measured"`` on at least 10 known present and 10 known absent labels, ``"estimated"`` from at least 5
+            known present ones, ``"borrowed"`` from the other classes, or ``"default"``, 0.5, where no class has any.
     """
 
     values: NDArray[np.float64]
@@ -62,82 +64,99 @@ class Thresholds:
 def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     r"""Choose the threshold of each class from held-out images.
 
-    With :math:`TP`, the known present labels at or above the threshold, among :math:`P` of them, and :math:`n`, the
-    entries at or above it:
+    With :math:`r(t)` the share of the known presents that score at least :math:`t`, :math:`q(t)` that of all :math:`N`
+    images, known or not, and the prevalence :math:`\pi` (``labelgap.metrics.prevalence``):
 
-    .. math:: \text{measured: } \max F_1 = \frac{2\,TP}{P + n}, \qquad
-              \text{estimated: } \max \frac{(TP / P)^2}{n / N}
+    .. math:: F_1(t) = \frac{2 \pi\, r(t)}{\pi + q(t)}, \qquad n^* = \frac{\sum_t w(t)\, N q(t)}{\sum_t w(t)}, \quad
+              w(t) = \exp\Bigl(P\, \frac{N}{U}\, \bigl(F_1(t) - \max F_1\bigr)\Bigr)
 
-    measured over the known entries of the class, and estimated over all :math:`N` images, known or not. The second is
-    recall² over the share predicted present; for positives that are a random sample of all positives it is proportional
-    to precision × recall, and it needs no known absent label.
+    over the cuts at the :math:`P` known presents; the threshold takes the :math:`n^*` images with the highest scores.
+    On complete labels this is the exact :math:`F_1` and its best cut. With :math:`U` unknown labels, cuts that are
+    nearly as good take part, so that no single label decides.
 
     Args:
         scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
 
     Returns:
-        ``(K,)`` values and their marks. A class with fewer than 5 known present labels is ``"default"``, 0.5; else it
-        is ``"measured"`` if it has at least one known absent label, and ``"estimated"`` if it has none.
+        ``(K,)`` values and their marks. A class with fewer than 5 known presents takes the mean of the other classes
+        (in logits, weighted by their known presents); from 5 to 9 it moves from there to its own threshold in six equal
+        steps.
 
     Raises:
         InputError: scores outside 0 … 1, shapes that do not match, values that are no labels.
 
-    The threshold lies midway between the lowest score predicted present and the next lower one (of a known entry where
-    measured, of any image where estimated), and on the lowest score itself where there is no lower one. Equal scores
-    stay together. Of several thresholds that are equally good the highest is chosen.
-
-    Unknown entries are left out of a measured threshold, and count among the N images of an estimated one. A threshold
-    measured on few known absents is unreliable.
+    The threshold lies midway between the lowest score that is taken and the next lower one, and on the lowest score
+    itself where there is no lower one. Equal scores stay together. Of several cuts that are equally good on complete
+    labels the highest is chosen. The assumption is that of the prevalence: labels are missing at random.
 
     Reference:
-        The estimate: Lee & Liu, "Learning with positive and unlabeled examples using weighted logistic regression",
-        ICML 2003.
+        F1 from positive and unlabeled data: Lee & Liu, ICML 2003; the exponential weights: Vovk, "Aggregating
+        strategies", COLT 1990.
 
     Example:
-        >>> scores = [[0.9], [0.8], [0.7], [0.4], [0.35], [0.3], [0.2]]
-        >>> choose_thresholds(scores, [[1], [1], [1], [1], [0], [1], [0]])
-        Thresholds(values=array([0.25]), marks=('measured',))
+        >>> scores = np.linspace(0.99, 0.01, 50)[:, None]
+        >>> labels = (np.arange(50) < 10).astype(np.int8)[:, None]
+        >>> choose_thresholds(scores, labels)
+        Thresholds(values=array([0.8]), marks=('measured',))
     """
     formatted, codes = format_pair(scores, labels)
     require_probabilities(formatted)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
-    enough = present >= MIN_PRESENT
-    measured, estimated = enough & (absent > 0), enough & (absent == 0)
     values = np.full(codes.shape[1], DEFAULT_THRESHOLD)
-    for chosen, is_measured in ((measured, True), (estimated, False)):
-        columns = np.flatnonzero(chosen)
-        for chunk in slices(columns.size, codes.shape[0]):
-            part = columns[chunk]
-            values[part] = _best_cuts(formatted.T[part], codes.T[part], is_measured)
-    marks = np.where(measured, "measured", np.where(estimated, "estimated", "default")).tolist()
-    return Thresholds(values=values, marks=tuple(marks))
+    columns = np.flatnonzero(present)
+    for chunk in slices(columns.size, codes.shape[0]):
+        part = columns[chunk]
+        values[part] = _best_cuts(np.ascontiguousarray(formatted.T[part]), np.ascontiguousarray(codes.T[part]))
+    values = _borrow(values, present, formatted.dtype)
+    marks = np.select(
+        [(present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
+        ["measured", "estimated"],
+        "borrowed" if (present >= MIN_PRESENT).any() else "default",
+    )
+    return Thresholds(values=values, marks=tuple(marks.tolist()))
 
 
-def _best_cuts(scores: Floats, codes: Codes, measured: bool) -> NDArray[np.float64]:
-    """Return the best threshold of R classes of M images, each with at least one present label.
+def _borrow(
+    values: NDArray[np.float64], present: NDArray[np.integer[Any]], dtype: np.dtype[Any]
+) -> NDArray[np.float64]:
+    """Move the thresholds of classes with few known presents to the mean of all, in logits.
 
-    Only a cut at a present entry can be best: taking more entries without a further hit lowers both measures.
+    The default takes part in the mean with the weight of a class of 5 known presents more than the least.
     """
-    codes = codes if measured else unknown_as_absent(codes)
-    cuts = cuts_at_present(scores, codes)
-    if measured:
-        score = 2 * cuts.hits / (np.bincount(cuts.ranking)[cuts.ranking] + cuts.taken)
-    else:
-        score = cuts.hits.astype(np.float64) ** 2 / cuts.taken
+    weight = np.clip(present - MIN_PRESENT + 1, 0, _MAX_WEIGHT)
+    own = logit(np.clip(values, _SMALLEST, 1 - _SMALLEST))
+    shared = float(weight @ own) / (weight.sum() + MIN_PRESENT) if weight.any() else 0.0
+    trust = np.clip(weight / (MIN_MEASURED - MIN_PRESENT + 1), 0, 1)
+    moved = expit(trust * own + (1 - trust) * shared).astype(dtype).astype(np.float64)
+    borrowed: NDArray[np.float64] = np.where(trust == 1, values, moved)
+    return borrowed
+
+
+def _best_cuts(scores: Floats, codes: Codes) -> NDArray[np.float64]:
+    """Return the threshold of R classes of M images, each with at least one known present.
+
+    Only a cut at a present entry can be best: taking more entries without a further hit lowers F1.
+    """
+    cuts = partial_cuts(scores, codes)
+    prevalence = cuts.prevalence()[cuts.ranking]
+    score = 2 * prevalence * cuts.recall / (prevalence + cuts.share)
     best = np.full(len(codes), -np.inf)
     np.maximum.at(best, cuts.ranking, score)
-    winners = np.flatnonzero(score == best[cuts.ranking])
     highest = np.full(len(codes), -1)
+    winners = np.flatnonzero(score >= best[cuts.ranking] * (1 - 1e-12))
     np.maximum.at(highest, cuts.ranking[winners], winners)
-    return _midway(scores, codes, cuts.taken[highest])
+    unknown = cuts.images - cuts.present - cuts.absent
+    rate = cuts.present * cuts.images / np.maximum(unknown, 1)
+    weight = np.exp(rate[cuts.ranking] * (score - best[cuts.ranking]))
+    mean = np.rint(cuts.sums(weight * cuts.taken) / cuts.sums(weight)).astype(np.int64)
+    return _midway(scores, np.where(unknown > 0, mean, cuts.taken[highest]))
 
 
-def _midway(scores: Floats, codes: Codes, taken: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the middle between the ``taken``-th highest known score and the next, in the type of the scores."""
-    ordered = np.sort(np.where(codes == UNKNOWN, scores.dtype.type(-np.inf), scores), axis=1)
-    bordered = np.concatenate([np.full((len(ordered), 1), -np.inf), ordered], axis=1)
-    row, index = np.arange(len(ordered)), ordered.shape[1] - taken + 1
+def _midway(scores: Floats, taken: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the middle between the ``taken``-th highest score and the next, in the type of the scores."""
+    bordered = np.pad(np.sort(scores, axis=1), ((0, 0), (1, 0)), constant_values=-np.inf)
+    row, index = np.arange(len(bordered)), bordered.shape[1] - taken
     score, below = bordered[row, index], bordered[row, index - 1]
     with np.errstate(invalid="ignore"):
         middle = (below + (score - below) / 2).astype(scores.dtype).astype(np.float64)
