@@ -276,6 +276,14 @@ def test_a_table_cannot_be_written_to() -> None:
     assert table == small()
 
 
+def test_the_arrays_of_the_caller_stay_his() -> None:
+    starts, columns, values = np.array([0, 1]), np.array([0], np.int32), np.array([1], np.int8)
+    table = LabelTable(starts, columns, values, ["a"])
+    for array in (starts, columns, values):
+        array[0] = 0
+    assert table.to_dense().tolist() == [[1]]
+
+
 def test_a_table_reaches_another_process_as_it_is() -> None:
     assert pickle.loads(pickle.dumps(small())) == small()
 

@@ -70,9 +70,9 @@ class LabelTable:
         classes: Sequence[str],
         images: Sequence[str] | None = None,
     ) -> None:
-        self.starts = np.asarray(starts, dtype=np.int64)
-        self.columns = np.asarray(columns, dtype=np.int32)
-        self.values = np.asarray(values, dtype=np.int8)
+        self.starts = np.array(starts, dtype=np.int64)  # copies: the caller may write to his arrays
+        self.columns = np.array(columns, dtype=np.int32)
+        self.values = np.array(values, dtype=np.int8)
         self.classes = unique_names(classes, "class")
         self.images = unique_names(range(len(starts) - 1) if images is None else images, "image")
         if len(self.images) != len(self):

@@ -194,6 +194,7 @@ class InteractiveLearning(PerImageState):
     """
 
     needs = frozenset({"index", "features"})
+    shared_options = frozenset({"dictionary"})
     lambda_labels: Number
     lambda_features: Number
     asymmetry: Number

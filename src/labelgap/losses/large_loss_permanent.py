@@ -46,6 +46,10 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
         """Return None: the corrections of a step are committed after it."""
         return None
 
+    def modified_count(self, labels: Tensor) -> Tensor | None:
+        """Return None: earlier corrections are modified too, whatever their logits are now."""
+        return None
+
     @abstractmethod
     def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mark the entries that are unknown after all corrections so far and that this step corrects."""

@@ -123,3 +123,11 @@ def test_the_modified_count_of_largest_logits_is_what_is_modified(base: str) -> 
         assert modified_count is not None
         assert torch.equal(top_k_mask(logits, states(labels).unknown, modified_count), made.modified(logits, labels))
     assert MultiHead().modified_count(labels) is None
+
+
+def test_a_method_whose_corrections_are_permanent_counts_none() -> None:
+    """What it corrected before is modified too, wherever it ranks now."""
+    batch = next(some_batches())
+    made = prepared("ll-cp", batch, {"delta_rel": 7.5})
+    assert isinstance(made, MultiHead)
+    assert made.modified_count(torch.from_numpy(batch.labels)) is None

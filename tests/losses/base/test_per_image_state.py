@@ -197,3 +197,12 @@ def test_what_it_keeps_of_known_labels_is_never_used(name: str) -> None:
     value.masked_fill_(labels != UNKNOWN, rubbish[key])
     assert torch.equal(made(*arguments), loss)
     assert not made.modified(*arguments)[labels != UNKNOWN].any()
+
+
+@pytest.mark.parametrize("method", ["ll-cp", "role", "curriculum", "imcl"])
+def test_logits_of_more_heads_than_the_state_has_are_refused(method: str) -> None:
+    table = LabelTable.from_dense([[1, 0, -1], [0, 1, -1], [-1, 1, 0]])
+    loss_fn = loss(method, **({"expected_positives": 1.5} if method == "role" else {}))
+    loss_fn.prepare(table, epochs=3)
+    with pytest.raises(InputError, match=r"heads \(\), and logits have shape \(2, 3, 3\): set its attribute heads"):
+        loss_fn(torch.zeros(2, 3, 3), table.batch([0, 1, 2]), index=torch.arange(3), features=torch.zeros(3, 2))

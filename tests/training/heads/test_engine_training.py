@@ -311,3 +311,14 @@ def test_other_wrong_arguments_are_rejected() -> None:
     other = LabelTable.from_dense(VAL.to_dense(), classes=[f"class {number}" for number in range(CLASSES)])
     with pytest.raises(InputError, match="other classes"):
         train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=VAL_FEATURES, val_labels=other)
+
+
+def test_heads_that_differ_in_what_cannot_be_a_tensor_get_their_own_loss() -> None:
+    """Two heads with other sizes of the dictionary of `imcl` used to crash."""
+    sizes = ({"dictionary": 10}, {"dictionary": 30}, {"dictionary": 30, "lambda_labels": 0.5})
+    plans = [HeadPlan("imcl", {"lambda_features": 0.0, **size}, 1e-2, TABLE) for size in sizes]
+    together = train_epochs(engine_of(plans), 1, 2)
+    assert sorted(group.plans for group in together.groups) == [(0,), (1, 2)]
+    for number, plan in enumerate(plans):
+        alone = train_epochs(engine_of([plan]), 1, 2)
+        torch.testing.assert_close(together.heads[0][number], alone.heads[0][0], rtol=1e-4, atol=1e-6)

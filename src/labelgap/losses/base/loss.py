@@ -122,6 +122,7 @@ class Loss(nn.Module, ABC):
             features: ``(B, D)``, if ``needs`` contains "features".
         """
         check_shapes(logits, labels)
+        self.check_logits(logits)
         rows = logits.shape[-2]
         if index is None and "index" in self.needs:
             raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
@@ -132,6 +133,9 @@ class Loss(nn.Module, ABC):
         if features is not None and (features.ndim < 2 or features.shape[-2] != rows):
             raise InputError(f"features have shape {tuple(features.shape)}: one row for each of {rows} images.")
         return self.cost(widen(logits), labels, index, features)
+
+    def check_logits(self, logits: Tensor) -> None:
+        """Refuse logits that do not fit the state of the loss; nothing to check here."""
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Return the loss of a batch that was checked and widened; the body of ``forward``."""

@@ -7,6 +7,8 @@ its per-image state as ``(…, N, K)``.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from labelgap.labels import Revisions
@@ -20,6 +22,7 @@ class MultiHead:
 
     Attributes:
         heads: the leading axes, ``()`` for one head; the engine sets it before ``prepare``.
+        shared_options: number options that cannot be tensors; heads that differ in one do not share a loss.
 
     Example:
         >>> MultiHead().mixture(classes=20) is None
@@ -27,6 +30,7 @@ class MultiHead:
     """
 
     heads: tuple[int, ...] = ()
+    shared_options: ClassVar[frozenset[str]] = frozenset()
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise.

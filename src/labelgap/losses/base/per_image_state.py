@@ -110,6 +110,14 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
         return self._rows(getattr(self, name), index)
 
+    def check_logits(self, logits: Tensor) -> None:
+        """Refuse logits whose axes of heads are not those that the state was allocated for."""
+        if logits.shape[:-2] != self.heads:
+            raise InputError(
+                f"'{self.name}' keeps state per image for heads {self.heads}, and logits have shape "
+                f"{tuple(logits.shape)}: set its attribute heads to {tuple(logits.shape[:-2])} before prepare."
+            )
+
     def _rows(self, state: Tensor, index: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return state.index_select(-2, index.to(state.device))

@@ -142,7 +142,11 @@ def _key(plan: HeadPlan, number: int, table: int) -> tuple[Any, ...]:
     if not isinstance(loss_fn, MultiHead):
         return plan.method, number
     options = {**method_options(plan.method), **plan.options}
-    fixed = tuple((name, repr(_plain(value))) for name, value in sorted(options.items()) if not _is_number(value))
+    fixed = tuple(
+        (name, repr(_plain(value)))
+        for name, value in sorted(options.items())
+        if name in loss_fn.shared_options or not _is_number(value)
+    )
     state = (table, plan.seed) if "index" in loss_fn.needs else ()
     return plan.method, fixed, state
 
