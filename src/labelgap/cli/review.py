@@ -182,7 +182,9 @@ def _print_summary(opened: Review, as_json: bool) -> None:
             "format": 1,
             "progress": asdict(progress),
             "reviewers": reviewers,
-            "estimate": None if estimate is None else {**asdict(estimate), "missing": estimate.missing},
+            "estimate": None
+            if estimate is None
+            else {**asdict(estimate), "missing": estimate.missing, "remaining": estimate.remaining},
             "classes": [asdict(row) for row in opened.classes()],
         }
         print_json(summary)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,18 @@ from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_candidates, read
 from labelgap.core.errors import RunError
 from labelgap.review.store.events import LabelKey
 
-__all__ = ["CandidateColumns", "Candidates", "FILE", "FORMAT", "KINDS", "MISSING", "RANDOM", "WRONG", "candidate_id"]
+__all__ = [
+    "CandidateColumns",
+    "Candidates",
+    "FILE",
+    "FORMAT",
+    "KINDS",
+    "MISSING",
+    "Positions",
+    "RANDOM",
+    "WRONG",
+    "candidate_id",
+]
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 
@@ -61,6 +72,20 @@ class CandidateColumns:
     class_rank: NDArray[np.int32]
     random_rank: NDArray[np.int32]
     ids: NDArray[np.uint64]
+
+
+class Positions(NamedTuple):
+    """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never.
+
+    Attributes:
+        shown: the earlier of the other two.
+        sampled: in the random sample.
+        ranked: among the ranked candidates.
+    """
+
+    shown: NDArray[np.int64]
+    sampled: NDArray[np.int64]
+    ranked: NDArray[np.int64]
 
 
 class Candidates:
@@ -152,18 +177,14 @@ class Candidates:
         return np.argsort(best, kind="stable")
 
     @cached_property
-    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The position of each candidate in the list of its class, and its position in the random sample.
-
-        Two ``(C,)``; a smaller number is shown earlier. A random candidate that is ranked as well is shown at the
-        earlier of its two positions. A candidate outside the random sample has the largest integer as its second.
-        """
+    def positions(self) -> Positions:
+        """The positions of each candidate in the list of its class."""
         columns = self.columns
         ranked = np.where(columns.kind == RANDOM, _LARGEST, columns.class_rank.astype(np.int64) * 2 - 1)
         offset = (columns.ids % np.uint64(_RANDOM_INTERVAL)).astype(np.int64)
         position = 2 * ((columns.random_rank.astype(np.int64) - 1) * _RANDOM_INTERVAL + offset)
         sampled = np.where(columns.random_rank > 0, position, _LARGEST)
-        return np.minimum(ranked, sampled), sampled
+        return Positions(np.minimum(ranked, sampled), sampled, ranked)
 
     @cached_property
     def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

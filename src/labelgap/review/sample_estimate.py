@@ -1,19 +1,20 @@
-r"""How many labels are missing, estimated from the reviewed random candidates.
+r"""How many labels are missing: those that were found, and an estimate of those among the undecided.
 
-The ranked candidates cannot tell how many labels are missing: they were chosen because they are probable. The random
-ones can. Of the :math:`U_c` unknown labels of a class, a random sample of :math:`n_c` was reviewed and :math:`k_c` of
-them are present. Over the classes with :math:`n_c > 0`
+What was decided is counted. Only the rest is estimated, from the random candidates: the ranked ones were chosen because
+they are probable. Let :math:`Q_c` be the ranked labels of a class that were reached, all of them decided. The reached
+random labels outside :math:`Q_c`, :math:`n_c` of them with :math:`k_c` present, are a random sample of all unknown
+labels outside :math:`Q_c`. With :math:`m_c` undecided labels of a class, over the classes with :math:`n_c > 0`
 
-.. math:: \hat p = \sum_c W_c\, k_c / n_c, \qquad W_c = U_c / \sum_j U_j, \qquad n_\mathrm{eff} = 1 / \sum_c W_c^2 / n_c
+.. math:: \hat p = \sum_c W_c\, k_c / n_c, \qquad W_c = m_c / \sum_j m_j, \qquad
+          n_\mathrm{eff} = 1 / \sum_c W_c^2 \bigl(1 / n_c + 1 / m_c\bigr)
 
-and the interval is Wilson's at :math:`n_\mathrm{eff}` (Kish's effective sample size). When every class is sampled in
-proportion to its unknown labels, :math:`n_\mathrm{eff} = \sum_c n_c` and this is the plain Wilson interval. A class
-that was hardly reviewed would ruin a good estimate of the others, so classes are taken in the order of
-:math:`n_c / U_c`, as many as keep :math:`n_\mathrm{eff}` at half of its largest possible value or more.
+and the interval of the share among the undecided is Wilson's at :math:`n_\mathrm{eff}` (Kish's effective sample size;
+:math:`1 / m_c` because the undecided labels are few enough to vary themselves). A class that was hardly reviewed would
+ruin a good estimate of the others, so classes are taken in the order of :math:`n_c / m_c`, as many as keep
+:math:`n_\mathrm{eff}` at half of its largest possible value or more. Classes without undecided labels are exact.
 
-A random label counts once everything that its class's list shows before its place in the sample is decided. A random
-label can also be ranked. It is then probably present and is decided before its turn; counted at once, it would make the
-share too large.
+A candidate is reached once everything that its class's list shows before it is decided. So the sample does not depend
+on which candidates a reviewer picks.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
 __all__ = [
+    "ClassTally",
     "MIN_SAMPLE",
     "SampleEstimate",
     "describe_estimate",
@@ -42,17 +45,45 @@ MIN_SAMPLE: Final = 10
 """With fewer random labels no estimate is shown."""
 
 
+@dataclass(frozen=True, eq=False)
+class ClassTally:
+    """Counts of each class, ``(K,)``.
+
+    Attributes:
+        unknown: labels that were unknown before the review.
+        decided: of these, decided ones; those on which the reviewer could not tell count.
+        found: of these, the present ones.
+    """
+
+    unknown: NDArray[np.int64]
+    decided: NDArray[np.int64]
+    found: NDArray[np.int64]
+
+    @property
+    def undecided(self) -> NDArray[np.int64]:
+        """Labels that nobody has decided."""
+        rest: NDArray[np.int64] = np.maximum(self.unknown - self.decided, 0)
+        return rest
+
+    def only(self, number: int) -> ClassTally:
+        """Return the counts of one class; all others are 0."""
+        one = np.arange(len(self.unknown)) == number
+        return ClassTally(*(np.where(one, counts, 0) for counts in (self.unknown, self.decided, self.found)))
+
+
 @dataclass(frozen=True)
 class SampleEstimate:
-    """How many unknown labels are present, with an interval.
+    """How many unknown labels are present: counted among the decided, estimated among the undecided.
 
     Attributes:
         reviewed: random labels that count.
         present: those of them that are present.
         unsure: random labels on which the reviewer could not tell; they are left out.
         classes: number of classes that the estimate covers.
-        unknown: unknown labels of those classes.
-        share: share of these that are present.
+        unknown: labels of those classes that were unknown before the review.
+        found: of these, present ones among the decided.
+        undecided: of these, those that nobody has decided.
+        share: share of the undecided that is present.
         low: lower end of the share's 95 % interval.
         high: upper end.
     """
@@ -62,15 +93,23 @@ class SampleEstimate:
     unsure: int
     classes: int
     unknown: int
+    found: int
+    undecided: int
     share: float
     low: float
     high: float
 
     @property
-    def missing(self) -> tuple[int, int, int]:
-        """How many labels are missing: the estimate, and the ends of its interval."""
-        estimate, low, high = (self.unknown * share for share in (self.share, self.low, self.high))
+    def remaining(self) -> tuple[int, int, int]:
+        """How many labels are still missing: the estimate, and the ends of its interval."""
+        estimate, low, high = (self.undecided * share for share in (self.share, self.low, self.high))
         return round(estimate), math.floor(low), math.ceil(high)
+
+    @property
+    def missing(self) -> tuple[int, int, int]:
+        """How many labels were missing before the review: those found, and those that still are."""
+        estimate, low, high = self.remaining
+        return self.found + estimate, self.found + low, self.found + high
 
 
 def wilson_interval(present: float, reviewed: float, confidence: float = 0.95) -> tuple[float, float]:
@@ -111,53 +150,60 @@ def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike
     return first
 
 
-def estimate_from_sample(classes: ArrayLike, values: ArrayLike, unknown: ArrayLike) -> SampleEstimate | None:
-    """Estimate how many unknown labels are present.
+def estimate_from_sample(classes: ArrayLike, values: ArrayLike, tally: ClassTally) -> SampleEstimate | None:
+    """Estimate how many labels are still missing, and count those that were found.
 
     Args:
         classes: ``(S,)`` class numbers of the random labels that count.
         values: ``(S,)`` the decisions; UNKNOWN, "can't tell", is left out.
-        unknown: ``(K,)`` number of unknown labels of each class.
+        tally: of each class.
 
     Returns:
-        None when no random label was decided.
+        None when no random label was decided and undecided labels remain.
 
     Example:
-        >>> estimate = estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, [1000])
-        >>> estimate.share, estimate.missing
-        (0.1, (100, 27, 302))
+        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]))
+        >>> estimate = estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, tally)
+        >>> estimate.found, estimate.remaining, estimate.missing
+        (2, (98, 26, 298), (100, 28, 300))
     """
-    group, value, total = np.asarray(classes, dtype=np.int64), np.asarray(values), np.asarray(unknown, dtype=np.int64)
+    group, value, rest = np.asarray(classes, dtype=np.int64), np.asarray(values), tally.undecided
     sure = value != UNKNOWN
-    reviewed = np.bincount(group[sure], minlength=len(total))
-    present = np.bincount(group[sure & (value == PRESENT)], minlength=len(total))
-    covered = _covered(reviewed, total)
-    if not len(covered):
+    reviewed = np.bincount(group[sure], minlength=len(rest))
+    present = np.bincount(group[sure & (value == PRESENT)], minlength=len(rest))
+    exact = np.flatnonzero((rest == 0) & (tally.unknown > 0))
+    sampled = _covered(reviewed, rest)
+    if not len(sampled) and (rest.any() or not len(exact)):
         return None
-    weight = total[covered] / total[covered].sum()
-    share = float((weight * present[covered] / reviewed[covered]).sum())
-    effective = float(1 / (weight**2 / reviewed[covered]).sum())
-    low, high = wilson_interval(share * effective, effective)
+    covered = np.sort(np.concatenate([exact, sampled]))
+    share = low = high = 0.0
+    if len(sampled):
+        weight = rest[sampled] / rest[sampled].sum()
+        share = float((weight * present[sampled] / reviewed[sampled]).sum())
+        effective = float(1 / (weight**2 * (1 / reviewed[sampled] + 1 / rest[sampled])).sum())
+        low, high = wilson_interval(share * effective, effective)
     return SampleEstimate(
         reviewed=int(reviewed[covered].sum()),
         present=int(present[covered].sum()),
         unsure=int((~sure).sum()),
         classes=len(covered),
-        unknown=int(total[covered].sum()),
+        unknown=int(tally.unknown[covered].sum()),
+        found=int(tally.found[covered].sum()),
+        undecided=int(rest[covered].sum()),
         share=share,
         low=low,
         high=high,
     )
 
 
-def _covered(reviewed: NDArray[np.int64], unknown: NDArray[np.int64]) -> NDArray[np.int64]:
+def _covered(reviewed: NDArray[np.int64], rest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the classes that an estimate covers; the choice depends on sample sizes alone, never on answers."""
-    sampled = np.flatnonzero((reviewed > 0) & (unknown > 0))
+    sampled = np.flatnonzero((reviewed > 0) & (rest > 0))
     if not len(sampled):
         return sampled
-    order = sampled[np.argsort(-reviewed[sampled] / unknown[sampled], kind="stable")]
-    size = unknown[order].astype(np.float64)
-    effective = np.cumsum(size) ** 2 / np.cumsum(size**2 / reviewed[order])
+    order = sampled[np.argsort(-reviewed[sampled] / rest[sampled], kind="stable")]
+    size = rest[order].astype(np.float64)
+    effective = np.cumsum(size) ** 2 / np.cumsum(size**2 * (1 / reviewed[order] + 1 / size))
     return np.sort(order[: np.flatnonzero(effective >= effective.max() / 2)[-1] + 1])
 
 
@@ -167,9 +213,12 @@ def describe_estimate(
     """Return an estimate as a sentence; the audit's, with its assumption, until the sample is large enough.
 
     Example:
-        >>> describe_estimate(estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, [1000]), "dog")
-        'About 100 labels of dog are missing (95 %: 27 to 302). 20 random candidates were reviewed, 2 are present.'
+        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]))
+        >>> describe_estimate(estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, tally), "dog")  # doctest: +ELLIPSIS
+        '2 missing labels of dog were found; about 98 are still missing among 980 undecided ones (95 %: 26 to 298). ...'
     """
+    if estimate is not None and not estimate.undecided:
+        return f"{_labels(estimate, class_name)}: every unknown label is decided, so this is exact."
     if estimate is None or estimate.reviewed < MIN_SAMPLE:
         count = 0 if estimate is None else estimate.reviewed
         guess = f"About {audit['missing']:,}, if {audit['assumption']}. " if audit and "assumption" in audit else ""
@@ -177,9 +226,15 @@ def describe_estimate(
             f"{guess}An estimate needs {MIN_SAMPLE} reviewed random candidates; {count} so far. "
             "A random candidate counts once everything above it in its list is decided."
         )
-    missing, low, high = estimate.missing
-    count = estimate.classes
-    labels = f"labels of {class_name}" if class_name else f"labels of {count:,} {'class' if count == 1 else 'classes'}"
+    remaining, low, high = estimate.remaining
     unsure = f" {estimate.unsure:,} undecidable ones are left out." if estimate.unsure else ""
-    sample = f"{estimate.reviewed:,} random candidates were reviewed, {estimate.present:,} are present."
-    return f"About {missing:,} {labels} are missing (95 %: {low:,} to {high:,}). {sample}{unsure}"
+    return (
+        f"{_labels(estimate, class_name)}; about {remaining:,} {'is' if remaining == 1 else 'are'} still missing among "
+        f"{estimate.undecided:,} undecided ones (95 %: {low:,} to {high:,}). "
+        f"{pluralize(estimate.reviewed, 'random candidate')} were reviewed, {estimate.present:,} are present.{unsure}"
+    )
+
+
+def _labels(estimate: SampleEstimate, class_name: str) -> str:
+    of = class_name or pluralize(estimate.classes, "class")
+    return f"{pluralize(estimate.found, 'missing label')} of {of} {'was' if estimate.found == 1 else 'were'} found"

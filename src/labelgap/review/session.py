@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
+from labelgap.labels.codes import PRESENT
 from labelgap.review.candidates import FILE as CANDIDATES
-from labelgap.review.candidates import KINDS, WRONG, Candidates
+from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
-from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, first_undecided
+from labelgap.review.sample_estimate import ClassTally, SampleEstimate, estimate_from_sample, first_undecided
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import Decision
@@ -99,18 +100,25 @@ class Review:
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
         """Estimate how many labels are missing, of one class or of all; None before a random label counts."""
-        columns, current = self.candidates.columns, self.current
-        shown, sampled = self.candidates.positions
+        columns, current, positions = self.candidates.columns, self.current, self.candidates.positions
+        classes = len(self.candidates.classes)
         with current.lock:
             current.refresh()
             listed = columns.kind != WRONG
-            ends = first_undecided(
-                columns.class_number[listed], shown[listed], current.decided[listed], len(self.candidates.classes)
-            )
-            counted = (columns.random_rank > 0) & current.decided & (sampled < ends[columns.class_number])
-            if class_number is not None:
-                counted &= columns.class_number == class_number
-            return estimate_from_sample(columns.class_number[counted], current.value[counted], self._unknown)
+            numbers, decided, value = columns.class_number[listed], current.decided[listed], current.value[listed]
+        shown, sampled, ranked = (position[listed] for position in positions)
+        end = first_undecided(numbers, shown, decided, classes)[numbers]
+        # what the ranking alone has brought is no random sample of anything
+        counted = decided & (sampled < end) & ~((columns.kind[listed] == MISSING) & (ranked < end))
+        tally = ClassTally(
+            unknown=self._unknown,
+            decided=np.bincount(numbers[decided], minlength=classes),
+            found=np.bincount(numbers[decided & (value == PRESENT)], minlength=classes),
+        )
+        if class_number is not None:
+            counted &= numbers == class_number
+            tally = tally.only(class_number)
+        return estimate_from_sample(numbers[counted], value[counted], tally)
 
     @cached_property
     def _unknown(self) -> NDArray[np.int64]:

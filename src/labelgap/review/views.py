@@ -182,7 +182,7 @@ def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
     """Return the part of the panel that changes only with a new event."""
     progress, estimate = review.progress(), review.estimate()
     enough = estimate is not None and estimate.reviewed >= MIN_SAMPLE
-    share = estimate.share if estimate is not None and enough else None
+    share = estimate.missing[0] / estimate.unknown if estimate is not None and enough else None
     return {
         "progress": progress,
         "share": 0 if not progress.total else progress.decided / progress.total,
