@@ -25,6 +25,7 @@ __all__ = [
     "Empty",
     "Floats",
     "Labels",
+    "MAX_CHANCE",
     "MIN_KNOWN_LABELS",
     "Result",
     "Scores",
@@ -34,6 +35,7 @@ __all__ = [
     "format_pair",
     "format_scores",
     "require_probabilities",
+    "supports_accuracy",
     "unknown_as_absent",
     "validate_options",
 ]
@@ -47,6 +49,8 @@ Codes: TypeAlias = NDArray[np.int8]
 AVERAGES: Final = ("macro", "samples", "micro")
 MIN_KNOWN_LABELS: Final = 5
 """Known present and known absent labels that a class must have, each, for an interval or a calibration."""
+MAX_CHANCE: Final = 0.5
+"""Where random scores would reach a higher average precision than this on partial labels, it is no accuracy."""
 PROBABILITY_SLACK: Final = 1e-6
 
 
@@ -127,6 +131,23 @@ def require_probabilities(scores: Floats) -> None:
             f"scores run from {low:.6g} to {high:.6g}, but a threshold is set on probabilities (0 to 1): "
             "give the sigmoid of the logits."
         )
+
+
+def supports_accuracy(
+    present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], images: int
+) -> NDArray[np.bool_]:
+    """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
+
+    A class needs a known present and a known absent label. Random scores reach an average precision of
+    ``present / (present + absent)``: unless every label is known, that must not exceed ``MAX_CHANCE``.
+
+    Example:
+        >>> supports_accuracy(np.array([50, 20, 60, 5]), np.array([1, 80, 40, 0]), images=100).tolist()
+        [False, True, True, False]
+    """
+    known = present + absent
+    supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (present <= MAX_CHANCE * known))
+    return supported
 
 
 def unknown_as_absent(codes: Codes) -> Codes:

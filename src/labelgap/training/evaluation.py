@@ -11,10 +11,10 @@ from scipy.special import expit
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import UNKNOWN
-from labelgap.metrics import Thresholds, average_precision, f1, precision, recall
+from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
-from labelgap.metrics.validation import MIN_KNOWN_LABELS
+from labelgap.metrics.thresholds import MIN_PRESENT
+from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, supports_accuracy
 
 __all__ = ["evaluate_in_full", "evaluate_scores", "match_classes"]
 
@@ -24,8 +24,11 @@ _NAMED = 10
 def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds) -> dict[str, Any]:
     """Measure logits against the known labels.
 
-    A class counts only if it has a known present and a known absent; ``classes_counted`` is the number of those. A
-    measure that no class supports is None.
+    A class counts only if its known labels support an accuracy (``supports_accuracy``); ``classes_counted`` is the
+    number of those. A measure that no class supports is None. ``chance`` is the mAP of random scores on these labels.
+    ``map_estimated`` is the mAP over all images that ``corrected_average_precision`` estimates, with the mAP of random
+    scores in ``chance_estimated`` and the number of classes with at least five known presents in
+    ``classes_estimated``; None where every label is known, or where random scores reach more than one half.
 
     Args:
         logits: ``(N, K)``
@@ -33,19 +36,22 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
         thresholds: per class. F1 is unbiased where they were chosen on other images; on val, which chose them, it is a
             little too high.
     """
-    codes = labels.to_dense()
     counts = labels.counts()
-    both = (counts.present > 0) & (counts.absent > 0)
+    both = supports_accuracy(counts.present, counts.absent, len(labels))
+    supported = labels.keep(both[labels.columns]).to_dense()
     scores = expit(logits)
-    value, counted = average_precision(logits, codes, return_counted=True)
-    samples, images_counted = average_precision(logits, codes, average="samples", return_counted=True)
-    supported = np.where(both[None, :], codes, UNKNOWN).astype(np.int8)
-    each = average_precision(logits, codes, average=None)
+    value, counted = average_precision(logits, supported, return_counted=True)
+    samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
+    each = average_precision(logits, supported, average=None)
+    known = counts.present[both] + counts.absent[both]
     result: dict[str, Any] = {
         "images": len(labels),
         "classes": len(labels.classes),
         "classes_counted": int(counted),
         "map": float(value) if counted else None,
+        "chance": float((counts.present[both] / known).mean()) if counted else None,
+        "known_absent": int(counts.absent.sum()),
+        **_estimated(logits, labels),
         "map_samples": float(samples) if images_counted else None,
         "images_counted": int(images_counted),
     }
@@ -80,7 +86,10 @@ def evaluate_in_full(
     intervals: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
     means: dict[str, Any] | None = None
     if resamples and len(labels):
-        found = bootstrap_intervals(logits, labels, decisions, resamples=resamples)
+        counts = labels.counts()
+        both = supports_accuracy(counts.present, counts.absent, len(labels))
+        supported = labels.keep(both[labels.columns])
+        found = bootstrap_intervals(logits, supported, decisions, resamples=resamples)
         intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
@@ -91,6 +100,20 @@ def evaluate_in_full(
     return {**result, "intervals": means, "per_class": rows}
 
 
+def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any]:
+    """Return the estimated mAP over all images, where labels are unknown and scores rank better than at random."""
+    counts = labels.counts()
+    enough = counts.present >= MIN_PRESENT
+    found = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
+    if labels.complete or not enough.any():
+        return found
+    estimate = corrected_average_precision(logits[:, enough], labels.to_dense()[:, enough])
+    if not estimate.chance.mean() <= MAX_CHANCE:
+        return found
+    values = float(estimate.values.mean()), float(estimate.chance.mean()), int(enough.sum())
+    return dict(zip(found, values, strict=True))
+
+
 def _class_rows(
     scores: NDArray[np.float32],
     labels: LabelTable,
@@ -99,6 +122,7 @@ def _class_rows(
 ) -> list[dict[str, Any]]:
     """Return a row of decision measures per class."""
     codes, counts = labels.to_dense(), labels.counts()
+    supported = supports_accuracy(counts.present, counts.absent, len(labels)).tolist()
     measured = {
         name: measure(scores, codes, thresholds.values, average=None)
         for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))
@@ -106,19 +130,21 @@ def _class_rows(
     rows: list[dict[str, Any]] = []
     for column, name in enumerate(labels.classes):
         present, absent = int(counts.present[column]), int(counts.absent[column])
-        both = present > 0 and absent > 0
         row = {"name": name, "present": present, "absent": absent, "unknown": int(counts.unknown[column])}
-        row |= {key: float(values[column]) if both else None for key, values in measured.items()}
+        row |= {key: float(values[column]) if supported[column] else None for key, values in measured.items()}
         row |= {"interval": intervals[column], "threshold": float(thresholds.values[column])}
-        rows.append({**row, "mark": thresholds.marks[column], "why": _why(present, absent)})
+        rows.append({**row, "mark": thresholds.marks[column], "why": _why(present, absent, supported[column])})
     return rows
 
 
-def _why(present: int, absent: int) -> str | None:
+def _why(present: int, absent: int, supported: bool) -> str | None:
     """Return why a class has no measure, or no interval."""
     if not present or not absent:
         lacking = "label" if not present and not absent else "present" if not present else "absent"
         return f"no known {lacking}: nothing can be measured"
+    if not supported:
+        chance = 100 * present / (present + absent)
+        return f"{absent:,} known absent beside {present:,} present: random scores would reach {chance:.0f}"
     return (
         f"fewer than {MIN_KNOWN_LABELS} known of a state: no interval"
         if min(present, absent) < MIN_KNOWN_LABELS

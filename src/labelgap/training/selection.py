@@ -1,7 +1,9 @@
 """The rule that selects the epoch, by what the known labels of val support.
 
 - clean: every label of val is known; the epoch with the highest mAP. This is an accuracy.
-- known: at least half of the classes have a known present and a known absent; mAP over those. Also an accuracy.
+- known: at least half of the classes have known labels that support an accuracy; mAP over those. Also an accuracy. A
+  class needs a known present and a known absent, and not more presents than absents: else random scores reach a high
+  average precision as well.
 - observed: unknown counts as absent. This orders epochs and is never shown as an accuracy.
 - last: the last epoch. There is no val, or no class of val is present in one image and not in another.
 """
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
+from labelgap.metrics.validation import supports_accuracy
 
 __all__ = ["EpochScore", "RULES", "Selection", "choose_selection"]
 
@@ -74,9 +77,10 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         return Selection("last", None, "there is no val split: the last epoch is kept")
     known = [observed] if rule == "auto" or truth is None else [observed, truth]
     clean = next((table for table in known if table.complete), None)
-    both, present = _classes_with_both(observed), observed.counts().present
+    measurable = _measurable(observed)
+    both, present = int(measurable.sum()), observed.counts().present
     supported = {
-        "clean": clean is not None and _classes_with_both(clean) > 0,
+        "clean": clean is not None and bool(_measurable(clean).any()),
         "known": 2 * both >= len(observed.classes),
         "observed": bool(((present > 0) & (present < len(observed))).any()),
         "last": True,
@@ -88,19 +92,20 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
     if rule == "last" and automatic:
         return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
-    labels = {"last": None, "clean": clean}.get(rule, observed)
+    known_labels = observed.keep(measurable[observed.columns])
+    labels = {"last": None, "clean": clean, "known": known_labels}.get(rule, observed)
     return Selection(rule, labels, _why(rule, both, observed))
 
 
-def _classes_with_both(table: LabelTable) -> int:
+def _measurable(table: LabelTable) -> NDArray[np.bool_]:
     counts = table.counts()
-    return int(((counts.present > 0) & (counts.absent > 0)).sum())
+    return supports_accuracy(counts.present, counts.absent, len(table))
 
 
 def _refusal(rule: str, both: int, classes: int) -> str:
     reasons = {
         "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
-        "known": f"only {both} of {classes} classes have both a known present and a known absent in val",
+        "known": f"only {both} of {classes} classes have a known present and as many known absents in val",
         "observed": "no label of val is known to be present, or all are",
     }
     return f"{reasons[rule]}. Leave it to `auto`, or review val."
@@ -109,7 +114,7 @@ def _refusal(rule: str, both: int, classes: int) -> str:
 def _why(rule: str, both: int, observed: LabelTable) -> str:
     reasons = {
         "clean": "val is fully known: the epoch with the highest val mAP is kept",
-        "known": f"{both} of {len(observed.classes)} classes have known presents and absents in val: "
+        "known": f"{both} of {len(observed.classes)} classes have known presents and enough known absents in val: "
         "the epoch with the highest mAP over those is kept",
         "observed": "too few labels of val are known to measure accuracy: epochs are ordered by how high they rank the "
         "observed positives; for a true estimate have a few hundred random val images fully labeled",
