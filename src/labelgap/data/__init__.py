@@ -21,7 +21,6 @@ from labelgap.data.registry import (
     open_data,
     register_dataset,
 )
-from labelgap.data.split import stratified_split
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 
@@ -57,6 +56,5 @@ __all__ = [
     "load_voc2012",
     "open_data",
     "register_dataset",
-    "stratified_split",
     "summarize",
 ]

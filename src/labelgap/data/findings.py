@@ -93,7 +93,7 @@ class AutoSplit(Finding, topic="split"):
     seed: int
 
     def __str__(self) -> str:
-        rule = f"80/10/10, stratified by known positives, seed {self.seed}"
+        rule = f"80/10/10 by a hash of each image's name, seed {self.seed}"
         return f"no split given: {rule}: {format_sizes(self.sizes)}"
 
 
@@ -111,8 +111,8 @@ class FileSplit(Finding, topic="split"):
 class ValidationHeldOut(
     Finding,
     topic="split",
-    text="no val rows: {val:,} of the {train:,} train images (10 %) are held out as val, "
-    "stratified by known positives, seed {seed}",
+    text="no val rows: {val:,} of the {train:,} train images are held out as val, a tenth "
+    "by a hash of each image's name, seed {seed}",
 ):
     """No row is val: ``val`` of the ``train`` images were held out for it."""
 

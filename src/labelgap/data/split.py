@@ -3,15 +3,14 @@
 An image is in two splits when a copy of it, or another image of its group, is in another split. Where labelgap makes
 the split, all of them go to one. Where the file has a split, they are reported as problems, unless leaks are allowed.
 
-The stratified split places rare classes first, while there is a choice (iterative stratification: Sechidis, Tsoumakas
-and Vlahavas, "On the stratification of multi-label data", ECML PKDD 2011), with three changes: the sizes are met
-exactly, a class that is known to be present anywhere is present in the first split, and an image is placed with regard
-to all of its classes, not only the rarest, so that frequent ones are well distributed too.
+Our own split is by a hash of each image's name, so an image stays where it is when rows are added, removed or
+relabeled: what was trained on is never measured on. The classes come out evenly as chance has it, except that a class
+that is known to be present anywhere is present in train.
 """
 
 from __future__ import annotations
 
-import heapq
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding, Note
-from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.duplicates import DuplicatePairs, cluster_ids
 from labelgap.data.findings import (
@@ -34,7 +32,7 @@ from labelgap.data.findings import (
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 
-__all__ = ["assign_splits", "is_auto_split", "split_sizes", "stratified_split"]
+__all__ = ["assign_splits", "hash_split", "is_auto_split"]
 
 Rows = dict[str, NDArray[np.int64]]
 
@@ -52,8 +50,7 @@ def assign_splits(
     clusters = cluster_ids(pairs + _group_pairs(file), len(table))
     if file.splits is None:
         groups = None if allow_leaks else clusters
-        parts = stratified_split(table, split_sizes(len(table), 1, 1), seed, groups)
-        rows = dict(zip(SPLITS, parts, strict=True))
+        rows = dict(zip(SPLITS, hash_split(table, 2, seed, groups), strict=True))
         return rows, [AutoSplit(_sizes(rows), seed), *_kept_together(file, pairs, rows, allow_leaks)]
     given = np.array(file.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
@@ -65,9 +62,9 @@ def assign_splits(
     if not len(rows["val"]) and len(rows["train"]) > 1:
         train = rows["train"]
         groups = None if allow_leaks else clusters[train]
-        parts = stratified_split(table.select(train), split_sizes(len(train), 1), seed, groups)
-        rows = {**rows, "train": train[parts[0]], "val": train[parts[1]]}
-        findings.append(ValidationHeldOut(len(parts[1]), len(train), seed))
+        kept, val = hash_split(table.select(train), 1, seed, groups)
+        rows = {**rows, "train": train[kept], "val": train[val]}
+        findings.append(ValidationHeldOut(len(val), len(train), seed))
     if not len(rows["test"]):
         findings.append(Note("no test rows: nothing is measured on images that took no part", "split"))
     return rows, findings
@@ -143,149 +140,61 @@ def _sizes(rows: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
     return {name: len(rows[name]) for name in SPLITS}
 
 
-def split_sizes(count: int, *tenths: int) -> tuple[int, ...]:
-    """Return the size of the first split, and of each other one, which gets so many tenths of ``count`` rows.
-
-    Tenths are rounded; each split has at least one row as long as the first has one.
-
-    Example:
-        >>> split_sizes(100, 1, 1)
-        (80, 10, 10)
-        >>> split_sizes(17, 1), split_sizes(3, 1, 1), split_sizes(2, 1, 1), split_sizes(1, 1, 1)
-        ((15, 2), (1, 1, 1), (1, 1, 0), (1, 0, 0))
-    """
-    left, sizes = count, []
-    for tenth in tenths:
-        size = min(max((count * tenth + 5) // 10, 1), max(left - 1, 0))
-        sizes.append(size)
-        left -= size
-    return left, *sizes
-
-
-def stratified_split(
-    table: LabelTable, sizes: Sequence[int], seed: int = 0, groups: ArrayLike | None = None
+def hash_split(
+    table: LabelTable, tenths: int, seed: int = 0, groups: ArrayLike | None = None
 ) -> tuple[NDArray[np.int64], ...]:
-    r"""Split the rows of a table so that each split gets its share of every class's known positives.
+    """Hold out tenths of the rows of a table, each row by a hash of its image's name alone.
 
-    First every class, from the rarest on, gets one positive into the first split. Then the class with the fewest
-    positives left to place is taken again and again, and each of its images goes to the split s with room that
-
-    .. math:: \sum_{k \in \text{classes of the image}} \frac{c_k (m_{sk} - c_k/2)}{w_k\, n_s}, \qquad c_k = 1
-
-    is largest for: m positives of class k are missing there, w are left to place, n is the split's size. (That lowers
-    the weighted squared distance from the wanted shares the most.) Images without a known positive fill what is left.
-    Absent and unknown labels play no part.
-
-    Images of one group are placed as one, with all their positives (c of class k) and their number; the sizes are then
-    met as nearly as the groups allow.
+    A row keeps its split whatever other rows are added or removed, with two exceptions for small tables: where every
+    known positive of a class would be held out, the image nearest to the border goes to the first split; and a held-out
+    split that would be empty gets the image nearest to it.
 
     Args:
-        table: N labels.
-        sizes: rows of each split, N in all; the first is the one to learn from.
-        seed: of the order among ties.
-        groups: ``(N,)`` whole numbers, the same for images that have to stay together; each alone when not given.
+        table: N labels with the names of the images.
+        tenths: number of splits to hold out, a tenth each.
+        seed: part of the hash.
+        groups: ``(N,)`` whole numbers, the same for images that have to stay together: the first name counts.
 
     Returns:
-        the row numbers of each split, ascending; every row is in exactly one.
+        the row numbers of the first split and of each that is held out, ascending; every row is in exactly one.
 
     Example:
-        >>> table = LabelTable.from_dense([[1, 0]] * 4 + [[0, 1]] * 4)
-        >>> first, second = stratified_split(table, (4, 4))
-        >>> table.select(first).counts().present, table.select(second).counts().present
-        (array([2, 2]), array([2, 2]))
+        >>> table = LabelTable.from_dense([[1]] * 40, images=[f"{number}.jpg" for number in range(40)])
+        >>> [len(part) for part in hash_split(table, 2)]
+        [36, 3, 1]
     """
-    if min(sizes, default=0) < 0 or sum(sizes) != len(table):
-        raise InputError(f"splits of {', '.join(map(str, sizes))} rows do not make up the {len(table)} rows there are.")
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):
         raise InputError(f"groups of shape {unit.shape} for {len(table)} rows: give one number for every row.")
-    assignment = _Assignment(table, unit, sizes, seed)
-    for column in np.argsort(assignment.remaining, kind="stable").tolist():
-        assignment.ensure_in_first(column)
-    while (column := assignment.rarest_class()) is not None:
-        for each in assignment.unassigned_units(column):
-            assignment.assign(each, assignment.best_split(each))
-    assignment.fill()
-    return tuple(np.flatnonzero(assignment.split_of[unit] == split) for split in range(len(sizes)))
+    by_name = sorted(range(len(table)), key=table.images.__getitem__, reverse=True)
+    position = np.ones(int(unit.max(initial=-1)) + 1)
+    position[unit[by_name]] = _hash_fractions(table.images, seed)[by_name]  # the first name of a group comes last
+    held_out = np.minimum((position * 10).astype(np.int64), tenths)  # the last number is the first split
+    _keep_classes(table, unit, position, held_out, tenths)
+    for split in range(tenths):
+        candidates = np.flatnonzero(held_out == tenths)
+        if not (held_out == split).any() and len(candidates) > 1:
+            held_out[candidates[position[candidates].argmin()]] = split
+    return tuple(np.flatnonzero(held_out[unit] == split) for split in (tenths, *range(tenths)))
 
 
-class _Assignment:
-    """The split of every unit (an image, or a group) so far, the capacity left, and the positives each split lacks."""
+def _hash_fractions(names: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """Return a number from 0 to 1 for every name, evenly distributed."""
+    salt = f"{seed}\0".encode()
+    digests = (hashlib.blake2b(salt + name.encode("utf-8", "surrogatepass"), digest_size=8) for name in names)
+    numbers = np.frombuffer(b"".join(each.digest() for each in digests), dtype=">u8")
+    return numbers.astype(np.float64) / 2.0**64
 
-    unassigned = 255
 
-    def __init__(self, table: LabelTable, unit: NDArray[np.int64], sizes: Sequence[int], seed: int) -> None:
-        positive = table.values == PRESENT
-        units, count = int(unit.max(initial=-1)) + 1, len(table.classes)
-        places, times = np.unique(unit[table.rows[positive]] * count + table.columns[positive], return_counts=True)
-        rows, columns = np.divmod(places, max(count, 1))
-        self.order = numpy_generator(seed, "split").permutation(units)
-        rank = np.empty_like(self.order)
-        rank[self.order] = np.arange(units)
-        holders = np.bincount(columns, minlength=count)
-        self.remaining = np.bincount(columns, weights=times, minlength=count).astype(np.int64)
-        self.queue = sorted((left, column) for column, left in enumerate(self.remaining.tolist()))
-        self.class_units = np.split(rows[np.lexsort((rank[rows], columns))], np.cumsum(holders)[:-1])
-        self.columns, self.times = columns, times
-        self.starts = np.searchsorted(rows, np.arange(units + 1))
-        self.split_of = np.full(units, self.unassigned, dtype=np.uint8)
-        self.weight = np.bincount(unit, minlength=units)
-        self.capacity = np.array(sizes)
-        self.sizes = np.maximum(self.capacity, 1)
-        self.missing = np.outer(sizes, self.remaining) / max(len(table), 1)
-
-    def ensure_in_first(self, column: int) -> None:
-        """Put one positive of a class into the first split, unless one is there or there is no capacity."""
-        units = self.class_units[column]
-        if len(units) and self.capacity[0] >= self.weight[units[0]] and not (self.split_of[units] == 0).any():
-            self.assign(int(units[0]), 0)
-
-    def rarest_class(self) -> int | None:
-        """Return the class with the fewest positives left to place, or None when all are placed."""
-        while self.queue:
-            left, column = self.queue[0]
-            if left == self.remaining[column] and left:
-                return column
-            heapq.heappop(self.queue)  # outdated: a later entry of the class is in the queue
-        return None
-
-    def unassigned_units(self, column: int) -> list[int]:
-        """Return the units with a class that have no split yet, the largest first."""
-        units = self.class_units[column]
-        units = units[self.split_of[units] == self.unassigned]
-        found: list[int] = units[np.argsort(-self.weight[units], kind="stable")].tolist()
-        return found
-
-    def best_split(self, unit: int) -> int:
-        """Return the split with room for a unit that lacks its classes the most; where none has room, the emptiest."""
-        fits = self.capacity >= self.weight[unit]
-        if not fits.any():
-            return int((self.capacity / self.sizes).argmax())
-        classes, times = self.classes_of(unit)
-        need = (times * (self.missing[:, classes] - 0.5 * times) / self.remaining[classes]).sum(axis=1) / self.sizes
-        return int(np.where(fits, need, -np.inf).argmax())
-
-    def assign(self, unit: int, split: int) -> None:
-        """Give a unit its split."""
-        classes, times = self.classes_of(unit)
-        self.split_of[unit] = split
-        self.capacity[split] -= self.weight[unit]
-        self.remaining[classes] -= times
-        for column, left in zip(classes.tolist(), self.remaining[classes].tolist(), strict=True):
-            heapq.heappush(self.queue, (left, column))
-        self.missing[split, classes] -= times
-
-    def classes_of(self, unit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the classes that are known to be present in a unit, and in how many of its images."""
-        part = slice(self.starts[unit], self.starts[unit + 1])
-        return self.columns[part], self.times[part]
-
-    def fill(self) -> None:
-        """Give the units without a known positive, in random order, the capacity that is left; the largest go first."""
-        left = self.order[self.split_of[self.order] == self.unassigned]
-        large = left[self.weight[left] > 1]
-        for unit in large[np.argsort(-self.weight[large], kind="stable")].tolist():
-            self.assign(unit, int((self.capacity / self.sizes).argmax()))
-        single = left[self.weight[left] == 1]
-        capacity = np.repeat(np.arange(len(self.capacity), dtype=np.uint8), np.maximum(self.capacity, 0))
-        self.split_of[single] = capacity[: len(single)]
+def _keep_classes(
+    table: LabelTable, unit: NDArray[np.int64], position: NDArray[np.float64], held_out: NDArray[np.int64], first: int
+) -> None:
+    """Move a unit into the first split for each class whose known positives are all held out."""
+    positive = table.values == PRESENT
+    units, columns = unit[table.rows[positive]], table.columns[positive]
+    covered = np.zeros(len(table.classes), dtype=np.bool_)
+    covered[columns[held_out[units] == first]] = True
+    for column in np.setdiff1d(columns, np.flatnonzero(covered)).tolist():
+        members = units[columns == column]
+        if not (held_out[members] == first).any():
+            held_out[members[position[members].argmax()]] = first

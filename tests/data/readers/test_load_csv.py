@@ -93,7 +93,7 @@ def test_the_findings_say_how_gaps_were_read_and_what_was_found(tmp_path: Path) 
     assert sentences(data) == (
         "a column per tag; 1 = present, 0 = absent, blank = unknown",
         "10 images, 2 classes: 10 labels present, 5 absent, 5 unknown",
-        "no split given: 80/10/10, stratified by known positives, seed 0: 8 train, 1 val, 1 test",
+        "no split given: 80/10/10 by a hash of each image's name, seed 0: 7 train, 1 val, 2 test",
     )
     unknown = load_csv(tmp_path / "tags.csv", zeros="unknown")
     assert sentences(unknown)[0].startswith("a column per tag; 1 = present, 0 = unknown")
@@ -108,14 +108,12 @@ def test_a_table_without_a_blank_asks_whether_zeros_are_known(tmp_path: Path) ->
 def test_without_a_split_column_every_image_gets_one_and_the_same_each_time(tmp_path: Path) -> None:
     table = album(tmp_path, wide(60))
     data, again, other = load_csv(table), load_csv(table), load_csv(table, seed=1)
-    assert [len(split) for split in data.splits] == [48, 6, 6]
+    assert [len(split) for split in data.splits] == [49, 3, 8]
     assert sorted(everything(data)) == [f"{row:03d}.png" for row in range(60)]
     assert everything(data) == everything(again) != everything(other)
-    for split in data.splits:
-        assert split.labels.counts().present.tolist() == [len(split) // 2, len(split) // 2]
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (7, [5, 1, 1])])
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (7, [4, 1, 2])])
 def test_tiny_tables_can_be_opened(tmp_path: Path, rows: int, sizes: list[int]) -> None:
     data = load_csv(album(tmp_path, wide(rows)))
     assert [len(split) for split in data.splits] == sizes
@@ -124,12 +122,12 @@ def test_tiny_tables_can_be_opened(tmp_path: Path, rows: int, sizes: list[int]) 
 def test_a_tenth_of_train_becomes_val_where_the_file_has_none(tmp_path: Path) -> None:
     data = load_csv(album(tmp_path, wide(40, ["train"] * 30 + ["test"] * 10)))
     assert data.val is not None and data.test is not None
-    assert [len(split) for split in data.splits] == [27, 3, 10]
+    assert [len(split) for split in data.splits] == [29, 1, 10]
     assert data.test.labels.images == tuple(f"{row:03d}.png" for row in range(30, 40))
     assert sorted(everything(data)) == [f"{row:03d}.png" for row in range(40)]
     assert sentences(data)[2:] == (
         "split as the file says: 30 train, 0 val, 10 test",
-        "no val rows: 3 of the 30 train images (10 %) are held out as val, stratified by known positives, seed 0",
+        "no val rows: 1 of the 30 train images are held out as val, a tenth by a hash of each image's name, seed 0",
     )
 
 
