@@ -1,0 +1,173 @@
+"""What data a run was trained on: the split of every image, and digests of its labels and its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelgap.core.text import pluralize
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.labels import LabelTable
+
+__all__ = ["COLUMNS", "DataChanges", "DataIdentity"]
+
+COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "image": pa.string(),
+    "split": pa.string(),
+    "labels": pa.uint64(),
+    "content": pa.uint64(),
+}
+"""The columns of ``DataIdentity.to_table``."""
+
+
+@dataclass(frozen=True)
+class DataChanges:
+    """How data differ from what they were.
+
+    Attributes:
+        added: images that are new.
+        removed: images that are gone.
+        moved: images in another split.
+        relabeled: images with other labels; all of them where classes were renamed or exchanged.
+        replaced: images with another content: the size of a file, the pixels of an array, the numbers of a vector.
+        reordered: whether the images that remain come in another order.
+    """
+
+    added: int = 0
+    removed: int = 0
+    moved: int = 0
+    relabeled: int = 0
+    replaced: int = 0
+    reordered: bool = False
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, each.name) for each in fields(self))
+
+    def __str__(self) -> str:
+        """Return the changes as a phrase.
+
+        Example:
+            >>> str(DataChanges(added=2, relabeled=1))
+            '2 images added, 1 image relabeled'
+        """
+        counts = [(self.added, "added"), (self.removed, "removed"), (self.moved, "moved to another split")]
+        counts += [(self.relabeled, "relabeled"), (self.replaced, "replaced")]
+        texts = [f"{pluralize(count, 'image')} {what}" for count, what in counts if count]
+        return ", ".join([*texts, *(["the images reordered"] if self.reordered else [])]) or "no change"
+
+
+@dataclass(frozen=True, eq=False)
+class DataIdentity:
+    """The images of a data set, in order.
+
+    Attributes:
+        images: N names.
+        splits: N names of splits.
+        labels: ``(N,)`` uint64, a digest of the known labels of each image, by the names of the classes.
+        content: ``(N,)`` uint64, a digest of what the network sees: the bytes of an array, the size of a file.
+    """
+
+    images: tuple[str, ...]
+    splits: tuple[str, ...]
+    labels: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, data: Dataset) -> DataIdentity:
+        """Return the identity of a data set; files are not read, only their sizes."""
+        return cls(
+            tuple(name for split in data.splits for name in split.labels.images),
+            tuple(split.name for split in data.splits for _ in range(len(split))),
+            _concatenate(_label_digests(split) for split in data.splits),
+            _concatenate(_content_digests(split.images) for split in data.splits),
+        )
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> DataIdentity:
+        """Return what ``to_table`` made a table of."""
+        images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
+        labels, content = (table[name].to_numpy() for name in ("labels", "content"))
+        return cls(images, splits, labels, content)
+
+    def to_table(self) -> pa.Table:
+        """Return a table with ``COLUMNS``."""
+        values = (self.images, self.splits, self.labels, self.content)
+        arrays = [pa.array(value, kind) for value, kind in zip(values, COLUMNS.values(), strict=True)]
+        return pa.table(dict(zip(COLUMNS, arrays, strict=True)))
+
+    def of_split(self, name: str) -> frozenset[str]:
+        """Return the names of the images of a split."""
+        return frozenset(image for image, split in zip(self.images, self.splits, strict=True) if split == name)
+
+    def changes(self, now: DataIdentity) -> DataChanges:
+        """Return how the data have changed from this identity to another; names may repeat in several splits."""
+        before, after = self._by_name(), now._by_name()
+        common = [name for name in before if name in after]
+        old, new = (np.array([rows[name] for name in common], dtype=np.int64) for rows in (before, after))
+        splits = [np.array(each.splits, dtype=object)[rows] for each, rows in ((self, old), (now, new))]
+        return DataChanges(
+            added=len(after) - len(common),
+            removed=len(before) - len(common),
+            moved=int((splits[0] != splits[1]).sum()),
+            relabeled=int((self.labels[old] != now.labels[new]).sum()),
+            replaced=int((self.content[old] != now.content[new]).sum()),
+            reordered=bool((np.diff(new[np.argsort(old)]) < 0).any()),
+        )
+
+    def _by_name(self) -> dict[tuple[str, int], int]:
+        """Return the row of every name; a name that repeats is numbered."""
+        seen: dict[str, int] = {}
+        rows: dict[tuple[str, int], int] = {}
+        for row, name in enumerate(self.images):
+            seen[name] = seen.get(name, -1) + 1
+            rows[name, seen[name]] = row
+        return rows
+
+
+def _concatenate(parts: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+
+
+def _label_digests(split: Split) -> NDArray[np.uint64]:
+    """Return a digest of the observed labels of every image, and of the true ones where they are kept."""
+    observed = _table_digests(split.labels, "observed")
+    return observed if split.truth is None else observed + _table_digests(split.truth, "truth")
+
+
+def _table_digests(table: LabelTable, what: str) -> NDArray[np.uint64]:
+    """Return for every row the sum of a hash of each of its known labels; the order of classes plays no part."""
+    names = [f"{what}\0{value}\0{name}".encode("utf-8", "surrogatepass") for value in (0, 1) for name in table.classes]
+    of_label = _digests(names).reshape(2, len(table.classes))
+    total = np.zeros(len(table), dtype=np.uint64)
+    np.add.at(total, table.rows, of_label[table.values, table.columns])
+    return total
+
+
+def _content_digests(images: ImageSource) -> NDArray[np.uint64]:
+    if isinstance(images, FileImages):
+        return np.array([_file_size(images, row) for row in range(len(images))], dtype=np.uint64)
+    if isinstance(images, FeatureVectors):
+        return _digests(np.ascontiguousarray(row).data for row in images.vectors)
+    if isinstance(images, ArrayImages):
+        return _digests(np.ascontiguousarray(row).data for row in images.array)
+    return np.repeat(_digests([images.fingerprint().encode()]), len(images))
+
+
+def _file_size(images: FileImages, row: int) -> int:
+    try:
+        return images.path(row).stat().st_size
+    except OSError:
+        return 0
+
+
+def _digests(contents: Iterable[bytes | memoryview]) -> NDArray[np.uint64]:
+    digests = b"".join(hashlib.blake2b(content, digest_size=8).digest() for content in contents)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
