@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from labelgap.core.text import escape_control, truncate_text
 
@@ -63,17 +63,25 @@ def print_data(data: Dataset) -> None:
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     """Print the metrics of a split, with intervals when they were computed."""
+    from labelgap.training.evaluation import describe_estimated
+
+    estimated = describe_estimated(measured)
     if measured["map"] is None:
-        print(f"{name:<10}no class has both a known present and a known absent: no accuracy can be measured here")
+        print(f"{name:<10}no class has a known present and enough known absents: no accuracy can be measured here")
+        if estimated:
+            print(f"{'':<10}estimated mAP {estimated}")
         return
     intervals = measured.get("intervals") or {}
     values = {
         key: _percent(value) + _interval(intervals.get(key))
         for key, value in measured.items()
-        if key.startswith(("map", "f1"))
+        if key in ("map", "map_samples") or key.startswith("f1")
     }
     counted = f"{measured['classes_counted']} of {measured['classes']} classes"
-    print(f"{name:<10}mAP {values['map']} over {counted}; per image {values['map_samples']}")
+    chance = f"chance {100 * measured['chance']:.2f}"
+    print(f"{name:<10}mAP {values['map']} over {counted} ({chance}); per image {values['map_samples']}")
+    if estimated:
+        print(f"{'':<10}estimated mAP {estimated}")
     print(
         f"{'':<10}F1 micro {values['f1_micro']}, macro {values['f1_macro']} at the run's "
         f"thresholds; {values['f1_micro_at_half']}, {values['f1_macro_at_half']} at 0.5"
@@ -133,8 +141,10 @@ def _unsupported(measured: Mapping[str, Any]) -> list[str]:
 
 def print_predictions(run: Run, result: PredictionSummary) -> None:
     """Print what was predicted, how labels were chosen, and what could not be read."""
+    from labelgap.metrics.thresholds import ThresholdMark
+
     marks = Counter(run.thresholds.marks)
-    sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in ("measured", "estimated", "default") if marks[mark])
+    sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in get_args(ThresholdMark) if marks[mark])
     states = f"{result.present:,} present, {result.absent:,} absent, {result.unsure:,} unsure"
     print(f"{'labels':<10}{states}; thresholds: {sources}")
     calibration = run.calibration

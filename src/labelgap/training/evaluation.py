@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, supports_accuracy
 
-__all__ = ["evaluate_in_full", "evaluate_scores", "match_classes"]
+__all__ = ["describe_estimated", "evaluate_in_full", "evaluate_scores", "match_classes"]
 
 _NAMED = 10
 
@@ -112,6 +113,22 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
         return found
     values = float(estimate.values.mean()), float(estimate.chance.mean()), int(enough.sum())
     return dict(zip(found, values, strict=True))
+
+
+def describe_estimated(measured: Mapping[str, Any]) -> str | None:
+    """Return the estimated mAP of a split with its chance and its assumption; None where there is none.
+
+    Example:
+        >>> describe_estimated({"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20})
+        'about 86.4 over all images (chance 7.1), if labels are missing at random; 20 absents are known'
+    """
+    if measured.get("map_estimated") is None:
+        return None
+    value, chance = 100 * measured["map_estimated"], 100 * measured["chance_estimated"]
+    return (
+        f"about {value:.1f} over all images (chance {chance:.1f}), if labels are missing at random; "
+        f"{pluralize(measured['known_absent'], 'absent')} {'is' if measured['known_absent'] == 1 else 'are'} known"
+    )
 
 
 def _class_rows(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.evaluation import describe_estimated
 
 __all__ = ["run_html"]
 
@@ -55,8 +56,9 @@ def _epochs(config: RunConfig, history: Sequence[Mapping[str, Any]], metrics: Ma
 
 
 def _measured(measured: Mapping[str, Any]) -> str:
+    estimated = describe_estimated(measured)
     if measured["map"] is None:
-        return _NO_ACCURACY
+        return _NO_ACCURACY if estimated is None else f"{_NO_ACCURACY}; estimated mAP {estimated}"
     counted = f"{measured['classes_counted']:,} of {measured['classes']:,} classes"
     f1 = ", ".join(
         f"F1 {average} {100 * value:.1f}"

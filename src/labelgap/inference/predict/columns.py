@@ -4,8 +4,8 @@
 - **probability**: the calibrated score, only for classes with enough labels in val; see ``fit_platt_calibration``.
 - **label**: ``present``, ``absent`` or ``unsure``, and the **mark** of its threshold. Where the threshold is
   ``default`` (0.5, for lack of labels) it is always unsure. Otherwise it is unsure where the odds are within a factor
-  of 1.5 (``measured``) or 2 (``estimated``, from known present labels alone) of the threshold's: the odds of the
-  probability where there is one, else of the score.
+  of 1.5 (``measured``), 2 (``estimated``, from few known labels) or 3 (``borrowed``, from other classes) of the
+  threshold's: the odds of the probability where there is one, else of the score.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["CsvWriter", "LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN
 
 LABELS: Final = ("absent", "present", "unsure")
 LAYOUTS: Final = ("wide", "long")
-UNSURE_WITHIN: Final = {"measured": 1.5, "estimated": 2.0, "default": np.inf}
+UNSURE_WITHIN: Final = {"measured": 1.5, "estimated": 2.0, "borrowed": 3.0, "default": np.inf}
 """A label is unsure where the odds of its score are within this factor of the threshold's."""
 
 _ABSENT, _PRESENT, _UNSURE = range(3)

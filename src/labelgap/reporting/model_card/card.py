@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
@@ -27,6 +26,7 @@ from labelgap.reporting.run_description import describe_settings, find_method
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
+from labelgap.training.evaluation import describe_estimated
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
 
@@ -37,7 +37,8 @@ RARE_CLASS_LIMIT: Final = 10
 _ENDS: Final = 5
 _THRESHOLD_SOURCES: Final = {
     "measured": "measured on val (the highest F1 there)",
-    "estimated": "estimated on val from known present labels alone",
+    "estimated": "estimated on val from few known labels",
+    "borrowed": "taken from the other classes because too few labels are known",
     "default": "left at 0.5 because too few labels are known",
 }
 
@@ -93,6 +94,7 @@ def _run_values(run: Run) -> dict[str, Any]:
         "metrics": metrics,
         "splits": splits,
         "supported": supported,
+        "estimated": {split: text for split, each in splits.items() if (text := describe_estimated(each))},
         "headline": None if headline is None else splits[headline],
         "headline_split": headline,
         "val_selected": val_selected,
@@ -131,7 +133,7 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         return {
             **dict.fromkeys(nothing, ()),
             **{"data_name": name, "data_kind": name, "data_license": None, "train_images": 0, "unknown_share": 0.0},
-            **{"chance_map": None, "class_rows": (), "class_split": "", "classes_omitted": False},
+            **{"class_rows": (), "class_split": "", "classes_omitted": False},
         }
     counts = data.train.labels.counts()
     present = dict(zip(data.classes, counts.present, strict=True))
@@ -146,7 +148,6 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "unmeasured": {
             split.name: share for split in reversed(measured) if (share := _unknown_share(split.evaluation_labels))
         },
-        "chance_map": next((_chance_map(split) for split in measured if split.name == "test"), None),
         "never_present": [name for name, count in present.items() if count == 0],
         "rarely_present": [name for name, count in present.items() if 0 < count < RARE_CLASS_LIMIT],
         "findings": [str(finding) for finding in data.findings],
@@ -191,13 +192,6 @@ def _label_counts(split: Split) -> dict[str, Any]:
 def _unknown_share(labels: Any) -> float:
     total = labels.counts().total
     return float(total[2] / max(sum(total), 1))
-
-
-def _chance_map(split: Split) -> float:
-    """Return the expected mAP of a random ranking: the mean share of present labels."""
-    counts = split.evaluation_labels.counts()
-    both = (counts.present > 0) & (counts.absent > 0)
-    return float(np.mean(counts.present[both] / (counts.present[both] + counts.absent[both])))
 
 
 def _wrap_command(command: str) -> str:

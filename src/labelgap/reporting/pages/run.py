@@ -27,13 +27,15 @@ from labelgap.reporting.run_description import describe_data, describe_method_ch
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.evaluation import describe_estimated
 
 __all__ = ["MAX_CLASS_ROWS", "run_page"]
 
 MAX_CLASS_ROWS: Final = 1000
 _THRESHOLD_SOURCES: Final = {
     "measured": "measured on val",
-    "estimated": "estimated from known present labels alone",
+    "estimated": "estimated from few known labels",
+    "borrowed": "taken from the other classes, because too few labels are known",
     "default": "left at 0.5, because too few labels are known",
 }
 _SPLITS: Final = {
@@ -41,7 +43,13 @@ _SPLITS: Final = {
     "val": "val (used to select the epoch and the thresholds)",
     "train": "train (against the labels hidden from training)",
 }
-_MEASURES: Final = {"mAP": "map", "mAP per image": "map_samples", "F1 micro": "f1_micro", "F1 macro": "f1_macro"}
+_MEASURES: Final = {
+    "mAP": "map",
+    "chance": "chance",
+    "mAP per image": "map_samples",
+    "F1 micro": "f1_micro",
+    "F1 macro": "f1_macro",
+}
 
 
 def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
@@ -56,6 +64,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "tiles": _tiles(run, measured),
         "measured": measured,
         "measures": _measures(measured),
+        "estimated": {_SPLITS[split]: text for split, each in measured.items() if (text := describe_estimated(each))},
         "selection": selection_rule_text(config.select),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),
@@ -96,7 +105,7 @@ def _measures(measured: dict[str, dict[str, Any]]) -> list[tuple[str, list[tuple
         (
             _SPLITS[split],
             [
-                *((name, format_measure(values[key])) for name, key in _MEASURES.items()),
+                *((name, format_measure(values.get(key))) for name, key in _MEASURES.items()),
                 ("classes counted", format_class_count(values["classes_counted"], values["classes"])),
                 ("images", format_count(values["images"])),
             ],
