@@ -191,10 +191,10 @@ def _keep_classes(
 ) -> None:
     """Move a unit into the first split for each class whose known positives are all held out."""
     positive = table.values == PRESENT
-    units, columns = unit[table.rows[positive]], table.columns[positive]
-    covered = np.zeros(len(table.classes), dtype=np.bool_)
-    covered[columns[held_out[units] == first]] = True
-    for column in np.setdiff1d(columns, np.flatnonzero(covered)).tolist():
-        members = units[columns == column]
+    order = np.argsort(table.columns[positive], kind="stable")
+    units, columns = unit[table.rows[positive]][order], table.columns[positive][order]
+    covered = np.unique(columns[held_out[units] == first])
+    for column in np.setdiff1d(columns, covered).tolist():
+        members = units[slice(*np.searchsorted(columns, [column, column + 1]))]
         if not (held_out[members] == first).any():
             held_out[members[position[members].argmax()]] = first
