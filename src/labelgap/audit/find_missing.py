@@ -215,6 +215,7 @@ def _metadata(
         "data": dict(runs[0].config.data),
         "splits": list(context.splits),
         "images": sum(map(len, context.tables.values())),
+        "trained_images": sum(runs[0].count_training_images(context.data, name) for name in context.splits),
         "unknown_total": int(np.sum(unknown)),
         "unknown_per_class": dict(zip(context.data.classes, unknown.tolist(), strict=True)),
         "method": ", ".join(dict.fromkeys(run.config.method for run in runs)),

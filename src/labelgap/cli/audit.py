@@ -82,6 +82,11 @@ def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
     splits = ", ".join(metadata["splits"])
     scope = f"{metadata['unknown_total']:,} unknown labels of {metadata['images']:,} images ({splits})"
     lines = [_line("audited", f"{scope}, {metadata['folds']} folds, {metadata['method']}; {seconds:.0f} s")]
+    if metadata["trained_images"] < metadata["images"] and "val" not in metadata["splits"]:
+        trained = (
+            f"on {metadata['trained_images']:,} of these {metadata['images']:,} images; the data have changed since"
+        )
+        lines.append(_line("trained", trained))
     lines += _missing(metadata)
     if metadata["missing"]:
         likely = f"{metadata['likely']:,} of them more likely present than not"

@@ -103,10 +103,15 @@ def train(
     device: Device = "auto",
     workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Resume although the data have changed since.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and its cost; train nothing.")
     ] = False,
-    trace: Annotated[str, typer.Option(help="Training labels to record: auto, all, off or a number.")] = "auto",
+    trace: Annotated[
+        str, typer.Option(help="Training labels to record: auto (off on a GPU), all, off or a number.")
+    ] = "auto",
     allow_micro_batch: Annotated[
         bool,
         typer.Option("--allow-micro-batch", help="Let --accumulate split batches of methods that need whole ones."),
@@ -126,11 +131,12 @@ def train(
     if is_main_process():
         print_data(opened)
     request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
+    resumed = {"resume": resume, "accept_changes": accept_changes}
     if dry_run:
         _dry_run(opened, request, training, device, workers)
         return
     with _exit_when_stopped():
-        run = fit(opened, out=out, device=device, workers=workers, resume=resume, **request, **asdict(training))
+        run = fit(opened, out=out, device=device, workers=workers, **resumed, **request, **asdict(training))
         if run.finished and is_main_process():
             print_run(run, write_report(run, data=opened, images=not no_images))
 

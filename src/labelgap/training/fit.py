@@ -20,8 +20,9 @@ from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
+from labelgap.data.identity import DataIdentity
 from labelgap.labels import Revisions
-from labelgap.losses import Loss
+from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.models import Backbone, as_backbone
@@ -32,6 +33,7 @@ from labelgap.training.config.cost import CostEstimate, measure_cost, report_cos
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, read_config, write_config
+from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
@@ -74,6 +76,7 @@ def fit(
     device: str = "auto",
     workers: int | None = None,
     resume: bool = False,
+    accept_changes: bool = False,
     quiet: bool = False,
     **training: Unpack[TrainingSettings],
 ) -> Run:
@@ -99,6 +102,7 @@ def fit(
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images; by default enough for the device.
         resume: continue the stopped run in ``out``; it ends with the numbers of an unbroken run.
+        accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
         **training: epochs, rates, optimizer …, see ``TrainingSettings``; by default those of the protocol.
 
@@ -115,7 +119,7 @@ def fit(
         initial = _weights(weights, backbone, folder)
         request = TrainingRequest(method, options or {}, preset, source, initial, protocol, head, seed, select, trace)
         request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
-        return _fit(data, request, folder, execution, resume)
+        return _fit(data, request, folder, execution, resume, accept_changes)
 
 
 def dry_run(
@@ -152,9 +156,13 @@ def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module |
     return None if weights is None else os.fspath(weights)
 
 
-def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution, resume: bool) -> Run:
-    device, reporter = execution.device, execution.reporter
+def _fit(
+    data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution, resume: bool, accept_changes: bool
+) -> Run:
+    device, reporter, identity = execution.device, execution.reporter, DataIdentity.of(data)
     stored = read_config(folder) if resume and is_run_folder(folder) else None
+    if stored is not None:
+        check_data(folder, identity, accept_changes=accept_changes, log=reporter.log)
     config, selection, loss_fn = resolve_config(data, request, device, stored)
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
@@ -170,6 +178,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     reporter.log(selection.why)
     if loss_fn.state_bytes:
         reporter.log(f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images")
+    if config.protocol != "end-to-end":
+        loss_fn = loss(config.method, **config.options)  # the linear phase prepares its own: the state is kept once
     backbone = request.backbone if isinstance(request.backbone, Backbone) else None
     seed_everything(derive_seed(config.seed, "initialisation"))
     network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
@@ -178,6 +188,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         reopen_folder(folder)
         if backbone is not None and stored is None:
             write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
+        write_data_identity(folder, identity)
         write_config(folder, config)
     context = TrainingContext(folder, data, config, selection, network, device, execution.workers, reporter)
     result = _train(context, loss_fn)
@@ -206,7 +217,8 @@ def _train(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
 def _finish(context: TrainingContext, result: PhaseResult) -> None:
     """Measure the best epoch, and write predictions, trace and summary."""
     data, config, state = context.data, context.config, result.state
-    logits = {split.name: result.logits(split.name) for split in data.splits}
+    measured = [split for split in data.splits if split.name != "train" or split.truth is not None]
+    logits = {split.name: result.logits(split.name) for split in measured}
     val, backbone = data.val, context.network.backbone
     cuts = Thresholds.default(len(data.classes))
     if val is not None:
@@ -222,15 +234,14 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
         "calibration": None if val is None else fit_platt_calibration(logits["val"], val.labels),
         "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
     }
-    for split in data.splits:
-        if split.name != "train" or split.truth is not None:
-            summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts)
+    for split in measured:
+        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts)
     truth = data.train.truth
     if len(result.revisions) and truth is not None:
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
     if not is_main_process():
         return
-    held_out = {split.name: (split.labels.images, logits[split.name]) for split in data.splits if split.name != "train"}
+    held_out = {split.name: (split.labels.images, logits[split.name]) for split in measured if split.name != "train"}
     write_predictions(context.folder, held_out, config.classes)
     merge_trace(context.folder)
     write_history(context.folder, state.history, summary)

@@ -77,7 +77,7 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     assert config.linear is not None
     first = replace(context, folder=context.folder / LINEAR_FOLDER, config=_linear_config(config, config.linear))
     make_folder(first.folder)
-    result = linear_phase(first)
+    result = linear_phase(first, handoff=True)
     state = result.state
     if state.epoch < first.config.epochs:
         return None
@@ -98,18 +98,23 @@ def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
     return config.model_copy(update={**defaults, **own})
 
 
-def linear_phase(context: TrainingContext) -> PhaseResult:
-    """Train a head on fixed features; several processes each train the same head."""
+def linear_phase(context: TrainingContext, *, handoff: bool = False) -> PhaseResult:
+    """Train a head on fixed features; several processes each train the same head.
+
+    Args:
+        context: of the phase.
+        handoff: whether another phase follows, which continues from the loss of the best epoch.
+    """
     features = _features(context)
     with single_process():
-        trainer = LinearTrainer(context, features)
+        trainer = LinearTrainer(context, features, handoff=handoff)
         state = trainer.fit()
     barrier()
     engine, head = trainer.engine, context.network.head
     if state.epoch:
         load_weights(context.folder, trainer.saved)
         engine.set_heads(head.weight[None], head.bias[None])
-    loss_state = engine.groups[0].loss_fn.handoff_state()
+    loss_state = trainer.handoff_state()
     return PhaseResult(
         state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
     )

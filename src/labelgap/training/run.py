@@ -14,7 +14,7 @@ from scipy.special import expit
 from torch import nn
 
 from labelgap.core.class_path import is_class_path
-from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
@@ -32,6 +32,7 @@ from labelgap.models.registry import NO_WEIGHTS, names_address
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.data_file import read_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
@@ -221,12 +222,9 @@ class Run:
         return data.recipe.get("path") == self.config.data.get("path")
 
     def count_training_images(self, data: Dataset, split: str = "test") -> int:
-        """Return how many images of a split, by name, the run was trained on; 0 when its own data cannot be loaded."""
-        try:
-            source = data if self.uses_data(data) else self.load_data()
-        except (LabelGapError, OSError):
-            return 0
-        trained = set(source.train.labels.images)
+        """Return how many images of a split, by name, the run was trained on; 0 where the run does not know."""
+        identity = read_data_identity(self.path)
+        trained = frozenset[str]() if identity is None else identity.of_split("train")
         chosen = data.splits if split == "all" else (data.split(split),)
         return sum(name in trained for each in chosen for name in each.labels.images)
 

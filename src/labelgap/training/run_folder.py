@@ -18,7 +18,9 @@ from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
 from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS
+from labelgap.training.data_file import DATA_FILE
 from labelgap.training.loop.distributed import broadcast_text
+from labelgap.training.loop.linear_trainer import HANDOFF_FILE
 from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
@@ -28,8 +30,8 @@ __all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "lock_ru
 
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
-    *(CONFIG_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, PREDICTIONS_FILE, TRACE_FILE),
-    *(f"{LINEAR_FOLDER}/{name}" for name in _PHASE_FILES),
+    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, PREDICTIONS_FILE, TRACE_FILE),
+    *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""
 _STRAY_AGE: Final = 60.0

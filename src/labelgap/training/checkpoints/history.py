@@ -53,6 +53,11 @@ class SplitMeasures(_Stored):
     classes: Count
     classes_counted: Count
     map: Share | None
+    chance: Share | None = None
+    known_absent: Count = 0
+    map_estimated: Share | None = None
+    chance_estimated: Share | None = None
+    classes_estimated: Count = 0
     map_samples: Share | None
     images_counted: Count
     f1_micro: Share | None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def resolve_config(
         flip=data.flip and protocol != "linear",
         seed=request.seed,
         select=selection.rule,
-        trace=parse_trace(request.trace, len(data.train) * len(data.classes)),
+        trace=_resolve_trace(request.trace, data, device, stored),
     )
     return config, selection, loss_fn
 
@@ -166,6 +166,17 @@ def _resolve_precision(
         return stored.precision
     cuda = device is not None and device.type == "cuda" and protocol != "linear"
     return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+
+def _resolve_trace(
+    requested: str | int, data: Dataset, device: torch.device | None, stored: RunConfig | None
+) -> int | Literal["all", "off"]:
+    """Return what to trace: by default nothing on a GPU, where it would copy every step to the host."""
+    if requested == "auto" and stored is not None:
+        return stored.trace
+    if requested == "auto" and device is not None and device.type == "cuda":
+        return "off"
+    return parse_trace(requested, len(data.train) * len(data.classes))
 
 
 def _resolve_method(

@@ -10,7 +10,6 @@ from labelgap.metrics import revision_quality
 from labelgap.training.checkpoints.checkpoint import TrainingState, save_checkpoint
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.checkpoints.signals import defer_interrupt
-from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.loop.distributed import barrier
 from labelgap.training.loop.trainer import REVISIONS_FILE, Trainer
 from labelgap.training.selection import EpochScore
@@ -48,7 +47,7 @@ def _write(trainer: Trainer, state: TrainingState, best: bool, revised: bool) ->
     trainer.trace.write(folder)
     save_checkpoint(folder, state, trainer.parts, fingerprint=trainer.config.fingerprint())
     if best:
-        save_weights(folder, trainer.scored_network, state.epoch)
+        trainer.save_best(state.epoch)
     write_history(folder, state.history)
 
 

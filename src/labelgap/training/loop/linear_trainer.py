@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import RunError
+from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
-__all__ = ["LinearTrainer", "head_logits"]
+__all__ = ["HANDOFF_FILE", "LinearTrainer", "head_logits"]
+
+HANDOFF_FILE: Final = "handoff.safetensors"
+"""What the loss of the best epoch passes to the next phase of linear-init."""
 
 
 class LinearTrainer(Trainer):
@@ -26,15 +30,16 @@ class LinearTrainer(Trainer):
     Args:
         context: of the phase.
         features: by the name of the split.
+        handoff: whether the best epoch also writes the ``handoff_state`` of its loss.
 
     Attributes:
         engine: with this one head.
         saved: what ``best.safetensors`` holds: "head", and "backbone" where its name does not reproduce it.
     """
 
-    def __init__(self, context: TrainingContext, features: Mapping[str, Tensor]) -> None:
+    def __init__(self, context: TrainingContext, features: Mapping[str, Tensor], *, handoff: bool = False) -> None:
         super().__init__(context)
-        config, self.features = context.config, features
+        config, self.features, self.handoff = context.config, features, handoff
         self.engine = LinearEngine(
             features["train"],
             [HeadPlan(config.method, config.options, config.lr, self.table, config.seed)],
@@ -57,6 +62,17 @@ class LinearTrainer(Trainer):
         weight, bias = self.engine.heads
         self.saved["head"].load_state_dict({"weight": weight[0], "bias": bias[0]})
         return self.saved
+
+    def save_best(self, epoch: int) -> None:
+        """Write the weights of the best epoch, and what its loss passes to the next phase."""
+        super().save_best(epoch)
+        if self.handoff and (state := self.engine.groups[0].loss_fn.handoff_state()):
+            write_tensors(self.context.folder / HANDOFF_FILE, state)
+
+    def handoff_state(self) -> dict[str, Tensor]:
+        """Return what the loss of the best epoch passes to the next phase."""
+        path = self.context.folder / HANDOFF_FILE
+        return read_tensors(path)[0] if path.exists() else {}
 
     @property
     def parts(self) -> Mapping[str, Stateful]:

@@ -77,6 +77,10 @@ class Trainer(ABC):
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train one epoch, counted from 1, and end with ``finish_epoch``."""
 
+    def save_best(self, epoch: int) -> None:
+        """Write the weights of the best epoch."""
+        save_weights(self.context.folder, self.scored_network, epoch)
+
     def fit(self) -> TrainingState:
         """Train to the last epoch, from the checkpoint in the folder if there is one.
 
@@ -87,7 +91,7 @@ class Trainer(ABC):
         fingerprint, device = config.fingerprint(), self.context.device
         state = load_checkpoint(folder, self.parts, device, fingerprint=fingerprint, log=reporter.log)
         if state.epoch and state.best_epoch == state.epoch and is_main_process():
-            save_weights(folder, self.scored_network, state.epoch)
+            self.save_best(state.epoch)
         self.trace.restore(folder, state.epoch)
         if (folder / REVISIONS_FILE).exists():
             self.revisions = Revisions.from_parquet(folder / REVISIONS_FILE).until(state.epoch)
