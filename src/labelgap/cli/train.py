@@ -131,7 +131,7 @@ def train(
     if is_main_process():
         print_data(opened)
     request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
-    resumed = {"resume": resume, "accept_changes": accept_changes}
+    resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
     if dry_run:
         _dry_run(opened, request, training, device, workers)
         return

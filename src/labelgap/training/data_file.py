@@ -34,8 +34,8 @@ def read_data_identity(folder: Path) -> DataIdentity | None:
     return DataIdentity.from_table(read_table(folder / DATA_FILE, COLUMNS, remedy=_REMEDY))
 
 
-def check_data(folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]) -> None:
-    """Refuse to resume a run on data that have changed, unless the changes are accepted.
+def check_data(folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]) -> bool:
+    """Return whether data have changed since a run was started; refuse to resume it then, unless that is accepted.
 
     Args:
         folder: of the run.
@@ -49,10 +49,11 @@ def check_data(folder: Path, now: DataIdentity, *, accept_changes: bool, log: Ca
     before = read_data_identity(folder)
     changes = before.changes(now) if before is not None else None
     if not changes:
-        return
+        return False
     if not accept_changes:
         raise RunError(
             f"{folder} was started on other data: {changes}. Restore the data, train into a new folder, or resume on "
             "the data as they are now with --accept-changes (accept_changes=True in Python)."
         )
-    log(f"resuming on other data: {changes}")
+    log(f"resuming on other data: {changes}; single labels are not traced any more")
+    return True

@@ -161,8 +161,7 @@ def _fit(
 ) -> Run:
     device, reporter, identity = execution.device, execution.reporter, DataIdentity.of(data)
     stored = read_config(folder) if resume and is_run_folder(folder) else None
-    if stored is not None:
-        check_data(folder, identity, accept_changes=accept_changes, log=reporter.log)
+    changed = stored is not None and check_data(folder, identity, accept_changes=accept_changes, log=reporter.log)
     config, selection, loss_fn = resolve_config(data, request, device, stored)
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
@@ -190,7 +189,9 @@ def _fit(
             write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
         write_data_identity(folder, identity)
         write_config(folder, config)
-    context = TrainingContext(folder, data, config, selection, network, device, execution.workers, reporter)
+    context = TrainingContext(
+        folder, data, config, selection, network, device, execution.workers, reporter, data_changed=changed
+    )
     result = _train(context, loss_fn)
     if result.state.epoch:
         with report_saved_epochs(folder):

@@ -24,7 +24,7 @@ from labelgap.training.checkpoints.checkpoint import (
 from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.distributed import is_distributed
-from labelgap.training.loop.trace import Trace
+from labelgap.training.loop.trace import Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
@@ -35,7 +35,10 @@ REVISIONS_FILE = "revisions.parquet"
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What every phase of a run needs; ``folder`` is that of the run, or of its phase."""
+    """What every phase of a run needs; ``folder`` is that of the run, or of its phase.
+
+    ``data_changed`` is whether the run is resumed on other data: the trace of its first epochs is of other labels.
+    """
 
     folder: Path
     data: Dataset
@@ -45,6 +48,7 @@ class TrainingContext:
     device: torch.device
     workers: int
     reporter: Reporter
+    data_changed: bool = False
 
 
 class Trainer(ABC):
@@ -60,7 +64,9 @@ class Trainer(ABC):
     def __init__(self, context: TrainingContext) -> None:
         train, config = context.data.train, context.config
         self.context, self.config, self.table = context, config, train.labels
-        self.trace = Trace(train.labels, train.truth, config.trace, config.seed)
+        self.trace = Trace(train.labels, train.truth, "off" if context.data_changed else config.trace, config.seed)
+        if context.data_changed and is_main_process():
+            remove_trace_parts(context.folder)
         self.revisions = Revisions()
 
     @property

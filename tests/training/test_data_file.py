@@ -1,0 +1,140 @@
+"""A run knows its data: resume refuses others, and evaluate says what was trained on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import labelgap as lg
+from labelgap.core.errors import RunError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.labels import LabelTable
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.data_file import DATA_FILE, read_data_identity
+from labelgap.training.loop.linear_trainer import LinearTrainer
+
+FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
+CLASSES = ("cat", "dog", "owl")
+
+
+def small_data(seed: int = 0) -> Dataset:
+    random = np.random.default_rng(seed)
+    codes = (random.random((60, 3)) < 0.4).astype(np.int8)
+    vectors = (random.normal(size=(60, 6)) + codes @ random.normal(size=(3, 6))).astype(np.float32)
+    table = LabelTable.from_dense(codes, CLASSES, [f"{row}.jpg" for row in range(60)])
+    rows = {"train": slice(0, 40), "val": slice(40, 50), "test": slice(50, 60)}
+    parts = {
+        name: Split(name, FeatureVectors(vectors[part]), table.select(np.arange(60)[part]))
+        for name, part in rows.items()
+    }
+    return Dataset("small", **parts, backbone="features")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after two of three epochs."""
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    train_epoch = LinearTrainer.train_epoch
+
+    def interrupted(self: LinearTrainer, state: TrainingState, epoch: int) -> None:
+        if epoch == 3:
+            raise KeyboardInterrupt
+        train_epoch(self, state, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinearTrainer, "train_epoch", interrupted)
+        assert lg.fit(small_data(), out=folder, **FIT).metrics["interrupted"]
+    return folder
+
+
+def changed(kind: str) -> Dataset:
+    """The data after one of the changes that used to be resumed without a word."""
+    data = small_data()
+    train, labels = data.train, data.train.labels
+    assert isinstance(train.images, FeatureVectors)
+    if kind == "labels":
+        codes = labels.to_dense()
+        codes[3] = 1 - codes[3]
+        return replace(data, train=replace(train, labels=LabelTable.from_dense(codes, CLASSES, labels.images)))
+    if kind == "features":
+        return replace(data, train=replace(train, images=FeatureVectors(train.images.vectors[::-1].copy())))
+    if kind == "classes":
+        swapped = [
+            replace(
+                split, labels=LabelTable.from_dense(split.labels.to_dense()[:, [1, 0, 2]], CLASSES, split.labels.images)
+            )
+            for split in data.splits
+        ]
+        return replace(data, **{split.name: split for split in swapped})
+    rows = np.arange(39)
+    return replace(data, train=replace(train, images=train.images.select(rows), labels=labels.select(rows)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("labels", "1 image relabeled"),
+        ("features", "40 images replaced"),
+        ("classes", "images relabeled"),
+        ("rows", "1 image removed"),
+    ],
+)
+def test_a_run_is_not_resumed_on_other_data_unless_that_is_accepted(
+    stopped: Path, tmp_path: Path, kind: str, told: str
+) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(stopped, folder)
+    with pytest.raises(RunError, match=rf"was started on other data: .*{told}.*--accept-changes"):
+        lg.fit(changed(kind), out=folder, resume=True, **FIT)
+    run = lg.fit(changed(kind), out=folder, resume=True, accept_changes=True, **FIT)
+    assert run.finished and not run.metrics["interrupted"]
+    identity = read_data_identity(folder)
+    assert identity is not None and len(identity.images) == (59 if kind == "rows" else 60)
+
+
+def test_the_same_data_are_resumed(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "a")
+    assert not lg.fit(small_data(), out=tmp_path / "a", resume=True, **FIT).metrics["interrupted"]
+
+
+def test_the_run_counts_the_images_that_it_was_trained_on_whatever_split_they_are_in_now(stopped: Path) -> None:
+    run, data = lg.open_run(stopped), small_data()
+    assert data.test is not None
+    assert [run.count_training_images(data, name) for name in ("train", "val", "test", "all")] == [40, 0, 0, 40]
+    mixed = replace(data, test=replace(data.train, name="test"), train=replace(data.test, name="train"))
+    assert run.count_training_images(mixed, "test") == 40
+    (stopped / DATA_FILE).rename(stopped / "elsewhere")
+    assert run.count_training_images(data, "train") == 0
+    (stopped / "elsewhere").rename(stopped / DATA_FILE)
+
+
+def test_a_damaged_file_is_one_error(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "a")
+    (tmp_path / "a" / DATA_FILE).write_bytes(b"PAR1")
+    (tmp_path / "a" / "manifest.json").unlink()
+    with pytest.raises(RunError, match=r"data\.parquet is damaged"):
+        lg.fit(small_data(), out=tmp_path / "a", resume=True, **FIT)
+
+
+def test_train_is_scored_only_where_its_truth_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labelgap.training import protocols
+
+    scored: list[int] = []
+    original = protocols.head_logits
+
+    def count(engine: Any, features: Any) -> Any:
+        scored.append(len(features))
+        return original(engine, features)
+
+    monkeypatch.setattr(protocols, "head_logits", count)
+    lg.fit(small_data(), out=tmp_path / "a", **FIT)
+    assert scored == [10, 10]
+    scored.clear()
+    lg.fit(small_data().observe(1, 1, seed=0), out=tmp_path / "b", **FIT)
+    assert scored == [40, 10, 10]
