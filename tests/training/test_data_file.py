@@ -17,7 +17,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.data_file import DATA_FILE, read_data_identity
-from labelgap.training.loop.linear_trainer import LinearTrainer
+from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
 
 FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
 CLASSES = ("cat", "dog", "owl")
@@ -33,7 +33,7 @@ def small_data(seed: int = 0) -> Dataset:
         name: Split(name, FeatureVectors(vectors[part]), table.select(np.arange(60)[part]))
         for name, part in rows.items()
     }
-    return Dataset("small", **parts, backbone="features")
+    return Dataset("small", parts["train"], parts["val"], parts["test"], backbone="features")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def changed(kind: str) -> Dataset:
             )
             for split in data.splits
         ]
-        return replace(data, **{split.name: split for split in swapped})
+        return replace(data, train=swapped[0], val=swapped[1], test=swapped[2])
     rows = np.arange(39)
     return replace(data, train=replace(train, images=train.images.select(rows), labels=labels.select(rows)))
 
@@ -123,16 +123,13 @@ def test_a_damaged_file_is_one_error(stopped: Path, tmp_path: Path) -> None:
 
 
 def test_train_is_scored_only_where_its_truth_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from labelgap.training import protocols
-
     scored: list[int] = []
-    original = protocols.head_logits
 
     def count(engine: Any, features: Any) -> Any:
         scored.append(len(features))
-        return original(engine, features)
+        return head_logits(engine, features)
 
-    monkeypatch.setattr(protocols, "head_logits", count)
+    monkeypatch.setattr("labelgap.training.protocols.head_logits", count)
     lg.fit(small_data(), out=tmp_path / "a", **FIT)
     assert scored == [10, 10]
     scored.clear()
