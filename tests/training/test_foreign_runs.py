@@ -92,7 +92,7 @@ def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
 
 
 @pytest.mark.parametrize("name", ["report.html", "best.safetensors", "traces.npz", "linear"])
-def test_a_link_that_leaves_a_foreign_run_is_neither_read_nor_written(
+def test_a_link_that_leaves_a_run_is_neither_read_nor_written(
     run: Path, data: Dataset, tmp_path: Path, watched: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = tmp_path / f"{name}.private"
@@ -104,8 +104,8 @@ def test_a_link_that_leaves_a_foreign_run_is_neither_read_nor_written(
         victim.write_text("mine")
     before = victim.read_bytes() if victim.is_file() else b""
     (run / name).symlink_to(victim)
-    assert lg.open_run(run).finished, "my own folder may have links"
-    forge(run)
+    if name == "linear":
+        forge(run)  # a signed config.json is no excuse: a folder of mine may come back with links
     OPENED.clear()
     for command in (
         ("report", str(run)),

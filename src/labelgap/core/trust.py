@@ -29,7 +29,15 @@ from labelgap.core.files import write_json
 from labelgap.core.stored import SIGNATURE, damaged, parse_json, read_bytes, reading
 from labelgap.core.text import truncate_text
 
-__all__ = ["TRUST_VARIABLE", "is_trusted", "outside_links", "require_trust", "sign_file", "write_signed_json"]
+__all__ = [
+    "TRUST_VARIABLE",
+    "is_trusted",
+    "outside_links",
+    "refuse_links",
+    "require_trust",
+    "sign_file",
+    "write_signed_json",
+]
 
 TRUST_VARIABLE: Final = "LABELGAP_TRUST"
 """Environment variable: folders, separated as in PATH, whose content is trusted."""
@@ -48,9 +56,7 @@ def sign_file(path: Path) -> None:
 
 def is_trusted(path: Path) -> bool:
     """Whether this user made or signed a document, or trusts its folder."""
-    folder = path.parent.resolve()
-    named = [Path(text).expanduser() for text in os.environ.get(TRUST_VARIABLE, "").split(os.pathsep) if text]
-    if any(folder.is_relative_to(each.resolve()) for each in named):
+    if _is_named(path.parent):
         return True
     value = _read(path)
     signature = value.get(SIGNATURE)
@@ -86,6 +92,27 @@ def outside_links(folder: Path) -> list[str]:
             links = (Path(parent, name) for name in (*folders, *files))
             found += [link for link in links if link.is_symlink() and not link.resolve().is_relative_to(root)]
     return [f"the link {link.relative_to(folder)} to {link.readlink()}" for link in sorted(found)]
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder with symbolic links that lead out of it, unless ``LABELGAP_TRUST`` names the folder.
+
+    A signature is not enough: it covers a document, not what else lies beside it in a folder that comes back.
+
+    Raises:
+        RunError: to read or to replace a file of the folder would be to read or replace one elsewhere.
+    """
+    if not _is_named(folder) and (links := outside_links(folder)):
+        raise RunError(
+            f"{folder} holds {truncate_text(links[0], 200)}, which leads out of it. labelgap does not follow it: "
+            f"replace it by the file, or trust the folder with {TRUST_VARIABLE}={folder}."
+        )
+
+
+def _is_named(folder: Path) -> bool:
+    """Whether the environment names a folder, or one above it."""
+    named = [Path(text).expanduser() for text in os.environ.get(TRUST_VARIABLE, "").split(os.pathsep) if text]
+    return any(folder.resolve().is_relative_to(each.resolve()) for each in named)
 
 
 def _sign(value: Mapping[str, Any]) -> str:

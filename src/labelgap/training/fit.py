@@ -56,6 +56,8 @@ class _Execution:
     device: torch.device
     workers: int
     reporter: Reporter
+    resume: bool
+    accept_changes: bool
 
 
 def fit(
@@ -100,7 +102,7 @@ def fit(
         trace: how many training labels to record per epoch, or "auto", "all", "off".
         allow_micro_batch: allow ``accumulate`` for a loss that depends on the whole batch.
         device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images; by default enough for the device.
+        workers: processes that decode images.
         resume: continue the stopped run in ``out``; it ends with the numbers of an unbroken run.
         accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
@@ -112,14 +114,13 @@ def fit(
     folder, torch_device = Path(out), local_device(choose_device(device))
     init_distributed(torch_device)
     reporter = Reporter(quiet or not is_main_process())
-    execution = _Execution(torch_device, choose_workers(workers, torch_device), reporter)
+    execution = _Execution(torch_device, choose_workers(workers, torch_device), reporter, resume, accept_changes)
     with lock_run(folder):
         check_links(folder)
         source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
-        initial = _weights(weights, backbone, folder)
-        request = TrainingRequest(method, options or {}, preset, source, initial, protocol, head, seed, select, trace)
-        request = replace(request, allow_micro_batch=allow_micro_batch, training=training)
-        return _fit(data, request, folder, execution, resume, accept_changes)
+        chosen = (method, options or {}, preset, source, _weights(weights, backbone, folder), protocol, head, seed)
+        request = TrainingRequest(*chosen, select, trace, allow_micro_batch, training)
+        return _fit(data, request, folder, execution)
 
 
 def dry_run(
@@ -156,12 +157,13 @@ def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module |
     return None if weights is None else os.fspath(weights)
 
 
-def _fit(
-    data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution, resume: bool, accept_changes: bool
-) -> Run:
-    device, reporter, identity = execution.device, execution.reporter, DataIdentity.of(data)
+def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution) -> Run:
+    device, reporter, resume = execution.device, execution.reporter, execution.resume
+    identity = DataIdentity.of(data)
     stored = read_config(folder) if resume and is_run_folder(folder) else None
-    changed = stored is not None and check_data(folder, identity, accept_changes=accept_changes, log=reporter.log)
+    changed = stored is not None and check_data(
+        folder, identity, accept_changes=execution.accept_changes, log=reporter.log
+    )
     config, selection, loss_fn = resolve_config(data, request, device, stored)
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)

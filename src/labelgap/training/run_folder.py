@@ -13,7 +13,7 @@ from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
 from labelgap.core.manifest import MANIFEST_FILE, write_manifest
-from labelgap.core.trust import outside_links, require_trust
+from labelgap.core.trust import refuse_links
 from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
 from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.checkpoints.weights import BEST
@@ -59,13 +59,13 @@ def lock_run(folder: Path) -> Iterator[None]:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder of somebody else with symbolic links that lead out of it.
+    """Refuse a folder with symbolic links that lead out of it.
 
     Raises:
         RunError: to read or to replace a file of the run would be to read or replace one elsewhere.
     """
     if (folder / CONFIG_FILE).exists():
-        require_trust(folder / CONFIG_FILE, outside_links(folder))
+        refuse_links(folder)
     elif links := [name for name in RUN_FILES if (folder / name).is_symlink()]:
         raise RunError(f"{folder} holds the link {links[0]}, which a run would replace: choose another folder.")
 

@@ -15,6 +15,7 @@ import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.training.checkpoints.checkpoint import LAST, save_checkpoint
 from labelgap.training.loop import epoch_end
+from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -105,7 +106,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(epoch_end, "save_weights", killed)
+        patch.setattr(Trainer, "save_best", killed)
         fit(digits, tmp_path / "broken")
     assert not (tmp_path / "broken" / "best.safetensors").exists()
     fit(digits, tmp_path / "broken", resume=True)

@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import MANIFEST_FILE
-from labelgap.core.trust import outside_links
+from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.losses import describe_method, loss, methods
 from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison
@@ -183,8 +183,7 @@ def _check_folder(folder: Path) -> None:
     other = any(not path.name.startswith(".") for path in folder.iterdir())
     if other and not ((folder / FILE).exists() or (folder / HEADS_FOLDER).is_dir()):
         raise RunError(f"{folder} holds something else than a comparison: choose another --out.")
-    if outside := outside_links(folder):
-        raise RunError(f"{folder} has {outside[0]}, which leads out of it: choose another --out.")
+    refuse_links(folder)
     remove_partials(folder)
 
 
