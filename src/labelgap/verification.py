@@ -24,7 +24,7 @@ from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
-from labelgap.core.trust import is_trusted, outside_links, sign_file
+from labelgap.core.trust import is_trusted, outside_links, refuse_links, sign_file
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
@@ -43,13 +43,14 @@ from labelgap.studies.study import FILE as STUDY
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.data_file import DATA_FILE, read_data_identity
 from labelgap.training.features.precomputed import build_classifier, stored_feature_width
 from labelgap.training.loop.trace import TRACE_FILE, read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
 from labelgap.training.run_folder import RUN_FILES
 
-__all__ = ["FileCheck", "Verification", "accept_changes", "trust_folder", "verify"]
+__all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
 Kind = Literal["run", "study", "comparison", "review"]
 _DOCUMENTS: Final[dict[str, Kind]] = {
@@ -58,6 +59,8 @@ _DOCUMENTS: Final[dict[str, Kind]] = {
     CONFIG_FILE: "run",
     REVIEW_FILE: "review",
 }
+_SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
+"""The documents that name something, by the kind of the folder."""
 Reader = tuple[str, Callable[[], object]]
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
 _LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
@@ -156,21 +159,46 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
-    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on."""
+    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on.
+
+    Raises:
+        RunError: there are symbolic links that lead out of the folder.
+    """
+    folder, named = Path(path), named_by(path)
+    refuse_links(folder)
+    kind = _kind(folder)
+    for _, member in _members(folder, kind):
+        trust_folder(member())
+    if kind in _SIGNED:
+        with replacing(folder, [_SIGNED[kind]]):
+            sign_file(folder / _SIGNED[kind])
+    return named
+
+
+def foreign_names(path: str | os.PathLike[str]) -> list[str]:
+    """Return what the documents of a folder name that this user has neither made nor signed."""
     folder = Path(path)
     kind = _kind(folder)
-    named = [each for _, member in _members(folder, kind) for each in trust_folder(member())]
-    if kind not in ("run", "review"):
+    named = [each for _, member in _members(folder, kind) for each in foreign_names(member())]
+    with suppress(RunError):  # damage, which verify tells
+        if kind in _SIGNED and not is_trusted(folder / _SIGNED[kind]):
+            named += named_by(folder)
+    return named
+
+
+def named_by(path: str | os.PathLike[str]) -> list[str]:
+    """Return the data, classes, weights and links that the documents of a folder name."""
+    folder = Path(path)
+    kind = _kind(folder)
+    named = [each for _, member in _members(folder, kind) for each in named_by(member())]
+    if kind not in _SIGNED:
         return named
-    document = CONFIG_FILE if kind == "run" else REVIEW_FILE
     config = read_config(folder) if kind == "run" else None
     recipe = config.data if config is not None else open_review_folder(folder).recipe
     named += [f"the data {each}" for each in (Recipe.checked(recipe).paths if recipe else ())]
     if config is not None:
         named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
         named += [f"the weights {config.weights}"] if config.weights not in (None, NO_WEIGHTS) else []
-    with replacing(folder, [document]):
-        sign_file(folder / document)
     return [*named, *outside_links(folder)]
 
 
@@ -249,6 +277,7 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
         TRACE_FILE: partial(read_trace, folder),
         REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
         PREDICTIONS_FILE: partial(_check_predictions, folder, config),
+        DATA_FILE: partial(read_data_identity, folder),
     }
     for name, read in readers.items():
         if (folder / name).exists():

@@ -16,6 +16,7 @@ from labelgap.core.trust import (
     TRUST_VARIABLE,
     is_trusted,
     outside_links,
+    refuse_links,
     require_trust,
     sign_file,
     write_signed_json,
@@ -117,3 +118,27 @@ def test_links_that_leave_the_folder_are_found(document: Path, tmp_path: Path) -
         "the link heads/up to ../../precious",
         f"the link report.html to {tmp_path / 'precious'}",
     ]
+
+
+def test_a_damaged_key_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    key = platformdirs.user_state_path("labelgap") / "key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    path = tmp_path / "config.json"
+    write_signed_json(path, {"a": 1})
+    assert len(key.read_bytes()) == 32
+    check = "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted; "
+    command = [sys.executable, "-c", f"{check}print(is_trusted(Path(sys.argv[1])))", str(path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "True"
+
+
+def test_a_link_out_of_a_folder_needs_the_environment_whoever_signed_it(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(document.parent)
+    (document.parent / "report.html").symlink_to(tmp_path / "precious")
+    with pytest.raises(RunError, match=r"holds the link report\.html to .* LABELGAP_TRUST="):
+        refuse_links(document.parent)
+    monkeypatch.setenv(TRUST_VARIABLE, str(document.parent))
+    refuse_links(document.parent)

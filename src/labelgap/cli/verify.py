@@ -31,20 +31,22 @@ def verify(
 ) -> None:
     """Compare every file of a folder with its digest, and read it. Exits with 2 where something is wrong."""
     from labelgap.cli.printing import print_json
-    from labelgap.verification import accept_changes, trust_folder
+    from labelgap.verification import accept_changes, foreign_names, trust_folder
     from labelgap.verification import verify as verify_files
 
     named = trust_folder(folder) if trust else []
     if accept:
         accept_changes(folder)
-    result = verify_files(folder)
+    result, foreign = verify_files(folder), foreign_names(folder)
     if as_json:
         files = [{"name": file.name, "problem": file.problem or None} for file in result.files]
         about = {"path": folder, "kind": result.kind, "intact": result.intact, "files": files}
-        print_json(about | ({"trusted": named} if trust else {}))
+        print_json(about | ({"trusted": named} if trust else {}) | ({"foreign": foreign} if foreign else {}))
     else:
         if trust:
             print("\n".join([*(f"trusted   {each}" for each in named), f"signed    {folder}"]))
+        for each in foreign:
+            print(f"names     {each}, which is not used: somebody else made or changed the folder (--trust signs it)")
         print("\n".join(_lines(result)))
     if not result.intact:
         raise typer.Exit(_DAMAGED)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import platformdirs
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import write_json
+from labelgap.core.files import sync_folder, write_json
 from labelgap.core.stored import SIGNATURE, damaged, parse_json, read_bytes, reading
 from labelgap.core.text import truncate_text
 
@@ -150,12 +150,17 @@ def _load_key(path: Path) -> bytes:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(temporary, path)  # fails where another process has just created it
         except FileExistsError:
-            key = _stored_key(path) or key
+            if (stored := _stored_key(path)) is not None:
+                return stored
+            temporary.replace(path)  # it is damaged: what it signed is foreign from now on
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
     return key
 
 

@@ -84,8 +84,7 @@ def fit(
 ) -> Run:
     """Train a classifier on a data set and write a run folder.
 
-    Objects are not changed: the run trains a new loss with the options of the given one, and a copy of the given
-    network, whose initial weights it stores. docs/extending.md says how such a run is reopened.
+    A loss or a network is copied, not changed; docs/extending.md says how such a run is reopened.
 
     Args:
         data: the data set.
@@ -103,10 +102,10 @@ def fit(
         allow_micro_batch: allow ``accumulate`` for a loss that depends on the whole batch.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
-        resume: continue the stopped run in ``out``; it ends with the numbers of an unbroken run.
+        resume: continue the stopped run in ``out``, to the numbers of an unbroken one.
         accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
-        **training: epochs, rates, optimizer …, see ``TrainingSettings``; by default those of the protocol.
+        **training: epochs, rates, optimizer …, see ``TrainingSettings``.
 
     Returns:
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
