@@ -141,16 +141,18 @@ def test_a_link_stays_a_link_and_what_it_points_to_is_replaced(tmp_path: Path) -
     assert names(real.parent) == ["real.txt"]
 
 
+def test_a_folder_or_a_link_to_itself_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name, what in (("folder", "a folder"), ("loop", "a link to itself")):
+        with pytest.raises(InputError, match=f"{name} cannot be written: it is {what}"):
+            write_text(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "loop"]
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.txt cannot be written: the folder .*nowhere does not exist"):
         write_text(tmp_path / "nowhere" / "a.txt", "")
-
-
-def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    with pytest.raises(OSError):
-        write_text(tmp_path / "a", "")
-    assert names(tmp_path) == ["a"]
 
 
 def test_text_is_written_as_utf_8_and_bytes_as_they_are(tmp_path: Path) -> None:

@@ -87,11 +87,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         ...     (Path(folder) / "a.txt").read_text()
         'whole'
     """
-    target = Path(path).resolve()
-    with _as_disk_error(path):
-        exists = target.parent.is_dir()
-    if not exists:
-        raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
+    target = _target(Path(path))
     temporary = target.with_name(f".{target.stem[:_MAX_STEM]}-{secrets.token_hex(8)}.partial{target.suffix}")
     with _as_disk_error(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -114,6 +110,22 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _target(path: Path) -> Path:
+    """Return the file to which a path leads, which need not exist."""
+    try:
+        target = path.resolve()
+    except RuntimeError:  # of Python up to 3.12
+        raise InputError(f"{path} cannot be written: it is a link to itself.") from None
+    with _as_disk_error(path):
+        if not target.parent.is_dir():
+            raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
+        if target.is_dir():
+            raise InputError(f"{path} cannot be written: it is a folder.")
+        if target.is_symlink():
+            raise InputError(f"{path} cannot be written: it is a link to itself.")
+    return target
 
 
 def sync_folder(folder: Path) -> None:

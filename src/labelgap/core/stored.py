@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from labelgap.core.errors import RunError, nearest
-from labelgap.core.text import truncate_text
+from labelgap.core.text import escape_control, truncate_text
 
 __all__ = [
     "MAX_JSON_BYTES",
@@ -72,7 +72,7 @@ READ_ERRORS: Final = (
 
 def damaged(path: Path, reason: object, remedy: str = "") -> RunError:
     """Return the error of a damaged file."""
-    text = (str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip(".")
+    text = escape_control((str(reason).strip() or type(reason).__name__).splitlines()[0].rstrip("."))
     return RunError(f"{path} is damaged ({truncate_text(text, 200)})." + (f" {remedy}" if remedy else ""))
 
 

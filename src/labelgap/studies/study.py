@@ -20,6 +20,8 @@ __all__ = ["FILE", "Study", "StudyMember", "open_study"]
 
 FILE: Final = "study.json"
 FORMAT: Final = 1
+_FOLDER: Final = r"^[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$"
+"""Not hidden, not a path, and shown as it is."""
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 
@@ -36,7 +38,7 @@ class StudyMember:
     __pydantic_config__ = _STRICT
 
     label: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-    folder: Annotated[str, StringConstraints(pattern=r"^[^/\\\x00.][^/\\\x00]*$", max_length=255)]
+    folder: Annotated[str, StringConstraints(pattern=_FOLDER, max_length=255)]
     extra_labels: bool = False
 
 

@@ -176,6 +176,21 @@ def test_a_damaged_description_is_a_message_and_restart_discards_it(
     assert [each.name for each in tmp_path.iterdir()] == [out.name]
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_nothing_is_written_through_a_link_in_the_place_of_a_chunk(
+    run: Run, images: ArrayImages, tmp_path: Path
+) -> None:
+    out, folder, other = tmp_path / "a.csv", tmp_path / "a.csv.partial", tmp_path / "other"
+    with pytest.raises(KilledError):
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
+    other.write_text("mine")
+    (folder / "chunk-000002.safetensors").unlink()
+    (folder / "chunk-000002.safetensors").symlink_to(other)
+    with pytest.raises(RunError, match="leads out of it"):
+        predict_to_file(run, images, out, device="cpu", batch_size=8)
+    assert other.read_text() == "mine" and not out.exists()
+
+
 def test_of_two_predictions_into_one_file_one_is_refused_and_names_the_other(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
     refused, done = race(predict_when_refused, str(run.path), str(out))

@@ -157,8 +157,9 @@ def _read_json(path: Path) -> dict[str, Any]:
             content = json.load(file, object_hook=_without_segmentation, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({truncate_text(str(error), 200)}).") from None
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        reason = truncate_text(str(error), 200) or "it does not fit into memory"
+        raise InputError(f"{path} cannot be read ({reason}).") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a file of COCO instances: it holds no object.")
     return content

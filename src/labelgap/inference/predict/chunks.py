@@ -18,6 +18,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials, write_json
 from labelgap.core.stored import parse_json, read_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.core.trust import outside_links
 from labelgap.data.images import FileImages, ImageSource
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE
@@ -166,6 +167,8 @@ class ChunkStore:
         self.folder = chunk_folder(out)
         self.classes = classes
         self._identity = hashlib.sha256(json.dumps(dict(description), sort_keys=True).encode()).hexdigest()
+        if outside := outside_links(self.folder):
+            raise RunError(f"{self.folder} has {outside[0]}, which leads out of it: choose another --out.")
         is_prediction = has_prediction(out)
         if not is_prediction and any(not file.name.startswith(".") for file in self.folder.iterdir()):
             raise RunError(f"{self.folder} exists already and is no prediction: choose another --out.")

@@ -21,6 +21,7 @@ from typing import Final
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError, sync_folder
 from labelgap.core.stored import reading
+from labelgap.core.text import escape_control
 from labelgap.review.store.schema import FORMAT, create_tables, find_damage
 
 __all__ = [
@@ -141,8 +142,9 @@ def _name(error: sqlite3.Error) -> str:
 
 
 def _damaged(path: Path, reason: str) -> DamagedStoreError:
+    reason = escape_control(reason)[:200]
     return DamagedStoreError(
-        f"{path} is damaged ({reason[:200]}). It was not changed. Restore it from a copy, with {path.name}-wal if the "
+        f"{path} is damaged ({reason}). It was not changed. Restore it from a copy, with {path.name}-wal if the "
         f"copy has one. Without a copy, `labelgap revisions {path.parent} recover` saves what can still be read."
     )
 
