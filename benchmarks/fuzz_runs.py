@@ -57,7 +57,11 @@ class Totals:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, case: Case) -> None:
-        """Count a case."""
+        """Count a case, and print a failure of a new kind."""
+        known = {failure.key for failure in self.failures}
+        for failure in case.failures:
+            if failure.key not in known:
+                print(f"case {failure.number}: {failure.file}: {failure.problem} at {failure.place}", flush=True)
         self.cases += 1
         self.outcomes.update(case.outcomes)
         self.targets[case.target] += 1
