@@ -141,13 +141,16 @@ def test_a_link_stays_a_link_and_what_it_points_to_is_replaced(tmp_path: Path) -
     assert names(real.parent) == ["real.txt"]
 
 
-def test_a_folder_or_a_link_to_itself_is_not_replaced(tmp_path: Path) -> None:
+def test_what_is_not_an_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name, what in (("folder", "a folder"), ("loop", "a link to itself")):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    kinds = {"folder": "a folder", "link": "a pipe or", "loop": "a link to itself", "pipe": "a pipe or"}
+    for name, what in kinds.items():
         with pytest.raises(InputError, match=f"{name} cannot be written: it is {what}"):
             write_text(tmp_path / name, "x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "loop"]
+    assert names(tmp_path) == sorted(kinds) and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

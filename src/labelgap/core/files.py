@@ -125,6 +125,8 @@ def _target(path: Path) -> Path:
             raise InputError(f"{path} cannot be written: it is a folder.")
         if target.is_symlink():
             raise InputError(f"{path} cannot be written: it is a link to itself.")
+        if target.exists() and not target.is_file():  # a rename would replace the device for everybody
+            raise InputError(f"{path} cannot be written: it is a pipe or a device, not a file.")
     return target
 
 

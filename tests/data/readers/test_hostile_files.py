@@ -76,7 +76,7 @@ def test_lists_of_voc_with_nothing_in_common_are_told_in_part(voc: Path) -> None
     assert len(caught.value.problems) == 10_001
 
 
-@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e999", "1.5", "1" + "0" * 30, "true", "null", "[1]"])
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e999", "1.5", "1" + "0" * 30, "1" + "0" * 400, "true", "null"])
 @pytest.mark.parametrize("place", ["images", "annotations", "categories", "category_id", "image_id"])
 def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path, number: str, place: str) -> None:
     path = coco(tmp_path) / "annotations" / "instances_train2014.json"

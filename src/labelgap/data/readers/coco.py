@@ -89,7 +89,7 @@ def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
     content = _read_json(path)
     try:
         return _parse(root, path, split, year, content)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         what = f"{type(error).__name__}: {error}" if not isinstance(error, KeyError) else f"no {error}"
