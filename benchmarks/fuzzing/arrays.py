@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.fuzzing.base import Payload, Random, pick
+from numpy.typing import NDArray
 
 __all__ = ["mutate_array", "mutate_arrays"]
 
@@ -32,7 +33,7 @@ def _other_array(random: Random, values: Any) -> bytes:
     """Return an array as ``.npy``, with other values, another type or shape, or a header that lies."""
     array = np.asarray(values)
     changed: list[Callable[[], Any]] = [
-        lambda: array.astype(pick(random, ["<f8", "<f4", "<f2", "<i8", "|i1", "|u1", "|b1", "<c16", "<U3", ">f4"])),
+        lambda: _cast(array, pick(random, ["<f8", "<f4", "<f2", "<i8", "|i1", "|u1", "|b1", "<c16", "<U3", ">f4"])),
         lambda: array.reshape(-1),
         lambda: array[..., None],
         lambda: array.reshape(-1)[:1].reshape(()),
@@ -60,6 +61,11 @@ def _other_array(random: Random, values: Any) -> bytes:
         lambda: _objects(),
     ]
     return _npy(pick(random, changed)()) if random.random() < 0.7 else bytes(pick(random, lies)())
+
+
+def _cast(array: NDArray[Any], kind: str) -> NDArray[Any]:
+    with np.errstate(all="ignore"):
+        return array.astype(kind)
 
 
 def _objects() -> bytes:

@@ -125,6 +125,7 @@ class Fuzzer:
                 mutation += f" + {mutate_files_around(random, path)}"
         if foreign:
             mutation += self._hide(path)
+        trusted = trusted and not path.is_symlink()  # to trust a folder is to follow its links
         if trusted:
             os.environ["LABELGAP_TRUST"] = str(self.root)
         try:

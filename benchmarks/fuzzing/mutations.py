@@ -7,6 +7,8 @@ as its author would who wants to do harm; one of bytes stands for a bad disk or 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +54,16 @@ def mutate_files_around(random: Random, path: Path) -> str:
     return f"beside it {name}"
 
 
+def _endless_file() -> Path:
+    """Return a device that never ends: one of our own for root, who could replace that of the system."""
+    own = canary().parent.with_name("zero")
+    if os.geteuid():
+        return Path("/dev/zero")
+    with suppress(OSError):  # it is there already, or may not be made here
+        os.mknod(own, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    return own
+
+
 def _replace_entry(random: Random, path: Path) -> str:
     """Delete a file, or put something in its place that is not one."""
     kind = str(pick(random, ["missing", "folder", "pipe", "loop", "dangling", "outside", "zeros", "unreadable"]))
@@ -64,7 +76,7 @@ def _replace_entry(random: Random, path: Path) -> str:
     elif kind == "pipe":
         os.mkfifo(path)
     elif kind in ("loop", "dangling", "outside", "zeros"):
-        target = {"loop": path, "dangling": path.with_name("nowhere"), "outside": canary(), "zeros": Path("/dev/zero")}
+        target = {"loop": path, "dangling": path.with_name("nowhere"), "outside": canary(), "zeros": _endless_file()}
         path.symlink_to(target[kind])
     return kind
 
