@@ -120,15 +120,17 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
 
     Example:
         >>> describe_estimated({"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20})
-        'about 86.4 over all images (chance 7.1), if labels are missing at random; 20 absents are known'
+        'about 86.4 over all images (chance 7.1), if labels are missing at random; 20 absent labels are known'
     """
     if measured.get("map_estimated") is None:
         return None
-    value, chance = 100 * measured["map_estimated"], 100 * measured["chance_estimated"]
-    return (
-        f"about {value:.1f} over all images (chance {chance:.1f}), if labels are missing at random; "
-        f"{pluralize(measured['known_absent'], 'absent')} {'is' if measured['known_absent'] == 1 else 'are'} known"
+    value, chance, absent = (
+        100 * measured["map_estimated"],
+        100 * measured["chance_estimated"],
+        measured["known_absent"],
     )
+    known = f"{pluralize(absent, 'absent label')} {'is' if absent == 1 else 'are'}" if absent else "no absent label is"
+    return f"about {value:.1f} over all images (chance {chance:.1f}), if labels are missing at random; {known} known"
 
 
 def _class_rows(

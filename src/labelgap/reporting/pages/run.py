@@ -64,7 +64,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "tiles": _tiles(run, measured),
         "measured": measured,
         "measures": _measures(measured),
-        "estimated": {_SPLITS[split]: text for split, each in measured.items() if (text := describe_estimated(each))},
+        "estimated": {split: text for split, each in measured.items() if (text := describe_estimated(each))},
         "selection": selection_rule_text(config.select),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),
