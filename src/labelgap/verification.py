@@ -24,7 +24,7 @@ from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
-from labelgap.core.trust import is_trusted, outside_links, refuse_links, sign_file
+from labelgap.core.trust import is_named, is_trusted, outside_links, refuse_links, sign_file
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
@@ -316,10 +316,7 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
     resumable = kind == "run" and not _is_complete(folder)
     members = [folder / name for name, _ in _members(folder, kind)]
     paths = [path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))]
-    document = folder / next(name for name, its_kind in _DOCUMENTS.items() if its_kind == kind)
-    trusted = False
-    with suppress(RunError):
-        trusted = is_trusted(document)
+    trusted = is_named(folder)
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() and not trusted and not path.resolve().is_relative_to(folder.resolve()):

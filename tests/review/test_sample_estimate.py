@@ -55,7 +55,8 @@ def sampled(
     group, value = np.asarray(classes, dtype=np.int64), np.asarray(values)
     decided = np.bincount(group, minlength=len(unknown))
     found = np.bincount(group[value == PRESENT], minlength=len(unknown))
-    return estimate_from_sample(group, value, ClassTally(np.array(unknown), decided, found))
+    unsure = np.bincount(group[value == UNKNOWN], minlength=len(unknown))
+    return estimate_from_sample(group, value, ClassTally(np.array(unknown), decided, found, unsure))
 
 
 def simulate(random: np.random.Generator, depth: float) -> tuple[SampleEstimate, int, int]:
@@ -77,7 +78,9 @@ def simulate(random: np.random.Generator, depth: float) -> tuple[SampleEstimate,
         decided.append(len(seen))
         found.append(int(present[seen].sum()))
         truth += int(present.sum())
-    estimate = estimate_from_sample(group, value, ClassTally(unknown, np.array(decided), np.array(found)))
+    estimate = estimate_from_sample(
+        group, value, ClassTally(unknown, np.array(decided), np.array(found), np.zeros_like(unknown))
+    )
     assert estimate is not None
     return estimate, truth, sum(found)
 
@@ -99,7 +102,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(depth: float) -> None:
 
 def test_what_was_found_is_never_more_than_what_is_said_to_be_missing() -> None:
     """150 found beside "about 47 are missing" was seen: the ranked finds were not counted."""
-    tally = ClassTally(np.array([2000]), np.array([400]), np.array([150]))
+    tally = ClassTally(np.array([2000]), np.array([400]), np.array([150]), np.array([0]))
     made = estimate_from_sample([0] * 40, [PRESENT] + [ABSENT] * 39, tally)
     assert made is not None and made.missing[1] >= 150
     assert "150 missing labels of dog were found; about 40 are still missing among 1,600" in describe_estimate(
@@ -108,10 +111,24 @@ def test_what_was_found_is_never_more_than_what_is_said_to_be_missing() -> None:
 
 
 def test_when_everything_is_decided_the_number_is_exact() -> None:
-    made = estimate_from_sample([0] * 5, [ABSENT] * 5, ClassTally(np.array([592]), np.array([592]), np.array([31])))
+    made = estimate_from_sample(
+        [0] * 5, [ABSENT] * 5, ClassTally(np.array([592]), np.array([592]), np.array([31]), np.array([0]))
+    )
     assert made is not None and made.missing == (31, 31, 31) and made.remaining == (0, 0, 0)
     expected = "31 missing labels of dog were found: every unknown label is decided, so this is exact."
     assert describe_estimate(made, "dog") == expected
+
+
+def test_a_number_is_not_called_exact_while_labels_could_not_be_told() -> None:
+    tally = ClassTally(np.array([100]), np.array([100]), np.array([31]), np.array([10]))
+    told = describe_estimate(estimate_from_sample([], [], tally), "dog")
+    assert told == "31 missing labels of dog were found: every unknown label is decided. 10 labels could not be told."
+
+
+def test_a_finished_class_lends_its_sample_to_no_other() -> None:
+    tally = ClassTally(np.array([12, 1000]), np.array([12, 1]), np.array([2, 1]), np.array([0, 0]))
+    made = estimate_from_sample([0] * 12 + [1], [PRESENT] * 2 + [ABSENT] * 10 + [PRESENT], tally)
+    assert made is not None and made.reviewed == 1 and "needs 10 reviewed" in describe_estimate(made)
 
 
 def test_sampled_in_proportion_it_is_the_plain_interval() -> None:

@@ -78,6 +78,7 @@ def use(folder: Path, data: Dataset) -> lg.Run:
             opened.calibration.probabilities(np.zeros((1, len(opened.config.classes)), dtype=np.float32))
     assert opened.trace.keys() <= {"row", "column", "observed", "truth", "loss", "logit", "modified"}
     len(opened.revisions), opened.revisions.until(1)
+    opened.count_training_images(data, "train")
     assert data.test is not None
     read_predictions(folder, "test", data.test.labels.images[:3], opened.config.classes)
     assert opened.model.training is False
@@ -106,6 +107,7 @@ def tried(folder: Path, data: Dataset, *, report: bool = False) -> bool:
         ("traces.npz", 60, 60),
         ("predictions.parquet", 60, 60),
         ("revisions.parquet", 60, 60),
+        ("data.parquet", 60, 60),
     ],
 )
 def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str, count: int, reported: int) -> None:
@@ -168,9 +170,8 @@ def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
 def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, tmp_path: Path) -> None:
     shutil.copytree(original, tmp_path / "run")
     listed = json.loads((original / MANIFEST_FILE).read_text())["files"]
-    assert {"config.json", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet", "traces.npz"} == set(
-        listed
-    )
+    names = {"config.json", "data.parquet", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet"}
+    assert {*names, "traces.npz"} == set(listed)
     for name in set(listed) - {LAST}:
         content = (tmp_path / "run" / name).read_bytes()
         for damaged in mutations(content, 6):

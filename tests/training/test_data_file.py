@@ -95,7 +95,8 @@ def test_a_run_is_not_resumed_on_other_data_unless_that_is_accepted(
     run = lg.fit(changed(kind), out=folder, resume=True, accept_changes=True, **FIT)
     assert run.finished and not run.metrics["interrupted"]
     identity = read_data_identity(folder)
-    assert identity is not None and len(identity.images) == (59 if kind == "rows" else 60)
+    assert identity is not None and len(identity.images) == (100 if kind == "features" else 60), "trained on before"
+    assert run.count_training_images(small_data(), "all") == 40
 
 
 def test_the_same_data_are_resumed(stopped: Path, tmp_path: Path) -> None:
@@ -103,15 +104,19 @@ def test_the_same_data_are_resumed(stopped: Path, tmp_path: Path) -> None:
     assert not lg.fit(small_data(), out=tmp_path / "a", resume=True, **FIT).metrics["interrupted"]
 
 
-def test_the_run_counts_the_images_that_it_was_trained_on_whatever_split_they_are_in_now(stopped: Path) -> None:
+def test_the_run_counts_the_images_that_it_was_trained_on_whatever_split_they_are_in_now(
+    stopped: Path, tmp_path: Path
+) -> None:
     run, data = lg.open_run(stopped), small_data()
     assert data.test is not None
     assert [run.count_training_images(data, name) for name in ("train", "val", "test", "all")] == [40, 0, 0, 40]
     mixed = replace(data, test=replace(data.train, name="test"), train=replace(data.test, name="train"))
     assert run.count_training_images(mixed, "test") == 40
-    (stopped / DATA_FILE).rename(stopped / "elsewhere")
-    assert run.count_training_images(data, "train") == 0
-    (stopped / "elsewhere").rename(stopped / DATA_FILE)
+    copy = tmp_path / "a"
+    shutil.copytree(stopped, copy)
+    for name in (DATA_FILE, "manifest.json"):
+        (copy / name).unlink()
+    assert lg.open_run(copy).count_training_images(data, "train") is None
 
 
 def test_a_damaged_file_is_one_error(stopped: Path, tmp_path: Path) -> None:
@@ -135,3 +140,41 @@ def test_train_is_scored_only_where_its_truth_is_known(tmp_path: Path, monkeypat
     scored.clear()
     lg.fit(small_data().observe(1, 1, seed=0), out=tmp_path / "b", **FIT)
     assert scored == [40, 10, 10]
+
+
+def test_a_run_that_was_resumed_on_other_data_can_be_stopped_and_resumed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trace, which is of other labels, is not missed."""
+    settings = {**FIT, "epochs": 4}
+    train_epoch = LinearTrainer.train_epoch
+    for last, data in ((2, small_data()), (3, changed("labels"))):
+
+        def interrupted(self: LinearTrainer, state: TrainingState, epoch: int, last: int = last) -> None:
+            if epoch > last:
+                raise KeyboardInterrupt
+            train_epoch(self, state, epoch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LinearTrainer, "train_epoch", interrupted)
+            lg.fit(data, out=tmp_path / "a", resume=last > 2, accept_changes=True, **settings)
+    run = lg.fit(changed("labels"), out=tmp_path / "a", resume=True, **settings)
+    assert run.finished and len(run.history) == 4 and not run.trace
+
+
+def test_a_method_with_state_per_image_is_not_resumed_on_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**FIT, "method": "role", "options": {"expected_positives": 1.2}}
+    train_epoch = LinearTrainer.train_epoch
+
+    def interrupted(self: LinearTrainer, state: TrainingState, epoch: int) -> None:
+        if epoch > 1:
+            raise KeyboardInterrupt
+        train_epoch(self, state, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LinearTrainer, "train_epoch", interrupted)
+        lg.fit(small_data(), out=tmp_path / "a", **settings)
+    with pytest.raises(RunError, match="role keeps state for every image, and 1 image removed"):
+        lg.fit(changed("rows"), out=tmp_path / "a", resume=True, accept_changes=True, **settings)

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score
 from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision
+from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
 from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
+from labelgap.training.selection import choose_selection
 
 CUTS = Thresholds(np.array([0.4, 0.5, 0.5]), ("measured", "estimated", "default"))
 
@@ -122,3 +125,26 @@ def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="not finished"):
         make_run(tmp_path / "run", finished=False).evaluate(data_of(CLASSES), device="cpu")
+
+
+@pytest.mark.parametrize(("present", "absent"), [(50, 1), (1, 1), (5, 5), (10, 10)])
+def test_random_scores_are_no_estimate_and_no_accuracy_beyond_chance(present: int, absent: int) -> None:
+    random = np.random.default_rng(0)
+    codes = np.full((500, 3), -1, dtype=np.int8)
+    codes[:present], codes[present : present + absent] = 1, 0
+    table = LabelTable.from_dense(codes, CLASSES)
+    measured = evaluate_scores(random.normal(size=codes.shape).astype(np.float32), table, CUTS)
+    assert measured["map_estimated"] is None
+    if present > absent:
+        assert measured["map"] is measured["f1_micro"] is None
+        assert choose_selection(table, None).rule == "observed"
+    else:
+        assert measured["map"] == pytest.approx(measured["chance"], abs=0.26), "chance stands beside it"
+
+
+def test_chance_is_what_random_scores_reach() -> None:
+    random = np.random.default_rng(0)
+    codes = np.array([1, 1, 0, 0, 0, 0, 0])
+    reached = [average_precision_score(codes, random.random(7)) for _ in range(4000)]
+    expected = expected_random_precision(np.array([2]), np.array([5]))[0]
+    assert np.mean(reached) == pytest.approx(expected, abs=0.01)

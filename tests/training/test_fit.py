@@ -49,6 +49,7 @@ def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Ru
 def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
     names = {path.name for path in unbroken.path.iterdir()}
     files = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
+    files.add("data.parquet")
     assert {*files, "manifest.json"} == names
     assert json.loads((unbroken.path / "config.json").read_text())["format"] == 1
     assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4, 5, 6]
@@ -295,7 +296,7 @@ def test_positives_alone_in_val_show_no_accuracy(digits: Dataset, tmp_path: Path
     run = lg.fit(blind, "an", backbone="small-cnn", protocol="end-to-end", out=tmp_path / "run", epochs=1, quiet=True)
     assert run.config.select == "observed"
     assert run.metrics["val"]["map"] is None
-    assert set(run.metrics["thresholds"]["marks"]) <= {"estimated", "default"}
+    assert set(run.metrics["thresholds"]["marks"]) <= {"estimated", "borrowed"}
 
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:

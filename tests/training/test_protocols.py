@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.core.tensors import read_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
-from labelgap.training.loop.linear_trainer import HANDOFF_FILE
+from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
@@ -84,8 +83,17 @@ def test_role_hands_over_the_estimate_of_the_epoch_whose_head_is_kept(
     still: dict[str, Any] = {"lr": 1e-12, "backbone_lr": 1e-12, "epochs": 1}
     options = {"expected_positives": 2.0}
     quick = {**QUICK, "linear_epochs": 3, **still}
+    handed: list[dict[str, torch.Tensor]] = []
+    handoff_state = LinearTrainer.handoff_state
+
+    def record(self: LinearTrainer, best_epoch: int) -> dict[str, torch.Tensor]:
+        handed.append(handoff_state(self, best_epoch))
+        return handed[-1]
+
+    monkeypatch.setattr(LinearTrainer, "handoff_state", record)
     run = lg.fit(digits, "role", options, protocol="linear-init", out=tmp_path / "a", **quick)
-    kept = read_tensors(run.path / "linear" / HANDOFF_FILE)[0]["label_probabilities"]
+    assert not (run.path / "linear" / HANDOFF_FILE).exists(), "a finished run does not need it"
+    (kept,) = [state["label_probabilities"] for state in handed]
     last = torch.load(run.path / "linear" / "last.pt", weights_only=True)["engine"]["losses"][0]["phi"]
     used = torch.load(run.path / "last.pt", weights_only=True)["loss_fn"]["phi"]
     assert not torch.allclose(kept, torch.sigmoid(last), atol=1e-4)

@@ -71,7 +71,7 @@ class _Metadata(BaseModel):
     data: dict[str, Any]
     splits: list[str] = []
     images: _Count = 0
-    trained_images: _Count = 0
+    trained_images: _Count | None = None
     unknown_total: _Count
     unknown_per_class: dict[str, _Count]
     method: str

@@ -205,6 +205,11 @@ def _train_heads(runs: Sequence[Run], context: _Context) -> Sequence[Scorer]:
         )
 
 
+def _trained_images(run: Run, context: _Context) -> int | None:
+    counts = [run.count_training_images(context.data, name) for name in context.splits]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
 def _metadata(
     runs: Sequence[Run], context: _Context, limits: CandidateLimits, ranking: CandidateRanking
 ) -> dict[str, Any]:
@@ -215,7 +220,7 @@ def _metadata(
         "data": dict(runs[0].config.data),
         "splits": list(context.splits),
         "images": sum(map(len, context.tables.values())),
-        "trained_images": sum(runs[0].count_training_images(context.data, name) for name in context.splits),
+        "trained_images": _trained_images(runs[0], context),
         "unknown_total": int(np.sum(unknown)),
         "unknown_per_class": dict(zip(context.data.classes, unknown.tolist(), strict=True)),
         "method": ", ".join(dict.fromkeys(run.config.method for run in runs)),

@@ -82,11 +82,8 @@ def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
     splits = ", ".join(metadata["splits"])
     scope = f"{metadata['unknown_total']:,} unknown labels of {metadata['images']:,} images ({splits})"
     lines = [_line("audited", f"{scope}, {metadata['folds']} folds, {metadata['method']}; {seconds:.0f} s")]
-    if metadata["trained_images"] < metadata["images"] and "val" not in metadata["splits"]:
-        trained = (
-            f"on {metadata['trained_images']:,} of these {metadata['images']:,} images; the data have changed since"
-        )
-        lines.append(_line("trained", trained))
+    if (trained := metadata["trained_images"]) is not None:
+        lines.append(_line("trained", f"the run was trained on {trained:,} of these {metadata['images']:,} images"))
     lines += _missing(metadata)
     if metadata["missing"]:
         likely = f"{metadata['likely']:,} of them more likely present than not"

@@ -38,5 +38,5 @@ def evaluate(
         print_json(measured)
         return
     print_evaluation(chosen, measured)
-    if shared := opened_run.count_training_images(opened, chosen):
+    if shared := measured["trained_images"]:
         print(f"warning   the run was trained on {shared:,} of these images: the numbers are too high")

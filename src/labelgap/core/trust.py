@@ -31,6 +31,7 @@ from labelgap.core.text import truncate_text
 
 __all__ = [
     "TRUST_VARIABLE",
+    "is_named",
     "is_trusted",
     "outside_links",
     "refuse_links",
@@ -56,7 +57,7 @@ def sign_file(path: Path) -> None:
 
 def is_trusted(path: Path) -> bool:
     """Whether this user made or signed a document, or trusts its folder."""
-    if _is_named(path.parent):
+    if is_named(path.parent):
         return True
     value = _read(path)
     signature = value.get(SIGNATURE)
@@ -102,14 +103,14 @@ def refuse_links(folder: Path) -> None:
     Raises:
         RunError: to read or to replace a file of the folder would be to read or replace one elsewhere.
     """
-    if not _is_named(folder) and (links := outside_links(folder)):
+    if not is_named(folder) and (links := outside_links(folder)):
         raise RunError(
             f"{folder} holds {truncate_text(links[0], 200)}, which leads out of it. labelgap does not follow it: "
             f"replace it by the file, or trust the folder with {TRUST_VARIABLE}={folder}."
         )
 
 
-def _is_named(folder: Path) -> bool:
+def is_named(folder: Path) -> bool:
     """Whether the environment names a folder, or one above it."""
     named = [Path(text).expanduser() for text in os.environ.get(TRUST_VARIABLE, "").split(os.pathsep) if text]
     return any(folder.resolve().is_relative_to(each.resolve()) for each in named)

@@ -17,7 +17,11 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
 from labelgap.labels import LabelTable
 
-__all__ = ["COLUMNS", "DataChanges", "DataIdentity"]
+__all__ = ["COLUMNS", "DataChanges", "DataIdentity", "TRAINED_BEFORE"]
+
+TRAINED_BEFORE: Final = "trained before"
+"""In place of a split: an image that was trained on before the data changed."""
+_CHANGED: Final = b"labelgap.changed"
 
 COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "image": pa.string(),
@@ -48,6 +52,11 @@ class DataChanges:
     replaced: int = 0
     reordered: bool = False
 
+    @property
+    def rows(self) -> bool:
+        """Whether the rows of the label table have changed."""
+        return bool(self.added or self.removed or self.moved or self.reordered)
+
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
 
@@ -73,12 +82,14 @@ class DataIdentity:
         splits: N names of splits.
         labels: ``(N,)`` uint64, a digest of the known labels of each image, by the names of the classes.
         content: ``(N,)`` uint64, a digest of what the network sees: the bytes of an array, the size of a file.
+        changed: whether the data have changed since the run was started, and that was accepted.
     """
 
     images: tuple[str, ...]
     splits: tuple[str, ...]
     labels: NDArray[np.uint64]
     content: NDArray[np.uint64]
+    changed: bool = False
 
     @classmethod
     def of(cls, data: Dataset) -> DataIdentity:
@@ -95,17 +106,35 @@ class DataIdentity:
         """Return what ``to_table`` made a table of."""
         images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
         labels, content = (table[name].to_numpy() for name in ("labels", "content"))
-        return cls(images, splits, labels, content)
+        return cls(images, splits, labels, content, _CHANGED in (table.schema.metadata or {}))
 
     def to_table(self) -> pa.Table:
         """Return a table with ``COLUMNS``."""
         values = (self.images, self.splits, self.labels, self.content)
         arrays = [pa.array(value, kind) for value, kind in zip(values, COLUMNS.values(), strict=True)]
-        return pa.table(dict(zip(COLUMNS, arrays, strict=True)))
+        table = pa.table(dict(zip(COLUMNS, arrays, strict=True)))
+        return table.replace_schema_metadata({_CHANGED: b"1"}) if self.changed else table
 
-    def of_split(self, name: str) -> frozenset[str]:
-        """Return the names of the images of a split."""
-        return frozenset(image for image, split in zip(self.images, self.splits, strict=True) if split == name)
+    def trained(self) -> frozenset[tuple[str, int]]:
+        """Return name and content of the images that were trained on, also before the data changed."""
+        rows = zip(self.images, self.content.tolist(), self.splits, strict=True)
+        return frozenset((image, content) for image, content, split in rows if split in ("train", TRAINED_BEFORE))
+
+    def keys(self) -> list[tuple[str, int]]:
+        """Return name and content of every image, in order."""
+        return list(zip(self.images, self.content.tolist(), strict=True))
+
+    def after(self, before: DataIdentity) -> DataIdentity:
+        """Return these data with what was trained on before and is not in train any more."""
+        left = before.trained() - self.trained()
+        rows = [row for row, key in enumerate(before.keys()) if key in left]
+        return DataIdentity(
+            (*self.images, *(before.images[row] for row in rows)),
+            (*self.splits, *([TRAINED_BEFORE] * len(rows))),
+            np.concatenate([self.labels, before.labels[rows]]),
+            np.concatenate([self.content, before.content[rows]]),
+            changed=True,
+        )
 
     def changes(self, now: DataIdentity) -> DataChanges:
         """Return how the data have changed from this identity to another; names may repeat in several splits."""
@@ -127,6 +156,8 @@ class DataIdentity:
         seen: dict[str, int] = {}
         rows: dict[tuple[str, int], int] = {}
         for row, name in enumerate(self.images):
+            if self.splits[row] == TRAINED_BEFORE:
+                continue
             seen[name] = seen.get(name, -1) + 1
             rows[name, seen[name]] = row
         return rows

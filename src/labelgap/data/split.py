@@ -4,8 +4,8 @@ An image is in two splits when a copy of it, or another image of its group, is i
 the split, all of them go to one. Where the file has a split, they are reported as problems, unless leaks are allowed.
 
 Our own split is by a hash of each image's name, so an image stays where it is when rows are added, removed or
-relabeled: what was trained on is never measured on. The classes come out evenly as chance has it, except that a class
-that is known to be present anywhere is present in train.
+relabeled; ``hash_split`` lists the exceptions for groups and tiny tables. The classes come out evenly as chance has it,
+except that a class that is known to be present anywhere is present in train, as far as the table allows.
 """
 
 from __future__ import annotations
@@ -145,15 +145,16 @@ def hash_split(
 ) -> tuple[NDArray[np.int64], ...]:
     """Hold out tenths of the rows of a table, each row by a hash of its image's name alone.
 
-    A row keeps its split whatever other rows are added or removed, with two exceptions for small tables: where every
-    known positive of a class would be held out, the image nearest to the border goes to the first split; and a held-out
-    split that would be empty gets the image nearest to it.
+    A row keeps its split whatever other rows are added or removed, with exceptions: a group that an image joins or
+    leaves may move; where every known positive of a class would be held out, the image nearest to the border goes to
+    the first split; and a held-out split that would be empty gets the image nearest to it.
 
     Args:
         table: N labels with the names of the images.
         tenths: number of splits to hold out, a tenth each.
         seed: part of the hash.
-        groups: ``(N,)`` whole numbers, the same for images that have to stay together: the first name counts.
+        groups: ``(N,)`` whole numbers, the same for images that have to stay together: the largest hash counts,
+            so that an image that joins a group can only bring it into the first split.
 
     Returns:
         the row numbers of the first split and of each that is held out, ascending; every row is in exactly one.
@@ -166,9 +167,8 @@ def hash_split(
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):
         raise InputError(f"groups of shape {unit.shape} for {len(table)} rows: give one number for every row.")
-    by_name = sorted(range(len(table)), key=table.images.__getitem__, reverse=True)
-    position = np.ones(int(unit.max(initial=-1)) + 1)
-    position[unit[by_name]] = _hash_fractions(table.images, seed)[by_name]  # the first name of a group comes last
+    position = np.zeros(int(unit.max(initial=-1)) + 1)
+    np.maximum.at(position, unit, _hash_fractions(table.images, seed))
     held_out = np.minimum((position * 10).astype(np.int64), tenths)  # the last number is the first split
     _keep_classes(table, unit, position, held_out, tenths)
     for split in range(tenths):

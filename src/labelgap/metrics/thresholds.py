@@ -29,7 +29,9 @@ MIN_PRESENT: Final = 5
 """Known presents from which on a class has a threshold of its own."""
 MIN_MEASURED: Final = 10
 """Known labels of each state from which on a threshold counts as measured."""
-_SMALLEST: Final = 1e-6
+_MAX_SHARPNESS: Final = 2.0
+"""While a label is unknown, cuts that are nearly as good always take part."""
+_SMALLEST: Final = 1e-4
 """Thresholds nearer than this to 0 or 1 count as this in a mean of logits."""
 _MAX_WEIGHT: Final = 50
 """Known presents from which on a class counts no more in the threshold that others borrow."""
@@ -68,7 +70,7 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     images, known or not, and the prevalence :math:`\pi` (``labelgap.metrics.prevalence``):
 
     .. math:: F_1(t) = \frac{2 \pi\, r(t)}{\pi + q(t)}, \qquad n^* = \frac{\sum_t w(t)\, N q(t)}{\sum_t w(t)}, \quad
-              w(t) = \exp\Bigl(P\, \frac{N}{U}\, \bigl(F_1(t) - \max F_1\bigr)\Bigr)
+              w(t) = \exp\Bigl(P \min\bigl(\tfrac{N}{U}, 2\bigr) \bigl(F_1(t) - \max F_1\bigr)\Bigr)
 
     over the cuts at the :math:`P` known presents; the threshold takes the :math:`n^*` images with the highest scores.
     On complete labels this is the exact :math:`F_1` and its best cut. With :math:`U` unknown labels, cuts that are
@@ -80,8 +82,8 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
 
     Returns:
         ``(K,)`` values and their marks. A class with fewer than 5 known presents takes the mean of the other classes
-        (in logits, weighted by their known presents); from 5 to 9 it moves from there to its own threshold in six equal
-        steps.
+        (in logits, by their known presents, and 0.5 as a small one); from 5 to 9 it moves from there to its own
+        threshold in six equal steps, unless all its labels are known.
 
     Raises:
         InputError: scores outside 0 … 1, shapes that do not match, values that are no labels.
@@ -108,7 +110,7 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     for chunk in slices(columns.size, codes.shape[0]):
         part = columns[chunk]
         values[part] = _best_cuts(np.ascontiguousarray(formatted.T[part]), np.ascontiguousarray(codes.T[part]))
-    values = _borrow(values, present, formatted.dtype)
+    values = _borrow(values, present, present + absent == len(codes), formatted.dtype)
     marks = np.select(
         [(present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
         ["measured", "estimated"],
@@ -118,16 +120,20 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
 
 
 def _borrow(
-    values: NDArray[np.float64], present: NDArray[np.integer[Any]], dtype: np.dtype[Any]
+    values: NDArray[np.float64],
+    present: NDArray[np.integer[Any]],
+    complete: NDArray[np.bool_],
+    dtype: np.dtype[Any],
 ) -> NDArray[np.float64]:
     """Move the thresholds of classes with few known presents to the mean of all, in logits.
 
-    The default takes part in the mean with the weight of a class of 5 known presents more than the least.
+    A class counts in the mean by its known presents beyond the fourth, up to 50; the default counts 5. A class of at
+    least 5 known presents whose labels are all known keeps its own.
     """
     weight = np.clip(present - MIN_PRESENT + 1, 0, _MAX_WEIGHT)
     own = logit(np.clip(values, _SMALLEST, 1 - _SMALLEST))
     shared = float(weight @ own) / (weight.sum() + MIN_PRESENT) if weight.any() else 0.0
-    trust = np.clip(weight / (MIN_MEASURED - MIN_PRESENT + 1), 0, 1)
+    trust = np.where(complete & (weight > 0), 1.0, np.clip(weight / (MIN_MEASURED - MIN_PRESENT + 1), 0, 1))
     moved = expit(trust * own + (1 - trust) * shared).astype(dtype).astype(np.float64)
     borrowed: NDArray[np.float64] = np.where(trust == 1, values, moved)
     return borrowed
@@ -147,7 +153,7 @@ def _best_cuts(scores: Floats, codes: Codes) -> NDArray[np.float64]:
     winners = np.flatnonzero(score >= best[cuts.ranking] * (1 - 1e-12))
     np.maximum.at(highest, cuts.ranking[winners], winners)
     unknown = cuts.images - cuts.present - cuts.absent
-    rate = cuts.present * cuts.images / np.maximum(unknown, 1)
+    rate = cuts.present * np.minimum(cuts.images / np.maximum(unknown, 1), _MAX_SHARPNESS)
     weight = np.exp(rate[cuts.ranking] * (score - best[cuts.ranking]))
     mean = np.rint(cuts.sums(weight * cuts.taken) / cuts.sums(weight)).astype(np.int64)
     return _midway(scores, np.where(unknown > 0, mean, cuts.taken[highest]))

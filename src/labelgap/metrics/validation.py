@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import digamma
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
@@ -31,6 +32,7 @@ __all__ = [
     "Scores",
     "Unknown",
     "average_over",
+    "expected_random_precision",
     "format_labels",
     "format_pair",
     "format_scores",
@@ -133,13 +135,34 @@ def require_probabilities(scores: Floats) -> None:
         )
 
 
+def expected_random_precision(
+    present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]]
+) -> NDArray[np.float64]:
+    r"""Return the average precision that random scores reach on the average, for known labels of each state.
+
+    .. math:: \frac{1}{n} \Bigl( \frac{P - 1}{n - 1} (n - H_n) + H_n \Bigr), \qquad
+              n = P + A,\; H_n = \sum_{i=1}^{n} 1 / i
+
+    For many labels it is near the share of presents, :math:`P / n`; for few it is higher.
+
+    Example:
+        >>> expected_random_precision(np.array([1, 5, 100]), np.array([1, 5, 900])).round(3)
+        array([0.75 , 0.607, 0.106])
+    """
+    count = np.asarray(present, dtype=np.float64) + absent
+    harmonic = digamma(count + 1) + np.euler_gamma
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = ((present - 1) / np.maximum(count - 1, 1) * (count - harmonic) + harmonic) / np.maximum(count, 1)
+    return np.where(np.asarray(present) > 0, expected, 0.0)
+
+
 def supports_accuracy(
     present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], images: int
 ) -> NDArray[np.bool_]:
     """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
 
-    A class needs a known present and a known absent label. Random scores reach an average precision of
-    ``present / (present + absent)``: unless every label is known, that must not exceed ``MAX_CHANCE``.
+    A class needs a known present and a known absent label. Unless every label is known, the share of presents among
+    the known ones, near which random scores come, must not exceed ``MAX_CHANCE``.
 
     Example:
         >>> supports_accuracy(np.array([50, 20, 60, 5]), np.array([1, 80, 40, 0]), images=100).tolist()

@@ -53,11 +53,13 @@ class ClassTally:
         unknown: labels that were unknown before the review.
         decided: of these, decided ones; those on which the reviewer could not tell count.
         found: of these, the present ones.
+        unsure: of the decided, those on which the reviewer could not tell.
     """
 
     unknown: NDArray[np.int64]
     decided: NDArray[np.int64]
     found: NDArray[np.int64]
+    unsure: NDArray[np.int64]
 
     @property
     def undecided(self) -> NDArray[np.int64]:
@@ -68,7 +70,8 @@ class ClassTally:
     def only(self, number: int) -> ClassTally:
         """Return the counts of one class; all others are 0."""
         one = np.arange(len(self.unknown)) == number
-        return ClassTally(*(np.where(one, counts, 0) for counts in (self.unknown, self.decided, self.found)))
+        counts = (self.unknown, self.decided, self.found, self.unsure)
+        return ClassTally(*(np.where(one, each, 0) for each in counts))
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class SampleEstimate:
     Attributes:
         reviewed: random labels that count.
         present: those of them that are present.
-        unsure: random labels on which the reviewer could not tell; they are left out.
+        unsure: decided labels on which the reviewer could not tell; whether they are present stays open.
         classes: number of classes that the estimate covers.
         unknown: labels of those classes that were unknown before the review.
         found: of these, present ones among the decided.
@@ -162,7 +165,7 @@ def estimate_from_sample(classes: ArrayLike, values: ArrayLike, tally: ClassTall
         None when no random label was decided and undecided labels remain.
 
     Example:
-        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]))
+        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]), np.array([0]))
         >>> estimate = estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, tally)
         >>> estimate.found, estimate.remaining, estimate.missing
         (2, (98, 26, 298), (100, 28, 300))
@@ -183,9 +186,9 @@ def estimate_from_sample(classes: ArrayLike, values: ArrayLike, tally: ClassTall
         effective = float(1 / (weight**2 * (1 / reviewed[sampled] + 1 / rest[sampled])).sum())
         low, high = wilson_interval(share * effective, effective)
     return SampleEstimate(
-        reviewed=int(reviewed[covered].sum()),
-        present=int(present[covered].sum()),
-        unsure=int((~sure).sum()),
+        reviewed=int(reviewed[sampled].sum()),
+        present=int(present[sampled].sum()),
+        unsure=int(tally.unsure[covered].sum()),
         classes=len(covered),
         unknown=int(tally.unknown[covered].sum()),
         found=int(tally.found[covered].sum()),
@@ -213,12 +216,14 @@ def describe_estimate(
     """Return an estimate as a sentence; the audit's, with its assumption, until the sample is large enough.
 
     Example:
-        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]))
+        >>> tally = ClassTally(np.array([1000]), np.array([20]), np.array([2]), np.array([0]))
         >>> describe_estimate(estimate_from_sample([0] * 20, [1] * 2 + [0] * 18, tally), "dog")  # doctest: +ELLIPSIS
         '2 missing labels of dog were found; about 98 are still missing among 980 undecided ones (95 %: 26 to 298). ...'
     """
+    unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate and estimate.unsure else ""
     if estimate is not None and not estimate.undecided:
-        return f"{_labels(estimate, class_name)}: every unknown label is decided, so this is exact."
+        exact = "" if estimate.unsure else ", so this is exact"
+        return f"{_labels(estimate, class_name)}: every unknown label is decided{exact}.{unsure}"
     if estimate is None or estimate.reviewed < MIN_SAMPLE:
         count = 0 if estimate is None else estimate.reviewed
         guess = f"About {audit['missing']:,}, if {audit['assumption']}. " if audit and "assumption" in audit else ""
@@ -227,11 +232,10 @@ def describe_estimate(
             "A random candidate counts once everything above it in its list is decided."
         )
     remaining, low, high = estimate.remaining
-    unsure = f" {estimate.unsure:,} undecidable ones are left out." if estimate.unsure else ""
     return (
         f"{_labels(estimate, class_name)}; about {remaining:,} {'is' if remaining == 1 else 'are'} still missing among "
         f"{estimate.undecided:,} undecided ones (95 %: {low:,} to {high:,}). "
-        f"{pluralize(estimate.reviewed, 'random candidate')} were reviewed, {estimate.present:,} are present.{unsure}"
+        f"{pluralize(estimate.reviewed, 'random candidate')} were reviewed, {estimate.present:,} present.{unsure}"
     )
 
 

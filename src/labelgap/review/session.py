@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.labels.codes import PRESENT
+from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.folder import ReviewFolder
@@ -114,6 +114,7 @@ class Review:
             unknown=self._unknown,
             decided=np.bincount(numbers[decided], minlength=classes),
             found=np.bincount(numbers[decided & (value == PRESENT)], minlength=classes),
+            unsure=np.bincount(numbers[decided & (value == UNKNOWN)], minlength=classes),
         )
         if class_number is not None:
             counted &= numbers == class_number

@@ -12,7 +12,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import read_table
-from labelgap.data.identity import COLUMNS, DataIdentity
+from labelgap.data.identity import COLUMNS, DataChanges, DataIdentity
 
 __all__ = ["DATA_FILE", "check_data", "read_data_identity", "write_data_identity"]
 
@@ -28,14 +28,16 @@ def write_data_identity(folder: Path, identity: DataIdentity) -> None:
 
 def read_data_identity(folder: Path) -> DataIdentity | None:
     """Return what a run was trained on; None for a run without the file."""
+    check_files(folder, [DATA_FILE])
     if not (folder / DATA_FILE).exists():
         return None
-    check_files(folder, [DATA_FILE])
     return DataIdentity.from_table(read_table(folder / DATA_FILE, COLUMNS, remedy=_REMEDY))
 
 
-def check_data(folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]) -> bool:
-    """Return whether data have changed since a run was started; refuse to resume it then, unless that is accepted.
+def check_data(
+    folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]
+) -> tuple[DataIdentity, DataChanges]:
+    """Return the identity to keep, and how data have changed; refuse to resume on others, unless that is accepted.
 
     Args:
         folder: of the run.
@@ -47,13 +49,16 @@ def check_data(folder: Path, now: DataIdentity, *, accept_changes: bool, log: Ca
         RunError: the data are not those that the run was started on.
     """
     before = read_data_identity(folder)
-    changes = before.changes(now) if before is not None else None
+    if before is None:
+        log(f"{folder} has no {DATA_FILE}: whether the data have changed since is not known")
+        return now, DataChanges()
+    changes = before.changes(now)
     if not changes:
-        return False
+        return before, changes
     if not accept_changes:
         raise RunError(
             f"{folder} was started on other data: {changes}. Restore the data, train into a new folder, or resume on "
             "the data as they are now with --accept-changes (accept_changes=True in Python)."
         )
     log(f"resuming on other data: {changes}; single labels are not traced any more")
-    return True
+    return now.after(before), changes

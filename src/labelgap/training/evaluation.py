@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,13 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
-from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, supports_accuracy
+from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 
 __all__ = ["describe_estimated", "evaluate_in_full", "evaluate_scores", "match_classes"]
 
 _NAMED = 10
+_MIN_LIFT: Final = 1 / 3
+"""How far from chance to 1 an estimated mAP has to be: scores that hardly rank leave the prevalence open."""
 
 
 def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     number of those. A measure that no class supports is None. ``chance`` is the mAP of random scores on these labels.
     ``map_estimated`` is the mAP over all images that ``corrected_average_precision`` estimates, with the mAP of random
     scores in ``chance_estimated`` and the number of classes with at least five known presents in
-    ``classes_estimated``; None where every label is known, or where random scores reach more than one half.
+    ``classes_estimated``; None where every label is known, or less than a third of the way from chance to 1.
 
     Args:
         logits: ``(N, K)``
@@ -44,13 +46,13 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     value, counted = average_precision(logits, supported, return_counted=True)
     samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
     each = average_precision(logits, supported, average=None)
-    known = counts.present[both] + counts.absent[both]
+    chance = expected_random_precision(counts.present[both], counts.absent[both])
     result: dict[str, Any] = {
         "images": len(labels),
         "classes": len(labels.classes),
         "classes_counted": int(counted),
         "map": float(value) if counted else None,
-        "chance": float((counts.present[both] / known).mean()) if counted else None,
+        "chance": float(chance.mean()) if counted else None,
         "known_absent": int(counts.absent.sum()),
         **_estimated(logits, labels),
         "map_samples": float(samples) if images_counted else None,
@@ -108,10 +110,11 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
     found = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
     if labels.complete or not enough.any():
         return found
-    estimate = corrected_average_precision(logits[:, enough], labels.to_dense()[:, enough])
-    if not estimate.chance.mean() <= MAX_CHANCE:
+    estimate = corrected_average_precision(logits, labels)
+    value, chance = estimate.values[enough].mean(), estimate.chance[enough].mean()
+    if not (chance <= MAX_CHANCE and value - chance >= _MIN_LIFT * (1 - chance)):
         return found
-    values = float(estimate.values.mean()), float(estimate.chance.mean()), int(enough.sum())
+    values = float(value), float(chance), int(enough.sum())
     return dict(zip(found, values, strict=True))
 
 
@@ -162,7 +165,7 @@ def _why(present: int, absent: int, supported: bool) -> str | None:
         lacking = "label" if not present and not absent else "present" if not present else "absent"
         return f"no known {lacking}: nothing can be measured"
     if not supported:
-        chance = 100 * present / (present + absent)
+        chance = 100 * float(expected_random_precision(np.array([present]), np.array([absent]))[0])
         return f"{absent:,} known absent beside {present:,} present: random scores would reach {chance:.0f}"
     return (
         f"fewer than {MIN_KNOWN_LABELS} known of a state: no interval"

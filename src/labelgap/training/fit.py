@@ -20,7 +20,7 @@ from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
 from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
@@ -32,7 +32,7 @@ from labelgap.training.checkpoints.weights import set_weights
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
-from labelgap.training.config.schema import INITIAL_WEIGHTS, read_config, write_config
+from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
@@ -160,10 +160,13 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     device, reporter, resume = execution.device, execution.reporter, execution.resume
     identity = DataIdentity.of(data)
     stored = read_config(folder) if resume and is_run_folder(folder) else None
-    changed = stored is not None and check_data(
-        folder, identity, accept_changes=execution.accept_changes, log=reporter.log
-    )
+    changes = DataChanges()
+    if stored is not None and not _is_complete(folder):
+        identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=reporter.log)
+        request = _as_started(request, stored) if changes else request
     config, selection, loss_fn = resolve_config(data, request, device, stored)
+    if changes.rows and "index" in loss_fn.needs:
+        raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     prepare_folder(folder, config, resume)
@@ -191,7 +194,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         write_data_identity(folder, identity)
         write_config(folder, config)
     context = TrainingContext(
-        folder, data, config, selection, network, device, execution.workers, reporter, data_changed=changed
+        folder, data, config, selection, network, device, execution.workers, reporter, data_changed=identity.changed
     )
     result = _train(context, loss_fn)
     if result.state.epoch:
@@ -199,6 +202,20 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
             _finish(context, result)
     barrier()
     return Run(folder, backbone=backbone)
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether the run in a folder is finished and was not interrupted."""
+    metrics = Run(folder).metrics
+    return bool(metrics) and not metrics["interrupted"]
+
+
+def _as_started(request: TrainingRequest, stored: RunConfig) -> TrainingRequest:
+    """Return a request with the settings of a run that were chosen by its data."""
+    same = isinstance(request.method, Loss) or request.method not in ("auto", stored.method)
+    method = (request.method, request.options) if same else (stored.method, stored.options)
+    select = stored.select if request.select == "auto" else request.select
+    return replace(request, method=method[0], options=method[1], select=select)
 
 
 def _train(context: TrainingContext, loss_fn: Loss) -> PhaseResult:

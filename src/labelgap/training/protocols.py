@@ -114,7 +114,7 @@ def linear_phase(context: TrainingContext, *, handoff: bool = False) -> PhaseRes
     if state.epoch:
         load_weights(context.folder, trainer.saved)
         engine.set_heads(head.weight[None], head.bias[None])
-    loss_state = trainer.handoff_state()
+    loss_state = trainer.handoff_state(state.best_epoch) if state.epoch == context.config.epochs else {}
     return PhaseResult(
         state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
     )

@@ -21,6 +21,7 @@ from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.identity import DataIdentity
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
 from labelgap.data.registry import load_stored
@@ -200,14 +201,16 @@ class Run:
             resamples: of the bootstrap intervals; 0 for none.
 
         Returns:
-            The measures of ``evaluate_in_full``, and the names of the classes that are not in both.
+            The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
+            ``trained_images``, how many of the images the run was trained on (None where it does not know).
         """
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
         logits = np.concatenate([self.logits(each.images, device=device, workers=workers) for each in chosen])
         measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
-        return {**measured, "classes_missing": list(missing), "classes_extra": list(extra)}
+        trained = self.count_training_images(data, split)
+        return {**measured, "classes_missing": list(missing), "classes_extra": list(extra), "trained_images": trained}
 
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.
@@ -221,12 +224,17 @@ class Run:
         """Whether the run was trained on data from the same path."""
         return data.recipe.get("path") == self.config.data.get("path")
 
-    def count_training_images(self, data: Dataset, split: str = "test") -> int:
-        """Return how many images of a split, by name, the run was trained on; 0 where the run does not know."""
+    def count_training_images(self, data: Dataset, split: str = "test") -> int | None:
+        """Return how many images of a split, by name and content, the run was trained on; None where it does not know.
+
+        The content of an image file is its size.
+        """
         identity = read_data_identity(self.path)
-        trained = frozenset[str]() if identity is None else identity.of_split("train")
-        chosen = data.splits if split == "all" else (data.split(split),)
-        return sum(name in trained for each in chosen for name in each.labels.images)
+        if identity is None:
+            return None
+        trained, now = identity.trained(), DataIdentity.of(data)
+        rows = zip(now.keys(), now.splits, strict=True)
+        return sum(key in trained for key, name in rows if split in ("all", name))
 
     def _summary(self) -> dict[str, Any]:
         if not self.metrics:

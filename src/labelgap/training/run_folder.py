@@ -75,6 +75,7 @@ def finish_folder(folder: Path, *, interrupted: bool) -> None:
     if not interrupted:
         remove_previous(folder)
         remove_trace_parts(folder)
+        (folder / LINEAR_FOLDER / HANDOFF_FILE).unlink(missing_ok=True)
     write_manifest(folder, RUN_FILES)
 
 

@@ -21,7 +21,7 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.validation import supports_accuracy
 
-__all__ = ["EpochScore", "RULES", "Selection", "choose_selection"]
+__all__ = ["EpochScore", "RULES", "Selection", "choose_selection", "measurable_labels"]
 
 RULES = ("clean", "known", "observed", "last")
 FEW_PRESENT = 20
@@ -77,8 +77,7 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         return Selection("last", None, "there is no val split: the last epoch is kept")
     known = [observed] if rule == "auto" or truth is None else [observed, truth]
     clean = next((table for table in known if table.complete), None)
-    measurable = _measurable(observed)
-    both, present = int(measurable.sum()), observed.counts().present
+    both, present = int(_measurable(observed).sum()), observed.counts().present
     supported = {
         "clean": clean is not None and bool(_measurable(clean).any()),
         "known": 2 * both >= len(observed.classes),
@@ -92,9 +91,13 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
     if rule == "last" and automatic:
         return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
-    known_labels = observed.keep(measurable[observed.columns])
-    labels = {"last": None, "clean": clean, "known": known_labels}.get(rule, observed)
+    labels = {"last": None, "clean": clean, "known": measurable_labels(observed)}.get(rule, observed)
     return Selection(rule, labels, _why(rule, both, observed))
+
+
+def measurable_labels(table: LabelTable) -> LabelTable:
+    """Return the known labels of the classes whose labels support an accuracy; the others are unknown."""
+    return table.keep(_measurable(table)[table.columns])
 
 
 def _measurable(table: LabelTable) -> NDArray[np.bool_]:

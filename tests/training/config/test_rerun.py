@@ -89,7 +89,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
     """Give a line to the command, and get what it would have trained."""
     found: list[RunConfig] = []
 
-    def fit(data: Dataset, *, out: Path, device: str, workers: int | None, resume: bool, **asked: Any) -> Any:
+    def fit(
+        data: Dataset, *, out: Path, device: str, workers: int | None, resume: bool, accept_changes: bool, **asked: Any
+    ) -> Any:
         found.append(decided(data, **asked))
         return SimpleNamespace(finished=False)
 

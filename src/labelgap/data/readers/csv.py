@@ -37,8 +37,8 @@ def load_csv(
 ) -> Dataset:
     """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
 
-    Without a ``split`` column 80 % of the images are train, 10 % val and 10 % test, stratified by known
-    positives; copies of an image, and images of one ``group``, stay together. With one, but without val rows, 10 % of
+    Without a ``split`` column 80 % of the images are train, 10 % val and 10 % test, by a hash of
+    their names; copies of an image, and images of one ``group``, stay together. With one, but without val rows, 10 % of
     train are held out as val.
 
     Args:

@@ -13,7 +13,7 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import average_precision
 from labelgap.studies.compare.results import ComparisonMetric
-from labelgap.training.selection import Selection
+from labelgap.training.selection import Selection, measurable_labels
 
 __all__ = ["MetricEvaluator", "choose_metric"]
 
@@ -35,16 +35,16 @@ class MetricEvaluator(NamedTuple):
 def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
     """Choose the best metric that the known labels support.
 
-    Test mAP, if at least half of the classes have a known present and a known absent label on test; else val mAP, if
+    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if
     it was good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
     """
     classes = len(data.classes)
     if data.test is not None:
-        labels = data.test.evaluation_labels
+        labels = measurable_labels(data.test.evaluation_labels)
         counted = _classes_with_both(labels)
         if 2 * counted >= classes:
             return MetricEvaluator(ComparisonMetric("test mAP", True, counted, ""), "test", labels.to_dense())
-        reason = f"only {counted} of {classes} classes have both a known present and a known absent label on test"
+        reason = f"only {counted} of {classes} classes have a known present and enough known absent labels on test"
     else:
         reason = "there is no test split"
     if selection.labels is not None and selection.rule in ("clean", "known"):

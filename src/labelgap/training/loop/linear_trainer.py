@@ -67,12 +67,17 @@ class LinearTrainer(Trainer):
         """Write the weights of the best epoch, and what its loss passes to the next phase."""
         super().save_best(epoch)
         if self.handoff and (state := self.engine.groups[0].loss_fn.handoff_state()):
-            write_tensors(self.context.folder / HANDOFF_FILE, state)
+            write_tensors(self.context.folder / HANDOFF_FILE, state, {"epoch": str(epoch)})
 
-    def handoff_state(self) -> dict[str, Tensor]:
+    def handoff_state(self, best_epoch: int) -> dict[str, Tensor]:
         """Return what the loss of the best epoch passes to the next phase."""
+        if not self.handoff or not self.engine.groups[0].loss_fn.handoff_state():
+            return {}
         path = self.context.folder / HANDOFF_FILE
-        return read_tensors(path)[0] if path.exists() else {}
+        state, metadata = read_tensors(path, remedy="Train into a new folder.")
+        if metadata.get("epoch") != str(best_epoch):
+            raise RunError(f"{path} is of epoch {metadata.get('epoch')}, not of {best_epoch}: train into a new folder.")
+        return state
 
     @property
     def parts(self) -> Mapping[str, Stateful]:

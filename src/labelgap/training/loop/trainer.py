@@ -24,7 +24,7 @@ from labelgap.training.checkpoints.checkpoint import (
 from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.distributed import is_distributed
-from labelgap.training.loop.trace import Trace, remove_trace_parts
+from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
@@ -67,6 +67,7 @@ class Trainer(ABC):
         self.trace = Trace(train.labels, train.truth, "off" if context.data_changed else config.trace, config.seed)
         if context.data_changed and is_main_process():
             remove_trace_parts(context.folder)
+            (context.folder / TRACE_FILE).unlink(missing_ok=True)
         self.revisions = Revisions()
 
     @property
