@@ -191,3 +191,10 @@ def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "is not a run"), (tmp_path / "file", "not a folder"), (tmp_path / "x", "exist")):
         with pytest.raises(RunError, match=message):
             verify(os.fspath(path))
+
+
+def test_a_file_that_the_manifest_does_not_list_is_told(run: Path) -> None:
+    manifest = json.loads((run / MANIFEST_FILE).read_text())
+    del manifest["files"]["best.safetensors"]
+    (run / MANIFEST_FILE).write_text(json.dumps(manifest))
+    assert "not in manifest.json" in problems(verify(run))["best.safetensors"]

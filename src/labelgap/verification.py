@@ -20,7 +20,7 @@ from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import read_candidates, read_metadata
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import is_partial
+from labelgap.core.files import is_partial, remove_file
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
@@ -63,6 +63,7 @@ _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
 Reader = tuple[str, Callable[[], object]]
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
+_UNLISTED: Final = "not in manifest.json, which lists every file of a finished run"
 _LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
 _NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (verify --accept writes it)"
 
@@ -150,7 +151,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
         "comparison": (COMPARISON, TABLE, TRIALS, REPORT_FILE, *_heads(folder)),
         "review": (REVIEW_FILE, CANDIDATES),
     }
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    remove_file(folder / MANIFEST_FILE)
     for _, member in _members(folder, kind):
         accept_changes(member())
     if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
@@ -226,7 +227,9 @@ def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
         finished = kind in ("study", "comparison") or (kind == "run" and _is_finished_run(folder))
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
-        return {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
+        found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
+        written = RUN_FILES if kind == "run" else ()
+        return found | {name: _UNLISTED for name in written if name not in found and (folder / name).exists()}
     except RunError as error:
         return {MANIFEST_FILE: str(error)}
 

@@ -25,11 +25,19 @@ from labelgap.core.files import (
     DiskError,
     atomic_path,
     make_folder,
+    remove_file,
     remove_partials,
     write_bytes,
     write_json,
     write_text,
 )
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(RunError, match=r"manifest\.json is a folder, where a file belongs: remove it"):
+        remove_file(tmp_path / "manifest.json")
+    remove_file(tmp_path / "never-there")
 
 
 def names(folder: Path) -> list[str]:

@@ -22,6 +22,7 @@ __all__ = [
     "display_path",
     "is_partial",
     "make_folder",
+    "remove_file",
     "remove_partials",
     "remove_partials_of",
     "sync_folder",
@@ -218,6 +219,16 @@ def remove_partials_of(path: Path) -> None:
             if len(target.stem) <= _MAX_STEM and pattern.fullmatch(other.name):
                 with suppress(OSError):
                     other.unlink()
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file where there is one; ``RunError`` where something else is in its place."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if path.is_dir():
+            raise RunError(f"{path} is a folder, where a file belongs: remove it.") from None
+        raise DiskError.of(path, error.strerror or str(error), full=False) from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
-from labelgap.core.files import remove_partials
+from labelgap.core.files import remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
 from labelgap.core.manifest import MANIFEST_FILE, write_manifest
@@ -75,13 +75,13 @@ def finish_folder(folder: Path, *, interrupted: bool) -> None:
     if not interrupted:
         remove_previous(folder)
         remove_trace_parts(folder)
-        (folder / LINEAR_FOLDER / HANDOFF_FILE).unlink(missing_ok=True)
+        remove_file(folder / LINEAR_FOLDER / HANDOFF_FILE)
     write_manifest(folder, RUN_FILES)
 
 
 def reopen_folder(folder: Path) -> None:
     """Prepare the folder of an interrupted run for more epochs: its manifest is not valid any more."""
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    remove_file(folder / MANIFEST_FILE)
 
 
 def sweep_run(folder: Path, *, interrupted: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.core.files import remove_partials
+from labelgap.core.files import remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.trust import refuse_links
@@ -150,7 +150,7 @@ def _compare(
     backbone = str(chosen.backbone)
     features, digest = compute_split_features(data, backbone, chosen.weights, on_device, workers, reporter)
     setup = HeadTrainingSetup(features, selection, chosen.epochs, on_device, digest)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)  # it is not finished any more
+    remove_file(folder / MANIFEST_FILE)  # it is not finished any more
     heads = _train_heads(plans, setup, folder, reporter)
     comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
     return replace(

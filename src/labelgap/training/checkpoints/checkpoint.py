@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
-from labelgap.core.files import DiskError, atomic_path, remove_partials
+from labelgap.core.files import DiskError, atomic_path, remove_file, remove_partials
 from labelgap.core.stored import READ_ERRORS, check_ordinary, validate
 from labelgap.core.text import truncate_text
 from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
@@ -123,7 +123,7 @@ def load_checkpoint(
         log(f"{folder / LAST} is damaged ({damage}): resuming from the checkpoint before it, after epoch {state.epoch}")
     if is_main_process():
         if damage is not None:
-            (folder / LAST).unlink(missing_ok=True)  # the next checkpoint must not replace the intact one
+            remove_file(folder / LAST)  # the next checkpoint must not replace the intact one
         restore_weights(folder, state.best_epoch)
     return state
 
@@ -155,7 +155,7 @@ def report_saved_epochs(folder: Path) -> Iterator[None]:
 def remove_previous(folder: Path) -> None:
     """Remove the older generation, which a finished run does not need."""
     for name in (PREVIOUS, PREVIOUS_BEST):
-        (folder / name).unlink(missing_ok=True)
+        remove_file(folder / name)
 
 
 def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, str | None]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from labelgap.core.distributed import is_main_process
+from labelgap.core.files import remove_file
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
@@ -67,7 +68,7 @@ class Trainer(ABC):
         self.trace = Trace(train.labels, train.truth, "off" if context.data_changed else config.trace, config.seed)
         if context.data_changed and is_main_process():
             remove_trace_parts(context.folder)
-            (context.folder / TRACE_FILE).unlink(missing_ok=True)
+            remove_file(context.folder / TRACE_FILE)
         self.revisions = Revisions()
 
     @property
