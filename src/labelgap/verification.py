@@ -24,7 +24,7 @@ from labelgap.core.files import is_partial, remove_file
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
-from labelgap.core.trust import is_named, is_trusted, outside_links, refuse_links, sign_file
+from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_links, refuse_links, sign_file
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
@@ -322,7 +322,7 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
     trusted = is_named(folder)
     for path in paths:
         name = path.relative_to(folder).as_posix()
-        if path.is_symlink() and not trusted and not path.resolve().is_relative_to(folder.resolve()):
+        if not trusted and leaves_folder(path, folder):
             yield name, f"a link out of the folder, to {path.readlink()}"
         elif is_partial(path.name) or (".previous." in path.name and not resumable):
             yield name, _LEFT

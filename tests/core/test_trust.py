@@ -111,6 +111,9 @@ def test_links_that_leave_the_folder_are_found(document: Path, tmp_path: Path) -
     folder = document.parent
     (folder / "inside").symlink_to("config.json")
     assert outside_links(folder) == []
+    (folder / "loop").symlink_to("loop")
+    assert outside_links(folder) == ["the link loop to loop"]
+    (folder / "loop").unlink()
     (folder / "heads").mkdir()
     (folder / "heads" / "up").symlink_to("../../precious")
     (folder / "report.html").symlink_to(tmp_path / "precious")

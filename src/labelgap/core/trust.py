@@ -33,6 +33,7 @@ __all__ = [
     "TRUST_VARIABLE",
     "is_named",
     "is_trusted",
+    "leaves_folder",
     "outside_links",
     "refuse_links",
     "require_trust",
@@ -87,12 +88,19 @@ def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
 
 def outside_links(folder: Path) -> list[str]:
     """Return the symbolic links in a folder that lead out of it: writing to one would replace a file elsewhere."""
-    root, found = folder.resolve(), []
+    found: list[Path] = []
     with reading(folder):
         for parent, folders, files in os.walk(folder):
-            links = (Path(parent, name) for name in (*folders, *files))
-            found += [link for link in links if link.is_symlink() and not link.resolve().is_relative_to(root)]
+            found += [Path(parent, name) for name in (*folders, *files) if leaves_folder(Path(parent, name), folder)]
     return [f"the link {link.relative_to(folder)} to {link.readlink()}" for link in sorted(found)]
+
+
+def leaves_folder(path: Path, folder: Path) -> bool:
+    """Whether a path is a symbolic link that leads out of a folder, or nowhere because links lead to each other."""
+    try:
+        return path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop
+        return True
 
 
 def refuse_links(folder: Path) -> None:

@@ -80,7 +80,7 @@ class Study:
     def folder(self, member: StudyMember) -> Path:
         """Return the folder of a member; ``RunError`` where it is a link out of the study."""
         folder = self.path / member.folder
-        if not folder.resolve().is_relative_to(self.path.resolve()):
+        if not Path(os.path.realpath(folder)).is_relative_to(self.path.resolve()):  # resolve raises on a loop
             raise RunError(f"{folder} leads out of the study: {FILE} names runs inside its folder only.")
         return folder
 

@@ -126,7 +126,7 @@ class Run:
             named = [f"weights to download, those of {config.backbone}"]
         else:
             named = []
-        if weights is not None and not Path(weights).resolve().is_relative_to(self.path.resolve()):
+        if weights is not None and not Path(os.path.realpath(weights)).is_relative_to(self.path.resolve()):
             named.append(f"the weights {weights}")
         return named
 
