@@ -107,7 +107,7 @@ def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> Non
     data = load_csv(album(tmp_path, rows))
     placed = split_of(data)
     assert all(placed[f"{number}.png"] == placed[f"copy{number}.png"] for number in range(20))
-    assert data.val is not None and len(data.val) == 6
+    assert data.val is not None and len(data.val) == 2
 
 
 @pytest.mark.parametrize("options", [{"duplicates": "all"}, {"on_bad_image": "ignore"}])

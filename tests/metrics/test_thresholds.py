@@ -171,6 +171,20 @@ def test_one_more_label_never_moves_a_threshold_by_much(seed: int, absents: int,
     assert np.abs(before.mean(axis=0) - after.mean(axis=0)).max() <= 0.05
 
 
+@pytest.mark.parametrize(("separation", "moved"), [(0.0, 0.25), (1.0, 0.1), (2.0, 0.1)])
+def test_one_more_label_does_not_throw_over_the_threshold_of_a_weak_model(separation: float, moved: float) -> None:
+    """Most labels are known, and the scores hardly rank: near ties are far apart."""
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        truth = (np.arange(300) < 25).astype(np.int8)
+        scores = 1 / (1 + np.exp(1 - random.normal(separation * truth, 1)))
+        labels = np.where((np.arange(300) < 18) | ((np.arange(300) >= 25) & (np.arange(300) < 225)), truth, UNKNOWN)
+        more = labels.copy()
+        more[20] = truth[20]
+        before, after = (scores >= choose_thresholds(scores[:, None], each[:, None]).values for each in (labels, more))
+        assert abs(before.mean() - after.mean()) <= moved
+
+
 def test_seven_presents_whose_labels_are_all_known_get_their_exact_threshold() -> None:
     scores = np.linspace(0.001, 0.2, 200)[:, None]
     labels = np.zeros((200, 1), dtype=np.int8)

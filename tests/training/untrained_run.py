@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -91,9 +92,9 @@ def make_run(
 def predict_many(folder: str, out: str, count: int = 400) -> None:
     """Predict images in chunks of 16; runs in a process of its own."""
     torch.set_num_threads(1)
-    chunks.MAX_IMAGES = 16  # type: ignore[misc]
     pixels = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
-    predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)
+    with patch.object(chunks, "MAX_IMAGES", 16):
+        predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)
 
 
 def predict_when_refused(wait: Callable[[], None], folder: str, out: str) -> None:
