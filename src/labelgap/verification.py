@@ -63,7 +63,7 @@ _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
 Reader = tuple[str, Callable[[], object]]
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
-_UNLISTED: Final = "not in manifest.json, which lists every file of a finished run"
+_UNLISTED: Final = "not in manifest.json, which lists it in a finished folder"
 _LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
 _NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (verify --accept writes it)"
 
@@ -145,18 +145,13 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     """
     folder = Path(path)
     kind = _kind(folder)
-    names = {
-        "run": (*RUN_FILES, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE),
-        "study": (STUDY, REPORT_FILE),
-        "comparison": (COMPARISON, TABLE, TRIALS, REPORT_FILE, *_heads(folder)),
-        "review": (REVIEW_FILE, CANDIDATES),
-    }
     remove_file(folder / MANIFEST_FILE)
     for _, member in _members(folder, kind):
         accept_changes(member())
     if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    write_manifest(folder, names[kind])
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_heads(folder))
+    write_manifest(folder, (*_finished_files(kind), *added))
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
@@ -228,8 +223,8 @@ def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
         found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
-        written = RUN_FILES if kind == "run" else ()
-        return found | {name: _UNLISTED for name in written if name not in found and (folder / name).exists()}
+        unlisted = (name for name in _finished_files(kind) if name not in found and (folder / name).exists())
+        return found | dict.fromkeys(unlisted, _UNLISTED)
     except RunError as error:
         return {MANIFEST_FILE: str(error)}
 
@@ -308,6 +303,12 @@ def _check_predictions(folder: Path, config: RunConfig) -> None:
 def _read_candidates(path: Path) -> None:
     read_metadata(path)
     read_candidates(path)
+
+
+def _finished_files(kind: Kind) -> tuple[str, ...]:
+    """Return the files that the manifest of a finished folder lists from the beginning, as far as they exist."""
+    comparison = (COMPARISON, TABLE, TRIALS)
+    return {"run": RUN_FILES, "comparison": comparison, "study": (STUDY,), "review": (CANDIDATES,)}[kind]
 
 
 def _heads(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_candidates, read_metadata
 from labelgap.core.errors import RunError
+from labelgap.core.text import truncate_text
 from labelgap.review.store.events import LabelKey
 
 __all__ = [
@@ -117,7 +118,9 @@ class Candidates:
         numbers = {name: number for number, name in enumerate(self.classes)}
         unknown = next((name for name in class_names if name not in numbers), None)
         if unknown is not None:
-            raise RunError(f"{self.path} has the class {unknown!r}, which the data do not have. Audit the run again.")
+            raise RunError(
+                f"{self.path} has the class {truncate_text(unknown)!r}, which is not in the data. Audit the run again."
+            )
         columns["class_number"] = np.array([numbers[name] for name in class_names], dtype=np.int32)[class_codes]
         kinds, kind_codes = names["kind"]
         columns["kind"] = np.array([KINDS.index(name) for name in kinds], dtype=np.int8)[kind_codes]
