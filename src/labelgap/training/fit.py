@@ -179,6 +179,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     reason = "" if config.why is None else f" ({config.why})"
     reporter.log(f"{config.method}{reason}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
     reporter.log(selection.why)
+    if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
+        reporter.log("single labels are not traced on a GPU; --trace all does")
     if loss_fn.state_bytes:
         reporter.log(f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images")
     if config.protocol != "end-to-end":

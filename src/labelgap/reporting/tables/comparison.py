@@ -125,7 +125,8 @@ def _label_views(rows: Sequence[MethodResult], *, extra_labels: bool) -> list[st
 
 def _measures(comparison: Comparison) -> Sequence[tuple[str, str]]:
     """Return the columns in which any method has a value, with their keys."""
-    known = (("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map"))
+    chance = (("chance", "chance"),) if comparison.metric.is_accuracy else ()
+    known = (*chance, ("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map"))
     return [(name, key) for name, key in known if any(row.mean_of(key) is not None for row in comparison.methods)]
 
 
@@ -147,5 +148,5 @@ def _behind(row: MethodResult) -> str:
 
 def _counts(comparison: Comparison) -> str:
     if comparison.metric.is_accuracy:
-        return "those with a known present and a known absent label"
+        return "those with a known present and enough known absent labels"
     return "those that are present in one image and not in another"
