@@ -1,4 +1,4 @@
-"""What every test shares: one thread a process, no window, a torchvision that imports, and the real data if any."""
+"""What every test shares: one thread a process, no window, and the real data if any."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="labelgap-state-")
 
 import matplotlib
 import torch
-from tests.shim import sitecustomize
-
-# For this process, and by the path for those that it starts.
-SHIM = Path(sitecustomize.__file__).resolve().parent
-sitecustomize.install()
-os.environ["PYTHONPATH"] = os.pathsep.join([str(SHIM), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 torch.set_num_threads(1)
 matplotlib.use("Agg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cli.conftest import call
+from tests.timm_models import timm_or_skip
 
 from labelgap.models import backbone_names, count_timm_models
 
@@ -34,7 +35,7 @@ def test_all_of_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("backbones", "small-cnn") == 0
     said = capsys.readouterr().out
     assert "118,048" in said and "128 per image" in said and "64 × 64 px, gray, bilinear" in said
-    pytest.importorskip("timm")
+    timm_or_skip()
     assert call("backbones", "timm:resnet18") == 0
     said = capsys.readouterr().out
     assert "11,176,512" in said and "512 per image" in said and "224 × 224 px, color, bicubic" in said

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
@@ -23,7 +24,7 @@ from labelgap.models import Backbone, Classifier, create_backbone, is_pretrained
 from labelgap.models.efficientnet_lite import LITE0, pretrained_weight_file
 from labelgap.models.weight_files import describe_mismatch, load_tensors, match_tensors, read_weight_file
 
-timm: Any = pytest.importorskip("timm")
+timm: Any = timm_or_skip()
 
 State = dict[str, Tensor]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
@@ -24,7 +25,7 @@ from labelgap.models import (
     is_pretrained,
 )
 
-timm: Any = pytest.importorskip("timm")
+timm: Any = timm_or_skip()
 
 SIDE = 64
 MODELS = {

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError
 from labelgap.models import (
@@ -21,42 +23,62 @@ from labelgap.models import (
     list_backbones,
 )
 
-SHIM = os.environ["PYTHONPATH"].split(os.pathsep)[0]
 
-
-def python(code: str, path: str) -> str:
+def python(code: str, *folders: Path) -> str:
+    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     return done.stdout.strip()
 
 
-def test_timm_is_left_asleep_until_it_is_asked_for_and_then_the_shim_serves_it() -> None:
+def make_torchvision(folder: Path, code: str) -> Path:
+    """A package that is found in place of the real torchvision."""
+    package = folder / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(code)
+    (package / "_meta_registrations.py").write_text("")
+    return folder
+
+
+def test_timm_is_imported_only_when_asked_for_whatever_torchvision_could_load() -> None:
     code = (
         "import sys, labelgap, labelgap.models as m; m.list_backbones(); m.count_timm_models(); "
         "m.is_pretrained('resnet50'); m.create_backbone('small-cnn'); "
         "print([n for n in ('timm', 'torchvision', 'huggingface_hub') if n in sys.modules]);"
-        "m.check_backbone('timm:resnet18'); print('timm' in sys.modules)"
+        "hooks = list(sys.meta_path); m.check_backbone('timm:resnet18'); print('timm' in sys.modules);"
+        "print(type(m.create_backbone('resnet50', weights='none')).__name__);"
+        "print([type(hook).__name__ for hook in sys.meta_path if 'labelgap' in type(hook).__module__])"
     )
-    pytest.importorskip("timm")
-    assert python(code, SHIM) == "[]\nTrue"
+    timm_or_skip()
+    assert python(code) == "[]\nTrue\nTimmBackbone\n[]"
 
 
-def test_a_torchvision_that_does_not_fit_is_named_each_time() -> None:
+def test_operators_that_torchvision_has_are_left_alone_and_missing_ones_are_declared(tmp_path: Path) -> None:
+    own = "import torch\ntorch.library.define('torchvision::nms', '(Tensor own) -> Tensor')\n"
+    folder = make_torchvision(tmp_path, own + "import torchvision._meta_registrations\n")
     code = """
-try:
+import torch
+from labelgap.models.timm import library
+with library._declare_operators():
     import torchvision
-    print("fits")
-except Exception:
-    from labelgap.models import check_backbone, create_backbone
-    for ask in (check_backbone, create_backbone, check_backbone):
-        try:
-            ask("timm:resnet18")
-        except Exception as error:
-            print(type(error).__name__, error)
+for operator in (torch.ops.torchvision.nms, torch.ops.torchvision.qnms):
+    print([argument.name for argument in operator.default._schema.arguments])
 """
-    said = python(code, "").splitlines()
-    if said == ["fits"]:
-        pytest.skip("this torchvision fits this torch")
+    assert python(code, folder) == "['own']\n['dets', 'scores', 'iou_threshold']"
+
+
+def test_a_torchvision_that_does_not_fit_is_named_each_time(tmp_path: Path) -> None:
+    timm_or_skip()
+    folder = make_torchvision(tmp_path, "raise ImportError('torchvision/_C.so: undefined symbol')\n")
+    code = """
+from labelgap.models import check_backbone, create_backbone
+for ask in (check_backbone, create_backbone, check_backbone):
+    try:
+        ask("timm:resnet18")
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    said = python(code, folder).splitlines()
     assert len(said) == 3
     for line in said:
         assert line.startswith("InputError timm cannot be imported: the torchvision that is installed does not fit")
@@ -76,13 +98,13 @@ def test_without_timm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_models_are_counted_without_importing_them() -> None:
-    timm: Any = pytest.importorskip("timm")
+    timm: Any = timm_or_skip()
     assert count_timm_models() == len(timm.list_models())
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet101"])
 def test_what_is_written_down_of_a_short_name_is_what_timm_says(name: str) -> None:
-    pytest.importorskip("timm")
+    timm_or_skip()
     short, full = backbone_info(name), backbone_info(f"timm:{name}.tv_in1k")
     assert replace(full, name=short.name, summary=short.summary) == short
 
@@ -97,5 +119,5 @@ def test_what_is_written_down_of_a_short_name_is_what_timm_says(name: str) -> No
     ],
 )
 def test_licenses_are_told_as_timm_knows_them(name: str, license: str) -> None:
-    pytest.importorskip("timm")
+    timm_or_skip()
     assert backbone_info(name).license == license

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError
 from labelgap.models import TimmBackbone, create_backbone
 from labelgap.models.timm import pretrained
 
-timm: Any = pytest.importorskip("timm")
+timm: Any = timm_or_skip()
 constants: Any = pytest.importorskip("huggingface_hub.constants")
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

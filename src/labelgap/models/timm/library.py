@@ -1,10 +1,19 @@
-"""timm's models and their configurations. timm is imported only when one of its models is requested."""
+"""timm's models and their configurations. timm is imported only when one of its models is requested.
+
+timm needs torchvision but none of its compiled operators. The torchvision of PyPI is linked to CUDA; beside a CPU-only
+torch (on ARM there is no other) its operators cannot be loaded. torchvision survives that, except that it describes two
+of them, ``nms`` and ``qnms``, to the compiler without asking whether they exist. ``import_timm`` declares those that
+are missing, without a body, just before that.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +31,8 @@ _LICENSES: Final = {
     "cc-by-nc-4.0": "CC-BY-NC-4.0, not for commercial use",
     "mit": "MIT",
 }
+_OPERATORS: Final = ("nms", "qnms")
+_SCHEMA: Final = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
 
 
@@ -30,7 +41,8 @@ def import_timm() -> Any:
     if importlib.util.find_spec("timm") is None:
         raise InputError("this backbone is made by timm, which is not installed: pip install 'labelgap[timm]'.")
     try:
-        return importlib.import_module("timm")
+        with _declare_operators():
+            return importlib.import_module("timm")
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         if "torchvision" not in reason:
@@ -40,6 +52,29 @@ def import_timm() -> Any:
             "Install both again from one index, so that their versions match and both are built for the CPU or for the "
             "same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
         ) from error
+
+
+class _BeforeRegistration:
+    """An import hook that finds no module; it declares the operators that torchvision could not load."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "torchvision._meta_registrations":
+            import torch
+
+            for operator in _OPERATORS:
+                if not hasattr(torch.ops.torchvision, operator):
+                    torch.library.define(f"torchvision::{operator}", _SCHEMA)
+
+
+@contextmanager
+def _declare_operators() -> Iterator[None]:
+    """Let torchvision be imported within this context, also where its compiled operators cannot be loaded."""
+    hook: Any = _BeforeRegistration()
+    sys.meta_path.insert(0, hook)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hook)
 
 
 def count_timm_models() -> int | None:
