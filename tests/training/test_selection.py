@@ -10,7 +10,7 @@ from labelgap.labels import LabelTable
 from labelgap.training.selection import choose_selection
 
 FULL = LabelTable.from_dense([[1, 0], [0, 1], [1, 1], [0, 0]])
-HALF = LabelTable.from_dense([[1, -1], [0, 1], [-1, -1], [-1, -1]])
+HALF = LabelTable.from_dense([[1, -1], [0, 1], [0, -1], [0, -1], [0, -1], [0, -1], [-1, -1]])
 POSITIVES = LabelTable.from_dense([[1, -1], [-1, 1], [1, -1], [-1, -1]])
 
 
@@ -61,12 +61,12 @@ def test_an_unknown_rule_is_refused() -> None:
 def test_observed_counts_unknown_as_absent_and_known_leaves_it_out() -> None:
     scores = np.array([[3.0, 0.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]], dtype=np.float32)
     observed = choose_selection(POSITIVES, None).score(scores)
-    known = choose_selection(HALF, None, "known").score(scores)
+    known = choose_selection(HALF, None, "known").score(np.concatenate([scores, -np.ones((3, 2), np.float32)]))
     assert observed is not None and known is not None
     # class 0: presents at ranks 1 and 3 of 4; class 1: present at rank 1.
     assert observed.value == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
     assert observed.counted == 2
-    # class 0: present above its one known absent; class 1 has no known absent.
+    # class 0: present above its known absents; class 1 has no known absent.
     assert (known.value, known.counted) == (1.0, 1)
 
 

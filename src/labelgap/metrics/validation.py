@@ -161,15 +161,15 @@ def supports_accuracy(
 ) -> NDArray[np.bool_]:
     """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
 
-    A class needs a known present and a known absent label. Unless every label is known, the share of presents among
-    the known ones, near which random scores come, must not exceed ``MAX_CHANCE``.
+    A class needs a known present and a known absent label. Unless every label is known, random scores must not reach
+    more than ``MAX_CHANCE`` on the average.
 
     Example:
         >>> supports_accuracy(np.array([50, 20, 60, 5]), np.array([1, 80, 40, 0]), images=100).tolist()
         [False, True, True, False]
     """
-    known = present + absent
-    supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (present <= MAX_CHANCE * known))
+    known, chance = present + absent, expected_random_precision(present, absent)
+    supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
     return supported
 
 

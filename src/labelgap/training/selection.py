@@ -2,8 +2,7 @@
 
 - clean: every label of val is known; the epoch with the highest mAP. This is an accuracy.
 - known: at least half of the classes have known labels that support an accuracy; mAP over those. Also an accuracy. A
-  class needs a known present and a known absent, and not more presents than absents: else random scores reach a high
-  average precision as well.
+  class needs a known present and so many known absents that random scores do not reach more than 0.5 on the average.
 - observed: unknown counts as absent. This orders epochs and is never shown as an accuracy.
 - last: the last epoch. There is no val, or no class of val is present in one image and not in another.
 """
@@ -108,7 +107,7 @@ def _measurable(table: LabelTable) -> NDArray[np.bool_]:
 def _refusal(rule: str, both: int, classes: int) -> str:
     reasons = {
         "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
-        "known": f"only {both} of {classes} classes have a known present and as many known absents in val",
+        "known": f"only {both} of {classes} classes have a known present and enough known absents in val",
         "observed": "no label of val is known to be present, or all are",
     }
     return f"{reasons[rule]}. Leave it to `auto`, or review val."
