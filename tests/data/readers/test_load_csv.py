@@ -242,9 +242,11 @@ def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: 
         "../c.png,val,,1\n"
         "gone2.png,test,1,1\n"
         "empty.png,test,1,1\n"
+        "broken.png,test,1,1\n"
     )
     table = album(tmp_path, text, ["a.png", "b.png"])
     (tmp_path / "empty.png").touch()
+    (tmp_path / "broken.png").write_text("no image")
     expected = [
         (3, "a.png is listed again (first in line 2)"),
         (4, "'2' under dog"),
@@ -256,6 +258,7 @@ def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: 
         (7, f"../c.png lies outside of the image folder {tmp_path}"),
         (8, f"{tmp_path / 'gone2.png'} does not exist"),
         (9, f"{tmp_path / 'empty.png'} is empty (0 bytes)"),
+        (10, f"{tmp_path / 'broken.png'} is not an image"),
     ]
     found = problems(table)
     assert [line for line, _ in found] == [line for line, _ in expected]

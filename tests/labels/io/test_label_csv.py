@@ -180,7 +180,7 @@ def test_the_message_is_the_one_that_people_were_promised(tmp_path: Path, monkey
     rows[12 - 2], rows[40 - 2], rows[17 - 2] = "beach_01.jpg,1", "beach_01.jpg,0", "17.jpg,dgo"
     Path("tags.csv").write_text("\n".join(["image,dog", *rows]))
 
-    def exists(name: str) -> str | None:
+    def exists(name: str, line: int) -> str | None:
         return f"photos/{name} does not exist" if name == "212.jpg" else None
 
     with pytest.raises(ProblemsError) as caught:
@@ -196,7 +196,7 @@ def test_the_message_is_the_one_that_people_were_promised(tmp_path: Path, monkey
 def test_an_image_is_checked_once_and_only_if_it_has_a_name(csv: Path) -> None:
     asked: list[str] = []
 
-    def check(name: str) -> str | None:
+    def check(name: str, line: int) -> str | None:
         asked.append(name)
         return None
 
@@ -293,8 +293,6 @@ def test_long_cells_are_cut_and_put_on_one_line_in_messages(csv: Path) -> None:
         ("\n ,\n", "tags.csv is empty: it needs a header line such as image,cat,dog and a row per image."),
         ("image,cat\n", "tags.csv has a header and no rows: there is no image to learn from."),
         ("image,present\n\n", "tags.csv has a header and no rows: there is no image to learn from."),
-        ("image\na.jpg\n", "tags.csv: no class: after 'image' comes a column per class, or 'present'."),
-        ("image,split\na.jpg,val\n", "tags.csv: no class: after 'image' comes a column per class, or 'present'."),
         (
             "image,cat\na.jpg,\nb.jpg,\n",
             "tags.csv: no label is known, all of its 2 rows are blank. Tag a few images.",
@@ -303,20 +301,84 @@ def test_long_cells_are_cut_and_put_on_one_line_in_messages(csv: Path) -> None:
             "image,present\na.jpg,;\n",
             "tags.csv: no label is known, all of its 1 rows are blank. Tag a few images.",
         ),
-        (
-            "Images,cat\na.jpg,1\n",
-            "tags.csv, line 1: no column is called 'image'. Is 'Images' it? --rename Images=image. "
-            "The header reads Images,cat",
-        ),
-        (
-            "\nname,cat\na.jpg,1\n",
-            "tags.csv, line 2: no column is called 'image'. Say which it is with --rename NAME=image. "
-            "The header reads name,cat",
-        ),
     ],
 )
 def test_a_file_without_a_table_says_what_it_needs(csv: Path, text: str, message: str) -> None:
     assert refusal(csv, text) == message
+
+
+NO_CLASS = "no class: after 'image' comes a column per class, or 'present'"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("image\na.jpg\n", [(1, NO_CLASS)]),
+        (
+            "image,split\na.jpg,vla\n",
+            [(1, NO_CLASS), (2, "'vla' under split: it is train, val or test. Did you mean 'val'?")],
+        ),
+        (
+            "Images,cat\na.jpg,dgo\nb.jpg,1\nc.jpg\n",
+            [
+                (1, "no column is called 'image'. Is 'Images' it? --rename Images=image. The header reads Images,cat"),
+                (2, f"'dgo' under cat: {CELL}"),
+                (4, "1 cells where the header has 2"),
+            ],
+        ),
+        (
+            "\nname,cat,cat\na.jpg,1,0\n",
+            [
+                (
+                    2,
+                    "no column is called 'image'. Say which it is with --rename NAME=image. "
+                    "The header reads name,cat,cat",
+                ),
+                (2, "the column 'cat' is there twice"),
+            ],
+        ),
+        (
+            "Datei,split,present\na.jpg,tset,cat\n",
+            [
+                (
+                    1,
+                    "no column is called 'image'. Is 'Datei' it? --rename Datei=image. "
+                    "The header reads Datei,split,present",
+                ),
+                (2, "'tset' under split: it is train, val or test. Did you mean 'test'?"),
+            ],
+        ),
+        (
+            "path,filename,cat\na.jpg,a.jpg,1\n",
+            [
+                (
+                    1,
+                    "no column is called 'image'. 'path' and 'filename' could both be it: --rename path=image says "
+                    "which. The header reads path,filename,cat",
+                )
+            ],
+        ),
+    ],
+)
+def test_a_header_without_images_or_classes_hides_no_other_problem(
+    csv: Path, text: str, expected: list[tuple[int, str]]
+) -> None:
+    assert problems(csv, text) == expected
+
+
+@pytest.mark.parametrize("name", ["file", "File Name", "file_name", "PATH", "img", "photo"])
+def test_other_names_of_the_image_and_split_columns_are_understood_and_said(csv: Path, name: str) -> None:
+    file = read(csv, f"Subset;{name};cat\ntrain;a.jpg;1\ntest;b.jpg;0\n")
+    assert (file.table.images, file.splits, file.table.classes) == (("a.jpg", "b.jpg"), ("train", "test"), ("cat",))
+    assert {f"the column '{name}' is read as 'image'", "the column 'Subset' is read as 'split'"} <= {*sentences(file)}
+
+
+def test_other_names_are_classes_beside_the_real_columns_and_where_renamed(csv: Path) -> None:
+    assert read(csv, "image,split,path,subset\na.jpg,train,1,0\n").table.classes == ("path", "subset")
+    csv.write_text("image,subset\na.jpg,1\n")
+    assert read_csv(csv, TableOptions(rename={"subset": "Subset"})).table.classes == ("Subset",)
+    with pytest.raises(InputError, match="a CSV cannot hold the class 'subset'"):
+        LabelTable.from_dense([[1]], ["subset"], ["a.jpg"]).to_csv(csv)
 
 
 def test_nothing_known_because_zeros_are_unknown_is_refused(csv: Path) -> None:

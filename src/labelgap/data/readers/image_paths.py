@@ -63,6 +63,8 @@ class ImageFinder:
         files: name → path of its file, below the folder.
         skipped: name → why it is left out.
         completed: name → file, where the name in the table was incomplete.
+        repeated: name → the name before it that leads to the same file.
+        lines: name → line of the table.
         checked: how many names were checked.
         missing: how many of them have no file.
     """
@@ -75,27 +77,33 @@ class ImageFinder:
         self.completed: dict[str, str] = {}
         self.checked = 0
         self.missing = 0
+        self.lines: dict[str, int] = {}
+        self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
 
-    def __call__(self, name: str) -> str | None:
-        """Return the problem with a name, or None."""
+    def __call__(self, name: str, line: int = 0) -> str | None:
+        """Return the problem with a name, or None; ``line`` is where a table has it."""
         self.checked += 1
+        self.lines[name] = line
         if _URL.match(name):
             return f"{name} is an address: labelgap reads images from a disk. Copy them here, and give --images DIR"
         inside = path_inside(self.folder, self.folder / name)
         if inside is None:
             return f"{name} lies outside of the image folder {self.folder}"
-        file, problem = self._find(name, inside)
+        file, reason = self._find(name, inside)
         if file is None:
             self.missing += 1
             if self.skip:
-                self.skipped[name] = problem
-            return None if self.skip else problem
+                self.skipped[name] = reason
+            return None if self.skip else reason
         first = self._names.setdefault(os.path.normpath(file), name)
         if first != name:
+            self.repeated[name] = first
             return f"{name} is {first} once more, written differently"
-        self.files[name] = file
-        return self._check_file(name, self.folder / file)
+        problem = self._check_file(name, self.folder / file)
+        if problem is None:
+            self.files[name] = file
+        return problem
 
     def findings(self) -> list[ImageNamesCompleted]:
         """Return how many names were completed, with an example; empty when none was."""

@@ -70,11 +70,23 @@ def read_image_table(
     try:
         file = read(path, finder)
     except ProblemsError as error:
-        if not finder.missing or finder.missing < finder.checked:
+        if not finder.checked:
             raise
-        outcome = f"nothing was trained. None of its images is in {folder}: where are they? (--images DIR)"
-        raise ProblemsError(path, error.problems, outcome, unit=error.unit) from None
+        outcome = "nothing was trained"
+        if finder.missing == finder.checked:
+            outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
+        problems = [*error.problems, *_unreadable_images(folder, finder)]
+        raise ProblemsError(path, problems, outcome, unit=error.unit) from None
     return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
+
+
+def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
+    """Return the images that cannot be read, for a table with other problems: one error names all."""
+    if finder.skip:
+        return []
+    names = [*finder.files]
+    scan = scan_images(FileImages(folder, names, [*finder.files.values()]))
+    return [Problem(finder.lines[names[row]], reason) for row, reason in scan.unreadable.items()]
 
 
 def build_dataset(

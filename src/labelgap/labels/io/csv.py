@@ -16,7 +16,7 @@ from labelgap.core.files import atomic_path
 from labelgap.core.text import quote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.dialect import detect_dialect, open_text
-from labelgap.labels.io.header import RESERVED_COLUMNS, is_header
+from labelgap.labels.io.header import COLUMN_SYNONYMS, RESERVED_COLUMNS, is_header
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import split_records
 from labelgap.labels.io.rows import CheckImage, Row, image_name_problem, parse_rows
@@ -35,7 +35,7 @@ def read_csv(
     *,
     encoding: str | None = None,
     delimiter: str | None = None,
-    check_image: CheckImage = lambda name: None,
+    check_image: CheckImage = lambda name, line: None,
 ) -> TableFile:
     """Read a CSV of labels, or raise one error with all its problems; encoding and delimiter are detected when None."""
     options = options or TableOptions()
@@ -66,7 +66,7 @@ def write_csv(table: LabelTable, path: Path, splits: Sequence[str] | None = None
         if (problem := image_name_problem(name)) is not None:
             raise InputError(f"a CSV cannot hold this image: {problem}.")
     for name in table.classes:
-        if name.lower() in (*RESERVED_COLUMNS, "present"):
+        if name.lower() in (*RESERVED_COLUMNS, *COLUMN_SYNONYMS["split"], "present"):
             raise InputError(f"a CSV cannot hold the class '{name}': that column means something else. Use Parquet.")
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         header = ["image", *(["split"] if splits is not None else []), *table.classes]

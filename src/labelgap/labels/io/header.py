@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,22 +12,44 @@ from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["HeaderColumns", "LIST_COLUMNS", "RESERVED_COLUMNS", "is_header", "parse_header"]
+__all__ = ["COLUMN_SYNONYMS", "HeaderColumns", "LIST_COLUMNS", "RESERVED_COLUMNS", "is_header", "parse_header"]
 
 RESERVED_COLUMNS: Final = ("image", "split", "group")
 LIST_COLUMNS: Final = ("present", "absent")
+COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
+    "image": frozenset(
+        {
+            "file",
+            "filename",
+            "filepath",
+            "imagefile",
+            "imageid",
+            "imagename",
+            "imagepath",
+            "img",
+            "imgpath",
+            "path",
+            "photo",
+            "picture",
+        }
+    ),
+    "split": frozenset({"datasplit", "partition", "subset"}),
+}
+"""Other names of reserved columns, in lower case and without blanks and marks. One of them counts where no column has
+the name itself."""
 
 
 @dataclass(frozen=True)
 class HeaderColumns:
     """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
 
-    ``present`` and ``absent`` are the columns of lists; ``class_columns``, with a class each, are none beside them.
+    ``image`` is None where no column names the images, which is among the problems. ``present`` and ``absent`` are the
+    columns of lists; ``class_columns``, with a class each, are none beside them.
     """
 
     line: int
     header: Sequence[str]
-    image: int
+    image: int | None
     split: int | None
     group: int | None
     present: int | None
@@ -39,10 +62,17 @@ class HeaderColumns:
         """Whether the table has lists of classes, rather than a column per class."""
         return self.present is not None
 
+    @property
+    def synonyms(self) -> list[tuple[str, str]]:
+        """The columns that were recognized by another name: that name, and the reserved one."""
+        numbers = {"image": self.image, "split": self.split}
+        named = [(self.header[number], role) for role, number in numbers.items() if number is not None]
+        return [(name, role) for name, role in named if _plain(name) in COLUMN_SYNONYMS[role]]
+
 
 def is_header(header: Iterable[str], options: TableOptions) -> bool:
     """Return whether one of these columns holds the names of the images."""
-    return "image" in {_column_role(name, options) for name in header}
+    return "image" in _column_roles([*header], options)
 
 
 def parse_header(
@@ -59,32 +89,48 @@ def parse_header(
         if name not in names_found:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
     used = [number for number, name in enumerate(header) if name not in ignored_names]
-    lists = any(_column_role(header[number], options) == "present" for number in used)
+    roles = _column_roles(header, options)
+    lists = any(roles[number] == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
     position: dict[str, int] = {}
     for number in used:
-        role = _column_role(header[number], options)
-        if role in special:
-            position.setdefault(role, number)
+        if roles[number] in special:
+            position.setdefault(roles[number], number)
+    rest = [number for number in used if roles[number] not in special]
+    beside_lists = rest if lists else []
     if "image" not in position:
-        where = f"{path}, line {line}" if line else path
-        raise InputError(f"{where}: no column is called 'image'. {_hint(header)}")
-    rest = [number for number in used if _column_role(header[number], options) not in special]
+        candidates = [header[number] for number in beside_lists] or header
+        problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
+        beside_lists = beside_lists if len(beside_lists) > 1 else []  # the only one is probably it
     chosen = _select_columns(header, rest, options, names) if not lists else []
-    for message in _problems(header, used, rest if lists else (), special, options):
+    for message in _problems(header, roles, used, beside_lists, special):
         problems.add(line, message)
     if not chosen and not lists:
-        raise InputError(f"{path}: no class: after 'image' comes a column per class, or 'present'.")
+        problems.add(line, "no class: after 'image' comes a column per class, or 'present'")
     kept = {*position.values(), *chosen, *(rest if lists else ())}
     ignored = tuple(name for number, name in enumerate(header) if number not in kept)
-    split, group, present, absent = (position.get(name) for name in ("split", "group", *LIST_COLUMNS))
-    return HeaderColumns(line, header, position["image"], split, group, present, absent, tuple(chosen), ignored)
+    image, split, group, present, absent = (position.get(name) for name in (*RESERVED_COLUMNS, *LIST_COLUMNS))
+    return HeaderColumns(line, header, image, split, group, present, absent, tuple(chosen), ignored)
 
 
-def _column_role(name: str, options: TableOptions) -> str:
-    """Return the name of a column after renaming, in lower case if it is a reserved one."""
-    target = options.rename.get(name, name).lower()
-    return target if target in (*RESERVED_COLUMNS, *LIST_COLUMNS) else options.rename.get(name, name)
+def _column_roles(header: Sequence[str], options: TableOptions) -> list[str]:
+    """Return the name of every column after renaming, in lower case if it is a reserved one.
+
+    A reserved name that no column has goes to the only column that has a synonym of it.
+    """
+    renamed = [options.rename.get(name, name) for name in header]
+    roles = [name.lower() if name.lower() in (*RESERVED_COLUMNS, *LIST_COLUMNS) else name for name in renamed]
+    for role, synonyms in COLUMN_SYNONYMS.items():
+        found = [number for number, name in enumerate(header) if _plain(name) in synonyms and name == roles[number]]
+        found = [number for number in found if header[number] not in options.ignore_columns]
+        if role not in roles and len(found) == 1:
+            roles[found[0]] = role
+    return roles
+
+
+def _plain(name: str) -> str:
+    """Return the name of a column in lower case, without blanks and marks."""
+    return re.sub(r"[\W_]+", "", name).lower()
 
 
 def _select_columns(
@@ -105,16 +151,15 @@ def _select_columns(
 
 def _problems(
     header: Sequence[str],
+    roles: Sequence[str],
     used: Sequence[int],
     beside_lists: Sequence[int],
     special: Sequence[str],
-    options: TableOptions,
 ) -> Iterable[str]:
     """Yield the problems of the column names."""
     seen, refused = set[str](), {*beside_lists}
     for number in used:
-        name = header[number]
-        role = _column_role(name, options)
+        name, role = header[number], roles[number]
         key = role if role in special else name
         if not name:
             yield f"column {number + 1} has no name"
@@ -128,8 +173,14 @@ def _problems(
         seen.add(key)
 
 
-def _hint(header: Sequence[str]) -> str:
-    close = nearest("image", header)
-    hint = f"Is '{truncate_text(close)}' it? {format_option('rename', f'{close}=image')}. " if close else ""
-    other = "" if close else "Say which it is with --rename NAME=image. "
-    return f"{hint}{other}The header reads {truncate_text(','.join(header), 200)}"
+def _hint(header: Sequence[str], candidates: Sequence[str]) -> str:
+    several = [name for name in candidates if _plain(name) in COLUMN_SYNONYMS["image"]]
+    close = candidates[0] if len(candidates) == 1 else nearest("image", candidates)
+    if len(several) > 1:
+        names = " and ".join(f"'{truncate_text(name)}'" for name in several[:2])
+        hint = f"{names} could both be it: {format_option('rename', f'{several[0]}=image')} says which. "
+    elif close:
+        hint = f"Is '{truncate_text(close)}' it? {format_option('rename', f'{close}=image')}. "
+    else:
+        hint = "Say which it is with --rename NAME=image. "
+    return f"{hint}The header reads {truncate_text(','.join(header), 200)}"

@@ -82,7 +82,7 @@ def read_table(path: Path) -> LabelTable:
 
 
 def read_parquet(
-    path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name: None
+    path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name, line: None
 ) -> TableFile:
     """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
     with open_parquet(path) as file:

@@ -32,7 +32,7 @@ __all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "parse_rows"]
 
 Cell = str | list[str]  # a list where the file itself has lists
 Row = tuple[int, list[Cell]]
-CheckImage = Callable[[str], str | None]
+CheckImage = Callable[[str, int], str | None]  # of the name of an image and its line
 
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
@@ -47,7 +47,7 @@ def parse_rows(
     options: TableOptions,
     problems: ProblemList,
     *,
-    check_image: CheckImage = lambda name: None,
+    check_image: CheckImage = lambda name, line: None,
     classes: Sequence[str] | None = None,
     findings: Sequence[Finding] = (),
 ) -> TableFile:
@@ -79,6 +79,8 @@ def parse_rows(
         cell_findings.append(Note(_ALL_KNOWN, "counts"))
     if columns.group is not None:
         cell_findings.append(Note("the column 'group' says which images belong together, it is no tag"))
+    for name, role in columns.synonyms:
+        cell_findings.append(Note(f"the column '{truncate_text(name)}' is read as '{role}'", "source"))
     if columns.ignored:
         cell_findings.append(ColumnsIgnored(columns.ignored))
     return TableFile(
@@ -128,16 +130,17 @@ class _RowParser:
             if len(cells) != len(columns.header):
                 self.problems.add(line, f"{len(cells)} cells where the header has {len(columns.header)}")
                 continue
-            image = str(cells[columns.image])
+            image = "" if columns.image is None else str(cells[columns.image])
             if not image:
-                self.problems.add(line, "no image is named")
+                if columns.image is not None:
+                    self.problems.add(line, "no image is named")
             elif (problem := image_name_problem(image)) is not None:
                 self.problems.add(line, problem)
             elif (first := self.images.setdefault(image, line)) != line:
                 self.problems.add(
                     line, f"{truncate_text(image)} is listed again (first in {self.problems.unit} {first})"
                 )
-            elif (problem := self.check_image(image)) is not None:
+            elif (problem := self.check_image(image, line)) is not None:
                 self.problems.add(line, problem)
             if columns.split is not None:
                 self.splits.append(split := str(cells[columns.split]))
@@ -180,7 +183,12 @@ class _RowParser:
         return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
 
     def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
-        """Report cells that are no state: each of them, or the column where most of its cells are."""
+        """Report cells that are no state: each of them, or the column where most of its cells are.
+
+        A column without any state is not reported where no column names the images: it is probably the one.
+        """
+        if self.columns.image is None and count == filled:
+            return
         if count < _MIN_BAD_CELLS or 2 * count <= filled:
             for line, cell in bad:
                 self.problems.add(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
