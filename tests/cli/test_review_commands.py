@@ -74,12 +74,16 @@ def test_apply_writes_a_table_that_can_be_trained_on(reviewed: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "wrote     better.csv and better.provenance.csv" in said
     assert "3 by review; 4 decisions of people" in said
-    assert "labelgap train better.csv --images photos --out runs/better" in said
+    assert "labelgap train better.csv --images photos --duplicates off --out runs/better" in said
     assert Path("tags.csv").read_text() == TAGS
     data = load_csv("better.csv", "photos", duplicates="off")
     assert data.train.labels.to_dense()[0].tolist() == [PRESENT, PRESENT, ABSENT]
     assert call("inspect", "better.csv", "--images", "photos", "--json") == 0
     assert json.loads(capsys.readouterr().out)["whole"]["present"] == 6 + 2
+    assert call(*DRAW, "--out", "other", "--summary") == 0
+    decide("other", ("0.jpg", "dog", ABSENT), ("3.jpg", "cat", PRESENT), by="ben")
+    assert call("apply", "tags-review", "other", "--out", "both.csv") == 0
+    assert "1 label was decided differently in two reviews: the newer decision counts" in capsys.readouterr().out
 
 
 def test_revisions_lists_and_takes_back_without_deleting(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.provenance import read_provenance
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.store import FILE, DecisionStore
@@ -89,9 +90,10 @@ def test_beside_it_stands_who_said_what_and_when(drawn: ReviewFolder, tmp_path: 
         ("0.jpg", "owl", "unknown", "absent", "review", "anna"),
         ("1.jpg", "owl", "absent", "present", "review", "anna"),
         ("2.jpg", "cat", "absent", "unknown", "review", "anna"),
+        ("2.jpg", "dog", "unknown", "unknown", "review", "anna"),
         ("6.jpg", "cat", "unknown", "present", "review", "anna"),
     ]
-    assert all(row["time"].endswith("+00:00") for row in rows)
+    assert all(row["time"].endswith("+00:00") and row["run"] == str(drawn.path) for row in rows)
 
 
 def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path) -> None:
@@ -102,6 +104,51 @@ def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path)
     store.close()
     apply_decisions(drawn, tmp_path / "same.csv")
     assert (tmp_path / "same.csv").read_text() == TAGS
+
+
+LISTS = "id;tags;notes;image\n1;owl, cat;x;5.jpg\n2;;;1.jpg\n3;dog;y;0.jpg\n"
+NEW_LISTS = "id;tags;notes;image;absent\n1;owl, cat;x;5.jpg;\n2;cat;;1.jpg;dog\n3;;y;0.jpg;dog\n"
+
+
+def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "lists.csv").write_text(LISTS)
+    options = {"rename": {"tags": "present"}, "ignore_columns": ["id", "notes"], "duplicates": "off"}
+    lists = lg.load("csv", tmp_path / "lists.csv", images=tmp_path / "photos", **options)
+    folder = create_random_review(lists, "train", 9, 0, tmp_path / "lists-review")
+    assert apply_decisions(folder, tmp_path / "same.csv").path.read_text() == LISTS
+    said = [("1.jpg", "cat", PRESENT), ("1.jpg", "dog", ABSENT), ("0.jpg", "dog", ABSENT)]
+    names = {name: split.name for split in lists.splits for name in split.labels.images}
+    decide(folder.path, *((names[image], image, tag, value) for image, tag, value in said))
+    written = apply_decisions(folder, tmp_path / "better.csv")
+    assert written.path.read_text() == NEW_LISTS
+    assert written.own_format is not None and written.own_format.absent_added
+
+
+def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:
+    first, second = (create_random_review(data, "train", 5, seed, tmp_path / f"review-{seed}") for seed in range(2))
+    decide(first.path, ("train", "0.jpg", "dog", PRESENT), ("train", "3.jpg", "cat", ABSENT))
+    decide(second.path, ("train", "0.jpg", "dog", ABSENT), ("train", "3.jpg", "cat", ABSENT), SAID[1])
+    for order in ([first, second], [second, first]):
+        written = apply_decisions(order, tmp_path / "better.csv", force=True)
+        text = written.path.read_text()
+        assert "0.jpg,train,1,0,0\n" in text and "3.jpg,train,0,,1\n" in text
+        assert (written.decided, written.contradicted) == (3, 1)
+    runs = [row.rpartition(",")[2] for row in written.provenance.read_text().splitlines()[1:]]
+    assert runs == [str(second.path)] * 3
+
+
+def test_the_next_table_remembers_what_people_decided_for_this_one(drawn: ReviewFolder, tmp_path: Path) -> None:
+    decide(drawn.path, ("train", "0.jpg", "cat", PRESENT), ("train", "0.jpg", "dog", PRESENT))
+    apply_decisions(drawn, tmp_path / "better.csv")
+    better = lg.load("csv", tmp_path / "better.csv", images=tmp_path / "photos", duplicates="off")
+    again = create_random_review(better, "train", 5, 0, tmp_path / "again")
+    decide(again.path, ("train", "0.jpg", "dog", ABSENT), ("train", "4.jpg", "owl", ABSENT))
+    entries = read_provenance(apply_decisions(again, tmp_path / "best.csv").provenance)
+    told = [(entry.revision.image, entry.revision.class_name, entry.revision.value) for entry in entries]
+    assert told == [("0.jpg", "dog", ABSENT), ("4.jpg", "owl", ABSENT), ("0.jpg", "cat", PRESENT)]
+    (tmp_path / "better.provenance.csv").write_text("image,split,class,before,after\n0.jpg,train,cat,maybe,present\n")
+    with pytest.raises(InputError, match=r"better\.provenance\.csv is not a list .+line 2"):
+        apply_decisions(again, tmp_path / "last.csv")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``labelgap apply``: write the labels with the decisions of a review."""
+"""``labelgap apply``: write the labels with the decisions of reviews."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["apply"]
 
 
 def apply(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or a review.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs and reviews; the table is that of the first.")
+    ],
     out: Annotated[Path, typer.Option(help="The table to write: .csv or .parquet.")],
     source: Annotated[
         list[str] | None, typer.Option(help="Method whose revisions to apply as well, e.g. ll-cp; repeatable.")
@@ -29,7 +31,7 @@ def apply(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write the labels with people's decisions applied; the data themselves are never changed."""
+    """Write the labels with people's decisions applied, in the table's own format; the data are never changed."""
     from labelgap.cli.parsing import parse_names
     from labelgap.core.errors import InputError
     from labelgap.review import open_review_folder
@@ -38,11 +40,11 @@ def apply(
 
     if images is not None and data is None:
         raise InputError("--images belongs to --data: say where the table is as well.")
-    folder = open_review_folder(run, data, images=images)
-    decided = read_decisions(folder.path)
-    if not source and not decided:
-        raise InputError(f"{run} has no decisions yet: labelgap review {run}. Nothing was written.")
-    result = apply_decisions(folder, out, parse_names(source, "--source") or (), force=force, decided=decided)
+    folders = [open_review_folder(runs[0], data, images=images), *map(open_review_folder, runs[1:])]
+    decided = [read_decisions(folder.path) for folder in folders]
+    if not source and not any(decided):
+        raise InputError(f"{runs[0]} has no decisions yet: labelgap review {runs[0]}. Nothing was written.")
+    result = apply_decisions(folders, out, parse_names(source, "--source") or (), force=force, decided=decided)
     present, absent, unknown = (
         sum(counts) for counts in zip(*(split.labels.counts().total for split in result.data.splits), strict=True)
     )
@@ -50,20 +52,42 @@ def apply(
     print(f"{'labels':<10}{present:,} present, {absent:,} absent, {unknown:,} unknown")
     changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"
     print(f"{'changed':<10}{changed}; {result.decided:,} decisions of people")
-    if result.soft:
-        print(f"{'left out':<10}{result.soft:,} soft targets, which are not labels")
+    for label, text in _notes(result):
+        print(f"{label:<10}{text}")
     if command := _next_command(result):
         print(f"{'next':<10}{command}")
+
+
+def _notes(result: ApplyResult) -> list[tuple[str, str]]:
+    """Return what is special about a result: a word, and a sentence."""
+    notes = []
+    if result.contradicted:
+        labels = "1 label was" if result.contradicted == 1 else f"{result.contradicted:,} labels were"
+        notes.append(("merged", f"{labels} decided differently in two reviews: the newer decision counts"))
+    if result.kept:
+        notes.append(("kept", f'{result.kept:,} answered "can\'t tell": these lists cannot say unknown'))
+    if result.own_format is not None and result.own_format.absent_added:
+        notes.append(("added", "a column 'absent', for the labels that were found to be absent"))
+    if result.own_format is not None and result.own_format.zeros_cleared:
+        notes.append(("zeros", "0 meant unknown; it is blank now, and 0 means absent: leave out --zeros unknown"))
+    if result.soft:
+        notes.append(("left out", f"{result.soft:,} soft targets, which are not labels"))
+    return notes
 
 
 def _next_command(result: ApplyResult) -> str:
     """Return the command that trains on the new table; empty when its images are not files."""
     from labelgap.core.files import display_path
     from labelgap.data.images import FileImages
+    from labelgap.training.config.rerun import data_arguments
 
-    data = result.data
-    if not isinstance(data.train.images, FileImages):
+    images, options = result.data.train.images, dict(result.data.recipe.get("options", {}))
+    if not isinstance(images, FileImages):
         return ""
-    leaks = " --allow-leaks" if data.recipe.get("options", {}).get("allow_leaks") else ""
-    folder = shlex.quote(display_path(data.recipe.get("options", {}).get("images") or data.train.images.root))
-    return f"labelgap train {shlex.quote(str(result.path))} --images {folder}{leaks} --out runs/better"
+    folder = display_path(options.get("images") or images.root)
+    words = ["--images", folder, *(["--allow-leaks"] if options.get("allow_leaks") else [])]
+    if result.own_format is not None:
+        options = {"images": str(images.root), **options}
+        options.pop("zeros", None)
+        words = (data_arguments({"name": "", "path": "", "options": options, "steps": []}) or ["", *words])[1:]
+    return shlex.join(["labelgap", "train", str(result.path), *words, "--out", "runs/better"])

@@ -1,33 +1,37 @@
-"""Apply decisions: the observed labels with the reviewers' decisions over them, and a list of what changed.
+"""Apply decisions: the observed labels with the reviewers' decisions over them, and a list of who decided what.
 
-Only decisions of people are applied unless other sources are named. Beside the table, ``NAME.provenance.csv`` lists
-every label that differs from the observed one, with its source, author and time.
+The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
+order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
+newer one counts. Only decisions of people are applied unless other sources are named.
+
+Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
+every label that a model changed.
 """
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.core.files import atomic_path
-from labelgap.core.text import quote_formulas
-from labelgap.data.dataset import Dataset, Split
-from labelgap.data.writers.formats import convert
+from labelgap.data.dataset import Dataset
+from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.io.rewrite import RewriteResult, rewrite_csv, rewrite_parquet
+from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.provenance import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.labels.revisions import HUMAN_SOURCES
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.store import SOURCE, read_decisions
 
-__all__ = ["ApplyResult", "apply_decisions", "provenance_path"]
+__all__ = ["ApplyResult", "apply_decisions"]
 
-_STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
 _FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
+_TEXT_OPTIONS: Final = ("encoding", "delimiter")
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,14 @@ class ApplyResult:
 
     Attributes:
         path: the table.
-        provenance: the list of changes.
+        provenance: the list of who decided what.
         data: the data with the new labels.
         changed: number of labels that differ from the observed ones, by source.
-        decided: number of decisions of people.
+        decided: number of labels that people decided.
+        contradicted: of these, labels on which two reviews contradict each other.
         soft: number of soft targets of models, which are not labels and were left out.
+        kept: "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown.
+        own_format: what the table's own format had no room for; None where it is written in labelgap's.
     """
 
     path: Path
@@ -48,131 +55,202 @@ class ApplyResult:
     data: Dataset
     changed: dict[str, int]
     decided: int
+    contradicted: int
     soft: int
+    kept: int
+    own_format: RewriteResult | None
 
 
-def provenance_path(path: Path) -> Path:
-    """Return the path of the list of changes.
+@dataclass(frozen=True)
+class _Revised:
+    """A revision, and the run or review it comes from."""
 
-    Example:
-        >>> provenance_path(Path("better.csv")).name
-        'better.provenance.csv'
-    """
-    return path.with_name(f"{path.stem}.provenance.csv")
+    split: str
+    revision: Revision
+    run: str
 
 
 def apply_decisions(
-    folder: ReviewFolder,
+    folders: ReviewFolder | Sequence[ReviewFolder],
     out: Path,
     sources: Sequence[str] = (),
     *,
     force: bool = False,
-    decided: Sequence[tuple[str, Revision]] | None = None,
+    decided: Sequence[Sequence[tuple[str, Revision]]] | None = None,
 ) -> ApplyResult:
-    """Write the table of a folder's data with decisions applied; the data themselves are never changed.
+    """Write the table of the first folder's data with decisions applied; the data themselves are never changed.
 
     A person's decision replaces the observed label. A model's revision fills only unknown labels, and counts up to the
     epoch that the run selected. The decisions are those of one moment, also while people are deciding.
 
     Args:
-        folder: a run or a review.
-        out: a ``.csv`` or ``.parquet`` file.
-        sources: methods whose revisions to apply as well, as in the run's ``revisions.parquet``.
+        folders: runs and reviews of the same images.
+        out: a ``.csv`` or ``.parquet`` file; in the layout of the data where these are such a file.
+        sources: methods whose revisions to apply as well, as in the runs' ``revisions.parquet``.
         force: replace existing files.
-        decided: the decisions, as ``read_decisions`` returned them; read now when None.
+        decided: the decisions of each folder, as ``read_decisions`` returned them; read now when None.
     """
-    table_format = _FORMATS.get(out.suffix.lower())
-    if table_format is None:
-        raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
-    revisions = _revisions(folder, sources, read_decisions(folder.path) if decided is None else decided)
+    given = [folders] if isinstance(folders, ReviewFolder) else list(folders)
+    data, table_format = given[0].data, _table_format(out, given[0].data)
     provenance = provenance_path(out)
     if provenance.exists() and not force:
         raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
-    changes: list[tuple[str, Revision, int, int]] = []
-    splits: dict[str, Split] = {}
-    for split in folder.data.splits:
-        _check_names(split, revisions[split.name])
-        labels = split.labels.revised(revisions[split.name], [SOURCE, *sources])
-        splits[split.name] = replace(split, labels=labels)
-        changes += [(split.name, *change) for change in _changes(split.labels, labels, revisions[split.name])]
-    data = replace(folder.data, **splits)  # type: ignore[arg-type]
-    convert(data, table_format, out, force=force)
-    _write_provenance(provenance, changes)
-    every = [revision for table in revisions.values() for revision in table]
+    check_target(data, out, force)
+    made = [read_decisions(folder.path) for folder in given] if decided is None else decided
+    people, contradicted = _merge_decisions(given, made)
+    kept = 0
+    if _writes_own_format(data, table_format) and data.recipe["options"].get("unlisted") == "absent":
+        sure = [each for each in people if each.revision.value != UNKNOWN]
+        people, kept = sure, len(people) - len(sure)
+    revised = [*_model_revisions(given, sources), *people]
+    new, entries = _revise(data, revised, [SOURCE, *sources])
+    changed = [entry for entry in entries if entry.before != entry.revision.value]
+    own_format = _write_table(data, new, changed, out, table_format, force)
+    write_provenance(provenance, [*entries, *_earlier_entries(data, entries)])
     return ApplyResult(
         path=out,
         provenance=provenance,
-        data=data,
-        changed=dict(Counter(revision.source for _, revision, _, _ in changes)),
-        decided=sum(revision.source in HUMAN_SOURCES for revision in every),
-        soft=sum(revision.target is not None for revision in every),
+        data=new,
+        changed=dict(Counter(entry.revision.source for entry in changed)),
+        decided=len(people) + kept,
+        contradicted=contradicted,
+        soft=sum(each.revision.target is not None for each in revised),
+        kept=kept,
+        own_format=own_format,
     )
 
 
-def _revisions(
-    folder: ReviewFolder, sources: Sequence[str], decided: Sequence[tuple[str, Revision]]
-) -> dict[str, Revisions]:
-    """Return the revisions to apply by split; those of a model are about train."""
-    by_split: dict[str, list[Revision]] = {split.name: [] for split in folder.data.splits}
-    for split, revision in decided:
-        if split not in by_split:
-            raise InputError(f"{folder.path} has decisions about {split!r}, a split that the data no longer have.")
-        by_split[split].append(revision)
-    revisions = {split: Revisions(made) for split, made in by_split.items()}
-    if not sources:
-        return revisions
-    run = folder.run
-    known = sorted(set(run.revisions.to_table()["source"].to_pylist())) if run is not None else []
+def _table_format(out: Path, data: Dataset) -> str:
+    """Return the format that a file name asks for; the suffix of the data's own file is one of these too."""
+    source = str(data.recipe.get("path") or "")
+    own = (
+        {Path(source).suffix.lower(): str(data.recipe["name"])} if data.recipe.get("name") in ("csv", "parquet") else {}
+    )
+    table_format = {**own, **_FORMATS}.get(out.suffix.lower())
+    if table_format is None:
+        raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
+    return table_format
+
+
+def _writes_own_format(data: Dataset, table_format: str) -> bool:
+    """Whether the table can be written as the data's own file: the format agrees, and no label was hidden since."""
+    return data.recipe.get("name") == table_format and not data.recipe["steps"]
+
+
+def _merge_decisions(
+    folders: Sequence[ReviewFolder], decided: Sequence[Sequence[tuple[str, Revision]]]
+) -> tuple[list[_Revised], int]:
+    """Return one decision for each label, the newest, in the order of time; and how many labels have contradictions.
+
+    An image that has moved to another split since is found by its name.
+    """
+    data = folders[0].data
+    places = [(split.name, {*split.labels.images}) for split in data.splits]
+    merged: dict[tuple[str, str, str], list[_Revised]] = {}
+    for folder, made in zip(folders, decided, strict=True):
+        for split, revision in made:
+            image = revision.image
+            found = [name for name, images in places if image in images]
+            if not found:
+                raise InputError(f"{folder.path} has a decision about {image}, which {data.name} does not have.")
+            if revision.class_name not in data.classes:
+                raise InputError(
+                    f"{folder.path} has a decision about the class {revision.class_name!r}, which {data.name} does "
+                    "not have."
+                )
+            place = split if split in found else found[0]
+            each = _Revised(place, revision, str(folder.path))
+            merged.setdefault((place, image, revision.class_name), []).append(each)
+    contradicted = sum(len({each.revision.value for each in said}) > 1 for said in merged.values())
+    newest = [max(said, key=_time) for said in merged.values()]
+    return sorted(newest, key=_time), contradicted
+
+
+def _time(each: _Revised) -> float:
+    return 0.0 if each.revision.time is None else each.revision.time.timestamp()
+
+
+def _model_revisions(folders: Sequence[ReviewFolder], sources: Sequence[str]) -> list[_Revised]:
+    """Return what the models of some methods revised; it is about train."""
+    runs = [folder.run for folder in folders if folder.run is not None and sources]
+    known = sorted({name for run in runs for name in run.revisions.to_table()["source"].to_pylist()})
     for name in sources:
         if name != SOURCE and name not in known:
             hint = "`labelgap revisions RUN list` lists the revisions." if known else "No method revised labels here."
             raise UnknownNameError("source", name, [*known, SOURCE], hint)
-    if run is not None:
+    found: list[_Revised] = []
+    for run in runs:
         selected = run.revisions.until(int(run.metrics["best_epoch"])) if run.finished else run.revisions
-        revisions["train"] = selected + revisions["train"]
-    return revisions
+        found += [_Revised("train", each, str(run.path)) for each in selected if each.source in sources]
+    return found
 
 
-def _check_names(split: Split, revisions: Revisions) -> None:
-    table = revisions.to_table()
-    for column, known in (("image", split.labels.images), ("class", split.labels.classes)):
-        names = set(known)
-        lost = next((name for name in table[column].to_pylist() if name not in names), None)
-        if lost is not None:
-            raise InputError(
-                f"a label of {lost} was revised, but {split.name} no longer has that {column}: the data have changed."
-            )
+def _revise(
+    data: Dataset, revised: Sequence[_Revised], sources: Sequence[str]
+) -> tuple[Dataset, list[ProvenanceEntry]]:
+    """Return the data with revised labels, and the labels that a person decided or a model changed."""
+    splits, entries = {}, list[ProvenanceEntry]()
+    for split in data.splits:
+        own = [each for each in revised if each.split == split.name]
+        labels = split.labels.revised(Revisions(each.revision for each in own), sources)
+        splits[split.name] = replace(split, labels=labels)
+        entries += _entries(split.labels, labels, own)
+    return replace(data, **splits), entries  # type: ignore[arg-type]
 
 
-def _changes(before: LabelTable, after: LabelTable, revisions: Revisions) -> list[tuple[Revision, int, int]]:
-    """Return every changed label as (revision that changed it, old value, new value)."""
+def _entries(before: LabelTable, after: LabelTable, revised: Sequence[_Revised]) -> list[ProvenanceEntry]:
+    """Return the entries of one split, in the order of rows and classes."""
     rows = {name: number for number, name in enumerate(before.images)}
     columns = {name: number for number, name in enumerate(before.classes)}
-    effective: dict[tuple[int, int], Revision] = {}
-    for revision in revisions:
-        if revision.target is None:
-            position = (rows[revision.image], columns[revision.class_name])
+    effective: dict[tuple[int, int], _Revised] = {}
+    for each in revised:
+        if each.revision.target is None:
+            position = (rows[each.revision.image], columns[each.revision.class_name])
             previous = effective.get(position)
-            if previous is None or revision.source in HUMAN_SOURCES or previous.source not in HUMAN_SOURCES:
-                effective[position] = revision
-    if not effective:
-        return []
-    revised = sorted({row for row, _ in effective})
-    index = {row: number for number, row in enumerate(revised)}
-    old, new = (table.batch(revised).numpy() for table in (before, after))
-    values = (
-        (revision, int(old[index[row], column]), int(new[index[row], column]))
-        for (row, column), revision in sorted(effective.items(), key=lambda pair: pair[0])
+            if (
+                previous is None
+                or each.revision.source in HUMAN_SOURCES
+                or previous.revision.source not in HUMAN_SOURCES
+            ):
+                effective[position] = each
+    places = sorted(effective)
+    old, new = (
+        table.codes_at([row for row, _ in places], [column for _, column in places]) for table in (before, after)
     )
-    return [change for change in values if change[1] != change[2]]
+    entries = []
+    for place, observed, value in zip(places, old.tolist(), new.tolist(), strict=True):
+        each = effective[place]
+        entry = ProvenanceEntry(each.split, replace(each.revision, value=value), observed, each.run)
+        if entry.by_person or observed != value:
+            entries.append(entry)
+    return entries
 
 
-def _write_provenance(path: Path, changes: Sequence[tuple[str, Revision, int, int]]) -> None:
-    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["image", "split", "class", "before", "after", "source", "author", "time", "epoch"])
-        for split, revision, before, after in changes:
-            time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
-            origin = [revision.source, revision.author or "", time, "" if revision.epoch is None else revision.epoch]
-            cells = [revision.image, split, revision.class_name, _STATES[before], _STATES[after], *origin]
-            writer.writerow(quote_formulas(cells))
+def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
+    """Return what people decided for the table that is the data now, except for what was decided again."""
+    source = data.recipe.get("path")
+    again = {(entry.revision.image, entry.revision.class_name) for entry in entries}
+    earlier = read_provenance(provenance_path(Path(source))) if source else []
+    return [
+        entry for entry in earlier if entry.by_person and (entry.revision.image, entry.revision.class_name) not in again
+    ]
+
+
+def _write_table(
+    data: Dataset, new: Dataset, changed: Sequence[ProvenanceEntry], out: Path, table_format: str, force: bool
+) -> RewriteResult | None:
+    """Write the new labels: into the data's own file format where there is one, else into labelgap's."""
+    if not _writes_own_format(data, table_format):
+        convert(new, table_format, out, force=force)
+        return None
+    changes: dict[str, dict[str, int]] = {}
+    for entry in changed:
+        changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
+    given: Mapping[str, object] = data.recipe["options"]
+    names = {field.name for field in fields(TableOptions)}
+    options = TableOptions(**{name: value for name, value in given.items() if name in names})  # type: ignore[arg-type]
+    source = Path(data.recipe["path"])
+    if table_format == "parquet":
+        return rewrite_parquet(source, out, changes, options)
+    text = {name: value for name, value in given.items() if name in _TEXT_OPTIONS}
+    return rewrite_csv(source, out, changes, options, **text)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from labelgap.data.writers.exchange import merge_splits
 from labelgap.data.writers.fiftyone import write_fiftyone
 from labelgap.data.writers.label_studio import LOCAL_FILES, interface_path, write_label_studio
 
-__all__ = ["ConversionResult", "convert"]
+__all__ = ["ConversionResult", "check_target", "convert"]
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,8 @@ def convert(
     if to not in _FORMATS:
         raise UnknownNameError("format", to, _FORMATS)
     path = Path(out)
-    source = data.recipe.get("path")
-    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: give the name of a file in it.")
     for place in (path, *([interface_path(path)] if to == "labelstudio" else [])):
-        if place.exists() and not force:
-            raise InputError(f"{place} exists already. Write to another file, or replace it with --force.")
+        check_target(data, place, force)
     if prefix is not None and to not in _IMAGE_TOOLS:
         raise InputError(f"--prefix is for {' and '.join(sorted(_IMAGE_TOOLS))}: {to} names images as they are.")
     if to in _IMAGE_TOOLS and not all(isinstance(split.images, FileImages) for split in data.splits):
@@ -60,6 +54,17 @@ def convert(
             f"{data.name} has no image files that {_IMAGE_TOOLS[to]} could open. Convert it to csv, parquet or coco."
         )
     return _FORMATS[to](data, path, prefix)
+
+
+def check_target(data: Dataset, path: Path, force: bool) -> None:
+    """Refuse to write to the data itself, to a folder, and to an existing file unless ``force`` is given."""
+    source = data.recipe.get("path")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file in it.")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists already. Write to another file, or replace it with --force.")
 
 
 def _csv(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:

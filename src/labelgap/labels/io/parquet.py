@@ -28,7 +28,7 @@ from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
-__all__ = ["open_parquet", "read_parquet", "read_table", "write_table"]
+__all__ = ["column_cells", "open_parquet", "read_parquet", "read_table", "write_table"]
 
 _KEY = b"labelgap.classes"
 _BATCH_CELLS: Final = 1 << 20
@@ -129,16 +129,16 @@ def _rows(file: pq.ParquetFile) -> Iterator[Row]:
     number, size = 0, max(1, min(8192, _BATCH_CELLS // max(file.metadata.num_columns, 1)))
     for group in range(file.num_row_groups):  # dictionaries inside of lists cannot be read over several
         for batch in file.iter_batches(batch_size=size, row_groups=[group]):
-            for cells in zip(*map(_cells, batch.columns), strict=True):
+            for cells in zip(*map(column_cells, batch.columns), strict=True):
                 number += 1
                 yield number, list(cells)
 
 
-def _cells(column: pa.Array) -> list[Cell]:
+def column_cells(column: pa.Array) -> list[Cell]:
     """Convert a column to the cells of a CSV; a type that no CSV has becomes its name, which is no state."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        words = _cells(column.dictionary)
+        words = column_cells(column.dictionary)
         return ["" if index is None else words[index] for index in column.indices.to_pylist()]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [[str(name) for name in names or () if name is not None] for names in column.to_pylist()]

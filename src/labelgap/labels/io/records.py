@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from labelgap.core.text import unquote_formula
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["split_records"]
+__all__ = ["raw_records", "split_records"]
 
 _TOO_LONG: Final = f"a cell has more than {csv.field_size_limit():,} characters"
 
@@ -43,6 +43,16 @@ def split_records(file: TextIO, delimiter: str, skip: int, problems: ProblemList
         if any(cells):
             quoted = any("'" in line for line in lines)
             yield first, [unquote_formula(cell) for cell in cells] if quoted else cells
+
+
+def raw_records(file: TextIO, delimiter: str, skip: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text and the cells of every record of a file that is known to be in order, blank ones as well."""
+    for _ in range(skip):
+        file.readline()
+    lines: list[str] = []
+    for cells in csv.reader(_recorded(file, lines), delimiter=delimiter, strict=True):
+        yield "".join(lines), cells
+        lines.clear()
 
 
 def _recorded(file: TextIO, lines: list[str]) -> Iterator[str]:

@@ -1,0 +1,300 @@
+"""Write a table of labels again with some labels changed, in its own format.
+
+Lists stay lists and wide tables stay wide; rows, columns, delimiter, encoding, line ends, spellings and the separator
+of lists are those of the source. A row of a CSV without a changed label is copied as it is, letter by letter.
+
+Two things the source may have no room for: lists without a column ``absent`` get one where a label became absent; and
+in a wide table whose 0 means unknown, such cells become blank, so that 0 can say absent.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelgap.core.errors import InputError
+from labelgap.core.files import atomic_path
+from labelgap.core.text import quote_formula, unquote_formula
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.cells import CellParser, TagListParser
+from labelgap.labels.io.class_names import resolve_class_names
+from labelgap.labels.io.dialect import detect_dialect, open_text
+from labelgap.labels.io.header import is_header, parse_header
+from labelgap.labels.io.parquet import column_cells, open_parquet
+from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.records import raw_records
+from labelgap.labels.io.rows import Cell
+from labelgap.labels.io.table_file import TableOptions
+
+__all__ = ["LabelChanges", "RewriteResult", "rewrite_csv", "rewrite_parquet"]
+
+LabelChanges = Mapping[str, Mapping[str, int]]
+"""image → class → new code, of labels that change."""
+
+_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n"}
+_ABSENT_COLUMN: Final = "absent"
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """What a table could not hold as it was.
+
+    Attributes:
+        absent_added: whether lists got a column of absent classes.
+        zeros_cleared: whether 0 meant unknown, and is absent in the new table.
+        kept: labels that should become unknown and stayed, since a class that is not listed is absent.
+    """
+
+    absent_added: bool
+    zeros_cleared: bool
+    kept: int
+
+
+def rewrite_csv(
+    source: Path,
+    out: Path,
+    changes: LabelChanges,
+    options: TableOptions,
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+) -> RewriteResult:
+    """Write a CSV again with some labels changed; it was read with the same options, so it has no problems."""
+    dialect = detect_dialect(source, encoding, delimiter, lambda header: is_header(header, options))
+    text = (dialect.delimiter, dialect.skip)
+    with open_text(source, dialect.encoding) as file:
+        editor = _LabelEditor(source, (_stripped(cells) for _, cells in raw_records(file, *text)), changes, options)
+    codec = _write_codec(source, dialect.encoding)
+    with (
+        open_text(source, dialect.encoding) as file,
+        atomic_path(out) as temporary,
+        temporary.open("w", newline="", encoding=codec) as target,
+    ):
+        _copy_records(file, target, editor, *text)
+    return editor.result()
+
+
+def rewrite_parquet(source: Path, out: Path, changes: LabelChanges, options: TableOptions) -> RewriteResult:
+    """Write a Parquet file again with some labels changed; types of columns and metadata stay."""
+    with open_parquet(source) as file:
+        table = pa.concat_tables(file.read_row_group(number) for number in range(file.num_row_groups))
+    columns = [[cell for chunk in column.chunks for cell in column_cells(chunk)] for column in table.columns]
+    schema = pq.read_schema(source)
+    rows: list[list[Cell]] = [[name.strip() for name in schema.names], *map(list, zip(*columns, strict=True))]
+    editor = _LabelEditor(source, iter(rows), changes, options)
+    values = [column.to_pylist() for column in table.columns]
+    if editor.absent_added:
+        values.append([None] * table.num_rows)
+        schema = schema.append(pa.field(_ABSENT_COLUMN, schema.field(editor.columns.present).type))
+    for number, cells in enumerate(rows[1:]):
+        edited = editor.edit(cells)
+        for column, cell in enumerate(edited):
+            if column >= len(cells) or cell != cells[column]:
+                values[column][number] = _typed(cell, schema.field(column).type)
+    arrays = [pa.array(cells, field.type) for cells, field in zip(values, schema, strict=True)]
+    with atomic_path(out) as temporary:
+        pq.write_table(pa.table(arrays, schema=schema), temporary)
+    return editor.result()
+
+
+class _LabelEditor:
+    """Changes labels in rows of cells, in the notation that the table has.
+
+    Args:
+        path: the table.
+        rows: the header, and all rows that are not blank.
+        changes: the labels to change.
+        options: how the table is read.
+    """
+
+    def __init__(
+        self, path: Path, rows: Iterator[Sequence[Cell]], changes: LabelChanges, options: TableOptions
+    ) -> None:
+        self.changes, self.options = changes, options
+        self.names = resolve_class_names(options)
+        rows = (row for row in rows if any(row))
+        header = [str(cell) for cell in next(rows)]
+        self.columns = parse_header(0, header, options, self.names, ProblemList(path))
+        self.kept = 0
+        self._class_columns: dict[str, list[int]] = {}
+        for number in self.columns.class_columns:
+            self._class_columns.setdefault(self.names.get(header[number], header[number]), []).append(number)
+        self._states = CellParser()
+        listed = [number for number in (self.columns.present, self.columns.absent) if number is not None]
+        self.absent_added = (
+            self.columns.lists
+            and self.columns.absent is None
+            and options.unlisted == "unknown"
+            and any(ABSENT in labels.values() for labels in changes.values())
+        )
+        if self.absent_added and _ABSENT_COLUMN in map(str.lower, header):
+            raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
+        if self.columns.lists:
+            self.notation = _ListNotation(
+                options.separator, (cell for row in rows for number in listed if isinstance(cell := row[number], str))
+            )
+        else:
+            self.spelling = self._find_spelling(rows)
+
+    def result(self) -> RewriteResult:
+        """Return what the table could not hold."""
+        return RewriteResult(self.absent_added, self.options.zeros == "unknown", self.kept)
+
+    def edit(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells of a row with the changes to its image."""
+        changes = self.changes.get(str(cells[self.columns.image]), {})
+        return self._edit_lists(list(cells), changes) if self.columns.lists else self._edit_wide(list(cells), changes)
+
+    def _edit_wide(self, cells: list[Cell], changes: Mapping[str, int]) -> list[Cell]:
+        if self.options.zeros == "unknown":
+            for number in self.columns.class_columns:
+                cells[number] = self.spelling[UNKNOWN] if self._state(cells[number]) == ABSENT else cells[number]
+        for name, code in changes.items():
+            places = self._class_columns[name]
+            known = [number for number in places if self._state(cells[number]) != UNKNOWN]
+            for number in known or places[:1]:
+                cells[number] = self.spelling[code]
+        return cells
+
+    def _edit_lists(self, cells: list[Cell], changes: Mapping[str, int]) -> list[Cell]:
+        places = {PRESENT: self.columns.present, ABSENT: self.columns.absent}
+        if self.absent_added:
+            places[ABSENT] = len(cells)
+            cells.append("" if isinstance(cells[self.columns.present or 0], str) else [])
+        for name, code in changes.items():
+            if code == UNKNOWN and self.options.unlisted == "absent":
+                self.kept += 1
+                continue
+            for state, place in places.items():
+                if place is None:
+                    continue
+                before = self.notation.names(cells[place])
+                after = [each for each in before if self.names.get(each, each) != name]
+                after += [name] if state == code else []
+                if after != before:
+                    cells[place] = self.notation.cell(after, cells[place])
+        return cells
+
+    def _state(self, cell: Cell) -> int | None:
+        return self._states.code(cell) if isinstance(cell, str) else None
+
+    def _find_spelling(self, rows: Iterable[Sequence[Cell]]) -> dict[int, str]:
+        """Return how the table writes each state: its most frequent spelling, or one that fits to the others."""
+        counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
+        for row in rows:
+            for number in self.columns.class_columns:
+                cell = row[number]
+                counts[self._state(cell)][str(cell)] += 1
+        present, absent, unknown = (
+            next(iter(dict(counts[state].most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
+        )
+        inverse = {no: yes for yes, no in _OPPOSITE.items()}
+        return {
+            PRESENT: _matching(absent, inverse, "1") if present is None else present,
+            ABSENT: _matching(present, _OPPOSITE, "0") if absent is None else absent,
+            UNKNOWN: unknown or "",
+        }
+
+
+class _ListNotation:
+    """How the cells of a table list classes."""
+
+    def __init__(self, separator: str | None, cells: Iterable[str]) -> None:
+        texts = [cell for cell in cells if cell]
+        self.parser = TagListParser(separator, texts)
+        pattern = re.compile(rf"\s*{re.escape(self.parser.separator)}\s*")
+        joints = Counter(joint for text in texts for joint in pattern.findall(text))
+        self.joint = next(iter(dict(joints.most_common(1))), self.parser.separator)
+        self.json = any(text.startswith('["') for text in texts)
+
+    def names(self, cell: Cell) -> list[str]:
+        """Return the classes that a cell lists."""
+        return self.parser.names(cell) if isinstance(cell, str) else list(cell)
+
+    def cell(self, names: list[str], like: Cell) -> Cell:
+        """Return a cell that lists classes, in the notation of the cell that it replaces."""
+        if not isinstance(like, str):
+            return names
+        if self.parser.bracketed:
+            return json.dumps(names, ensure_ascii=False) if self.json else repr(names)
+        return self.joint.join(names)
+
+
+def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
+    """Return the opposite of a spelling, in the same case.
+
+    Example:
+        >>> _matching("TRUE", _OPPOSITE, "0"), _matching("x", _OPPOSITE, "0")
+        ('FALSE', '0')
+    """
+    if known is None or known.lower() not in opposite:
+        return default
+    word = opposite[known.lower()]
+    return word.upper() if known.isupper() else word.capitalize() if known[0].isupper() else word
+
+
+def _stripped(cells: Sequence[str]) -> list[Cell]:
+    """Return cells as they are read: without blanks around them and the apostrophe before a formula."""
+    return [unquote_formula(cell.strip()) for cell in cells]
+
+
+def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter: str, skip: int) -> None:
+    """Copy a CSV; the text of a row that does not change stays as it is."""
+    target.writelines(file.readline() for _ in range(skip))
+    header, quoted = True, False
+    for raw, cells in raw_records(file, delimiter, 0):
+        plain = _stripped(cells)
+        if not any(plain):
+            target.write(raw)
+            continue
+        body = raw.rstrip("\r\n")
+        if header:
+            quoted = _record(cells, delimiter, csv.QUOTE_ALL) == body
+            edited: list[Cell] = [*plain, *([_ABSENT_COLUMN] if editor.absent_added else [])]
+            header = False
+        else:
+            edited = editor.edit(plain)
+        changed = [
+            cells[number] if number < len(plain) and cell == plain[number] else quote_formula(str(cell))
+            for number, cell in enumerate(edited)
+        ]
+        text = body if changed == cells else _record(changed, delimiter, csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+        target.write(text + raw[len(body) :])
+
+
+def _record(cells: Sequence[str], delimiter: str, quoting: Any) -> str:
+    """Return the text of a row, without its end."""
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter, quoting=quoting, lineterminator="").writerow(cells)
+    return buffer.getvalue()
+
+
+def _write_codec(path: Path, encoding: str) -> str:
+    """Return the encoding to write: UTF-8 with a byte order mark only where the file has one."""
+    if encoding != "utf-8-sig":
+        return encoding
+    with path.open("rb") as file:
+        return encoding if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else "utf-8"
+
+
+def _typed(cell: Cell, kind: pa.DataType) -> Any:
+    """Return an edited cell as a value of a Parquet column."""
+    if not isinstance(cell, str):
+        return cell
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [cell] if cell else []
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return cell or None
+    state = CellParser().code(cell)
+    return None if state in (None, UNKNOWN) else bool(state) if pa.types.is_boolean(kind) else state
