@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -31,5 +32,5 @@ def export(
         print(f"{'unchecked':<10}onnxruntime is not installed: pip install onnxruntime, and export again")
     else:
         print(f"{'checked':<10}scores of onnxruntime and PyTorch differ by at most {max(files.difference, 1e-9):.0e}")
-    takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg"
-    print(f"{'run':<10}python {files.script} {takes}")
+    takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg folder/"
+    print(f"{'run':<10}python {shlex.quote(str(files.script))} {takes}")

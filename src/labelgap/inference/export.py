@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import remove_partials_of, write_bytes, write_json, write_text
+from labelgap.core.files import make_folder, remove_partials_of, write_bytes, write_json, write_text
 from labelgap.data.images import ArrayImages
 from labelgap.data.transforms import CenterCrop, Resize
 from labelgap.inference.export_script import SCRIPT
@@ -68,7 +68,7 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
 
     Args:
         run: finished.
-        path: the file, ending in .onnx; its folder must exist.
+        path: the file, ending in .onnx; its folder is created where it does not exist.
         force: replace existing files.
 
     Raises:
@@ -79,12 +79,13 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     model = Path(path)
     files = ExportedFiles(model, model.with_name(PREPROCESS), model.with_name(SCRIPT_NAME), None)
     _check_path(files, force)
-    for file in (files.model, files.preprocess, files.script):
-        remove_partials_of(file)
     graph = _Graph(deepcopy(run.model).cpu()).eval()
     preprocess = _preprocess(run, graph)
     content = _convert(graph, run, preprocess)
     difference = _verify(graph, content)
+    make_folder(model.parent)
+    for file in (files.model, files.preprocess, files.script):
+        remove_partials_of(file)
     write_json(files.preprocess, {"format": 1, "model": model.name, **preprocess})
     write_text(files.script, SCRIPT)
     write_bytes(model, content)
@@ -128,8 +129,6 @@ class _Graph(nn.Module):
 def _check_path(files: ExportedFiles, force: bool) -> None:
     if files.model.suffix.lower() != ".onnx":
         raise InputError(f"{files.model}: the file name must end in .onnx.")
-    if not files.model.absolute().parent.is_dir():
-        raise InputError(f"{files.model} cannot be written: the folder {files.model.absolute().parent} does not exist.")
     existing = [file for file in (files.model, files.preprocess, files.script) if file.exists()]
     if existing and not force:
         raise InputError(f"{existing[0]} exists already: replace it with --force, or choose another folder.")

@@ -6,13 +6,14 @@ from typing import Final
 
 from labelgap.core.text import FORMULA
 from labelgap.data.decoding import FORMATS
+from labelgap.data.readers.image_paths import IMAGE_SUFFIX
 
 __all__ = ["SCRIPT"]
 
 _TEMPLATE: Final = '''\
-"""Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg more/*.png"""
+"""Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg folder/"""
 
-import csv, json, math, re, sys
+import csv, json, math, os, re, sys
 from pathlib import Path
 import numpy as np, onnxruntime
 from PIL import Image, ImageOps
@@ -20,6 +21,17 @@ from PIL import Image, ImageOps
 HERE = Path(__file__).resolve().parent
 Image.init()
 FORMATS = [name for name in @FORMATS@ if name in Image.OPEN]
+
+def files(paths):  # a folder is replaced by the images below it, sorted, without hidden ones
+    suffix = r"\\.npy" if SPEC["input"] == "features" else @SUFFIX@
+    for path in paths:
+        if not Path(path).is_dir():
+            yield path
+        for top, folders, names in os.walk(path) if Path(path).is_dir() else ():
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                if not name.startswith(".") and re.fullmatch(suffix, Path(name).suffix, re.IGNORECASE):
+                    yield str(Path(top, name))
 
 def inputs(path):  # an image as bytes (1, C, size, size): upright, on white, resized; or an .npy of features (N, D)
     if SPEC["input"] == "features":
@@ -50,22 +62,34 @@ def predict(paths):
     session = onnxruntime.InferenceSession(str(HERE / SPEC["model"]), providers=["CPUExecutionProvider"])
     rows = csv.writer(sys.stdout)
     rows.writerow(["image", "class", "score", "probability", "label", "mark"])
+    unread = 0
     for path in paths:
         try:
             given = inputs(path)
         except (OSError, ValueError, Image.DecompressionBombError) as error:
-            sys.exit(f"{path} cannot be read ({error}). The formats of images are {', '.join(FORMATS)}.")
+            print(f"{path} cannot be read ({error}). The formats are {', '.join(FORMATS)}.", file=sys.stderr)
+            unread += 1
+            continue
         for logits in session.run(["logits"], {SPEC["input"]: given})[0].tolist():
             for logit, known in zip(logits, SPEC["classes"]):
                 probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
                 cells = [text(path), text(known["name"]), f"{sigmoid(logit):.6f}", probability]
                 rows.writerow([*cells, label(logit, known), known["mark"]])
+    return unread
 
 try:
     SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
-    predict(sys.argv[1:])
+    found = list(files(sys.argv[1:]))
+    failed = predict(found)
 except Exception as error:
     sys.exit(f"preprocess.json or the network beside this script is damaged, export again ({error!r})"[:500])
+if not found:
+    sys.exit(f"there is no image in {' '.join(sys.argv[1:]) or 'no arguments'}: name images or folders of images")
+sys.exit(1 if failed else 0)
 '''
 
-SCRIPT: Final = _TEMPLATE.replace("@FORMATS@", repr(FORMATS)).replace("@FORMULA@", repr(FORMULA))
+SCRIPT: Final = (
+    _TEMPLATE.replace("@FORMATS@", repr(FORMATS))
+    .replace("@FORMULA@", repr(FORMULA))
+    .replace("@SUFFIX@", repr(IMAGE_SUFFIX.pattern))
+)

@@ -18,9 +18,9 @@ from labelgap.core.errors import InputError
 from labelgap.data.findings import ImageNamesCompleted
 from labelgap.data.images import path_inside
 
-__all__ = ["ImageFinder", "is_image_name", "refuse_url"]
+__all__ = ["IMAGE_SUFFIX", "ImageFinder", "is_image_name", "refuse_url"]
 
-_IMAGE_SUFFIX: Final = re.compile(
+IMAGE_SUFFIX: Final = re.compile(
     r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -182,7 +182,7 @@ class ImageFinder:
 def _without_suffix(name: str) -> str:
     """Return a name without the suffix of an image."""
     head, dot, last = name.rpartition(".")
-    return head if _IMAGE_SUFFIX.fullmatch(dot + last) else name
+    return head if IMAGE_SUFFIX.fullmatch(dot + last) else name
 
 
 def _key(path: str) -> str:
