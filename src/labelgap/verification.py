@@ -19,7 +19,7 @@ import pyarrow as pa
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import read_candidates, read_metadata
 from labelgap.core.class_path import is_class_path
-from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.errors import InputError, LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial, remove_file
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
@@ -203,7 +203,7 @@ def _kind(folder: Path) -> Kind:
         if (folder / name).is_file():
             return kind
     if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder." if folder.exists() else f"{folder} does not exist.")
+        raise RunError(f"{folder} is not a folder." if folder.exists() else describe_missing_path(folder))
     raise RunError(f"{folder} is not a run, a study or a review: it has none of {', '.join(_DOCUMENTS)}.")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import call
+from tests.training.untrained_run import make_run
 
 from labelgap.cli.main import app
 from labelgap.losses import methods
@@ -80,12 +81,20 @@ def test_a_wrong_word_names_the_right_one(
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [("nowhere.csv", "does not exist"), ("digit", "Did you mean 'digits'"), ("photos", "folder")],
+    [
+        ("nowhere.csv", "does not exist"),
+        ("digit", "Did you mean 'digits'"),
+        ("photo", "Did you mean 'photos'"),
+        ("tagz.csv", "tagz.csv does not exist. Did you mean tags.csv?"),
+        ("csv=tag.csv", "tag.csv does not exist. Did you mean tags.csv?"),
+        ("tags.csv --images phots", "Did you mean photos?"),
+        ("photos", "folder"),
+    ],
 )
-def test_data_that_is_not_there_is_said_to_be(
+def test_data_that_is_not_there_is_said_to_be_and_the_nearest_is_named(
     photos: Path, capsys: pytest.CaptureFixture[str], data: str, message: str
 ) -> None:
-    assert call("train", data, "--out", "runs/a") == 2
+    assert call("train", *data.split(), "--out", "runs/a") == 2
     assert message in capsys.readouterr().err
 
 
@@ -102,8 +111,14 @@ def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("evaluate", str(tmp_path), "digits") == 2
-    assert "is not a run" in capsys.readouterr().err
+    make_run(tmp_path / "runs" / "first")
+    runs = tmp_path / "runs"
+    for wrong, why in (
+        (runs, f"is not a run: it has no config.json. Did you mean {runs / 'first'}?"),
+        (runs / "frist", f"is not a run: it does not exist. Did you mean {runs / 'first'}?"),
+    ):
+        assert call("evaluate", str(wrong), "digits") == 2
+        assert why in capsys.readouterr().err
 
 
 def test_the_command_itself_fails_without_a_traceback_and_helps_quickly() -> None:

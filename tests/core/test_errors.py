@@ -12,7 +12,9 @@ from labelgap.core.errors import (
     ProblemsError,
     RunError,
     UnknownNameError,
+    describe_missing_path,
     nearest,
+    nearest_path,
 )
 
 
@@ -121,3 +123,33 @@ def test_errors_reach_another_process_as_they_are(error: LabelGapError) -> None:
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("tags.csv", "photos/beach/a.jpg", "runs/first/config.json", ".tagz.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("tagz.csv", "tags.csv"),
+        ("Tags.CSV", "tags.csv"),
+        ("phots", "photos"),
+        ("photo/baech/a.jpg", "photos/beach/a.jpg"),
+        ("runs/frist", "runs/first"),
+        ("run/first", "runs/first"),
+        ("elsewhere/tags.csv", None),
+        ("tags.csv/inside", None),
+        ("", None),
+    ],
+)
+def test_the_first_part_that_is_missing_is_compared_with_its_folder(folder: Path, typed: str, near: str | None) -> None:
+    assert nearest_path(typed) == (None if near is None else Path(near))
+    if near is not None:
+        assert nearest_path(folder / typed) == folder / near
+        assert describe_missing_path(typed) == f"{typed} does not exist. Did you mean {near}?"

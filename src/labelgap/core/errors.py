@@ -8,11 +8,24 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
-__all__ = ["InputError", "LabelGapError", "Problem", "ProblemsError", "RunError", "UnknownNameError", "nearest"]
+__all__ = [
+    "InputError",
+    "LabelGapError",
+    "Problem",
+    "ProblemsError",
+    "RunError",
+    "UnknownNameError",
+    "describe_missing_path",
+    "nearest",
+    "nearest_path",
+    "suggest_path",
+]
 
 _MAX_LISTED: Final = 40
 """Names that a message lists when none is near; a table may have thousands of classes."""
@@ -127,6 +140,46 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     matches = difflib.get_close_matches(lower, spelling, n=5, cutoff=0.5)
     ranks = [(-difflib.SequenceMatcher(a=near, b=lower).ratio(), sorted(near) != letters, near) for near in matches]
     return spelling[min(ranks)[2]] if ranks else None
+
+
+def nearest_path(path: str | os.PathLike[str]) -> Path | None:
+    """Return the existing path that is most similar to one that does not exist; None when none is close.
+
+    The first part that does not exist is compared with the names in its folder. Hidden names are left out.
+    """
+    whole = Path(path)
+    parts = whole.parts
+    for count in range(1, len(parts) + 1):
+        if os.path.lexists(Path(*parts[:count])):
+            continue
+        folder = Path(*parts[: count - 1])
+        near = nearest(parts[count - 1], _names(folder))
+        if near is None:
+            return None
+        found = Path(folder, near, *parts[count:])
+        return found if os.path.lexists(found) else nearest_path(found)
+    return None
+
+
+def describe_missing_path(path: str | os.PathLike[str]) -> str:
+    """Return that a path does not exist, and the nearest one that does."""
+    return f"{os.fspath(path)} does not exist.{suggest_path(path)}"
+
+
+def suggest_path(path: str | os.PathLike[str]) -> str:
+    """Return the nearest path that exists as the last sentence of a message; empty when none is close."""
+    near = nearest_path(path)
+    return "" if near is None else f" Did you mean {near}?"
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Yield the names in a folder that can be read, in alphabetical order."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _MAX_CANDIDATES)]
+    except OSError:
+        return
+    yield from sorted(name for name in names if not name.startswith("."))
 
 
 def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:

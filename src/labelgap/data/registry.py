@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest_path
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
@@ -211,7 +211,7 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
         name, place = checked.name, os.fspath(text)
     path = Path(place).expanduser()
     if not path.exists():
-        raise InputError(f"{path} does not exist.")
+        raise InputError(describe_missing_path(path))
     kept = {option: value for option, value in checked.options.items() if option not in PATH_OPTIONS}
     return load_from_recipe({**recipe, "name": name, "path": _absolute(path), "options": {**kept, **given}})
 
@@ -238,12 +238,13 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     if equals and _NAME.fullmatch(name):
         path = Path(place).expanduser()
         if name in _readers() and place and not path.exists():
-            raise InputError(f"{path} does not exist.")
+            raise InputError(describe_missing_path(path))
         return load(name, path if place else None, **given)
     if _NAME.fullmatch(text):
         hint = "No file or folder of that name is here either; `labelgap datasets` lists what can be read."
-        raise UnknownNameError("data set", text, dataset_names(), hint)
-    raise InputError(f"{path} does not exist.")
+        near = nearest_path(path)
+        raise UnknownNameError("data set", text, [*dataset_names(), *([] if near is None else [str(near)])], hint)
+    raise InputError(describe_missing_path(path))
 
 
 def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError, RunError, describe_missing_path
 from labelgap.core.findings import Note
 from labelgap.core.stored import READ_ERRORS, parse_json, read_arrays
 from labelgap.core.text import truncate_text
@@ -153,7 +153,7 @@ def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:
 
 def _from_npz(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise InputError(f"{path} is not a file." if path.exists() else f"{path} does not exist.")
+        raise InputError(f"{path} is not a file." if path.exists() else describe_missing_path(path))
     try:
         return read_arrays(path, limit=_UNPACKED_BYTES + _UNPACKED_PER_BYTE * path.stat().st_size)
     except RunError as error:

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
@@ -69,7 +69,9 @@ def load_folder(
     refuse_url(path, "photos")
     root = Path(path)
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder, or does not exist: it holds a folder of photos per tag.")
+        raise InputError(
+            f"{root} is not a folder, or does not exist: it holds a folder of photos per tag.{suggest_path(root)}"
+        )
     options = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
     folders = _tag_folders(root)
     others: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.errors import InputError, Problem, ProblemsError, suggest_path
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
@@ -65,7 +65,8 @@ def read_image_table(
         folder = Path(images)
         if not folder.is_dir():
             what = "is not a folder" if folder.exists() else "does not exist"
-            raise InputError(f"{folder} {what}: images is the folder that the names under 'image' are relative to.")
+            rule = "images is the folder that the names under 'image' are relative to."
+            raise InputError(f"{folder} {what}: {rule}{suggest_path(folder)}")
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
     try:
         file = read(path, finder)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.data.images import FileImages
 from labelgap.data.readers.coco import find_coco
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
@@ -76,7 +76,7 @@ def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
         return [str(path)]
     if glob.has_magic(text):
         return _match(str(path))
-    raise InputError(f"{path} does not exist.")
+    raise InputError(describe_missing_path(path))
 
 
 def _walk(folder: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Note
 from labelgap.core.text import unquote_formula
 from labelgap.labels.io.cells import describe_separator, parse_separator
@@ -78,7 +78,7 @@ def _readable(path: Path) -> Iterator[None]:
             raise InputError(f"{path} is a pipe or a device, not a CSV file: a table is read several times. Save it.")
         yield
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
+        raise InputError(describe_missing_path(path)) from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder, not a CSV file.") from None
     except OSError as error:

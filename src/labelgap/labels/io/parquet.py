@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, LabelGapError
+from labelgap.core.errors import InputError, LabelGapError, describe_missing_path
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.labels.codes import ABSENT, PRESENT
@@ -100,7 +100,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """
     try:
         if not path.is_file():  # opening a pipe would wait for ever
-            raise InputError(f"{path} is not a file." if path.exists() else f"{path} does not exist.")
+            raise InputError(f"{path} is not a file." if path.exists() else describe_missing_path(path))
         with pq.ParquetFile(path) as file:
             _check_claims(file.metadata, path)
             texts = [field.name for field in file.schema_arrow if _is_text(field.type)]

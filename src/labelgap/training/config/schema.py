@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError, RunError, suggest_path
 from labelgap.core.stored import read_json, validation_problem
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
@@ -194,11 +194,19 @@ def write_config(folder: Path, config: RunConfig) -> None:
     write_signed_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
 
 
+def _describe_other_folder(folder: Path) -> str:
+    """Return why a folder is not a run, and which is probably meant."""
+    if not folder.exists():
+        return f"it does not exist.{suggest_path(folder)}"
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}"))
+    return f"it has no {CONFIG_FILE}." + (f" Did you mean {inside[-1]}?" if inside else "")
+
+
 def read_config(folder: Path) -> RunConfig:
     """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
     path = folder / CONFIG_FILE
     if not path.exists():
-        raise RunError(f"{folder} is not a run: it has no {CONFIG_FILE}.")
+        raise RunError(f"{folder} is not a run: {_describe_other_folder(folder)}")
     config = read_json(path, RunConfig, format=FORMAT)
     if config.weights == INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})
