@@ -18,6 +18,8 @@ import labelgap as lg
 from labelgap.audit import Audit, find_missing
 from labelgap.audit.fold_networks import FOLDER
 from labelgap.core.errors import InputError, RunError
+from labelgap.labels import Revision
+from labelgap.labels.provenance import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.models import InputSpec
 
 
@@ -139,6 +141,31 @@ def test_a_mistaken_label_looks_wrong(tmp_path: Path) -> None:
     assert len({f"train-{row}" for row in swapped.tolist()} & set(first)) >= 6
 
 
+def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_changes_it(
+    run: lg.Run, tmp_path: Path
+) -> None:
+    first = find_missing(run, out=tmp_path, quiet=True).of_kind("wrong").to_pylist()[:2]
+    states = [each["observed"] for each in first]
+    entries = [
+        ProvenanceEntry("train", Revision(each["image"], each["class"], state, "review"), lg.UNKNOWN)
+        for each, state in zip(first, (states[0], 1 - states[1]), strict=True)
+    ]
+    beside = provenance_path(Path(run.config.data["path"]))
+    write_provenance(beside, entries)
+    wrong = find_missing(run, out=tmp_path, quiet=True).of_kind("wrong").to_pylist()
+    beside.unlink()
+    found = [(each["image"], each["class"]) for each in wrong]
+    assert [(each["image"], each["class"]) in found for each in first] == [False, True]
+
+
+def test_every_split_can_be_audited(run: lg.Run, tmp_path: Path) -> None:
+    audit = find_missing(run, splits="all", out=tmp_path, quiet=True)
+    assert audit.metadata["splits"] == ["train", "val", "test"]
+    data = run.load_data()
+    assert audit.metadata["images"] == sum(map(len, data.splits))
+    assert {*audit.of_kind("wrong")["split"].to_pylist()} >= {"val", "test"}
+
+
 def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> None:
     audit = find_missing(run, per_class=30, limit=40, out=tmp_path, quiet=True)
     assert audit.path == tmp_path / "candidates.parquet"
@@ -167,7 +194,7 @@ def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"splits": "test"}, "test is for measuring"),
+        ({"splits": "dev"}, "no split 'dev'"),
         ({"splits": ()}, "choose train, val"),
         ({"folds": 1}, "two at least"),
         ({"limit": 0}, "at least one"),

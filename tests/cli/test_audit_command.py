@@ -13,6 +13,7 @@ from tests.cli.conftest import call
 
 import labelgap as lg
 from labelgap.data.images import FileImages
+from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING, Candidates
 from labelgap.training.features import extract as features_module
 
@@ -51,7 +52,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--split", "test"], "test is for measuring"), (["--folds", "1"], "two at least"), (["nowhere"], "is not a run")],
+    [(["--split", "dev"], "no split 'dev'"), (["--folds", "1"], "two at least"), (["nowhere"], "is not a run")],
 )
 def test_mistakes_are_told_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
@@ -61,6 +62,27 @@ def test_mistakes_are_told_in_a_sentence(
     assert call("audit", str(run.path), *arguments, "--device", "cpu") == 2
     said = capsys.readouterr().err
     assert message in said and "Traceback" not in said and not (run.path / "candidates.parquet").exists()
+
+
+def test_the_audit_of_several_runs_can_be_reviewed_and_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = lg.load("features", write(tmp_path))
+    runs = [str(train(tmp_path, data, method).path) for method in ("em", "an")]
+    assert call("audit", *runs, "--out", "both", "--split", "train,test", "--device", "cpu") == 0
+    assert call("review", "both", "--summary") == 0
+    assert call("review", "both", "--split", "val", "--summary") == 2
+    assert "the audit looked at train, test" in capsys.readouterr().err
+    review = Review(open_review_folder("both"), "train")
+    key, value = review.candidates.key(0), lg.PRESENT
+    review.store.append([review.decision(0, value, "request-1", 0)], reviewer="anna", client="window-1")
+    review.close()
+    assert call("apply", "both", "--out", "better.csv") == 0
+    assert "1 by review; 1 decisions of people" in capsys.readouterr().out
+    table = lg.LabelTable.from_csv("better.csv")
+    assert table.codes_at([table.images.index(key.image)], [table.classes.index(key.class_name)]) == [value]
+    assert call("verify", "both") == 0
 
 
 def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_trained_it(

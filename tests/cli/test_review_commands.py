@@ -7,6 +7,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import call
 from tests.review.sample_photos import TAGS, make_photos
@@ -129,6 +130,8 @@ def test_a_methods_revisions_are_listed_beside_peoples(photos: Path, capsys: pyt
     assert [each["source"] for each in json.loads(capsys.readouterr().out)] == ["review", "ll-cp", "ll-cp", "ll-cp"]
     assert call("apply", "run", "--out", "both.csv", "--source", "ll-cp") == 0
     assert "1 by review, 3 by ll-cp" in capsys.readouterr().out
+    assert call("review", "run", "--random", "2", "--summary") == 0
+    assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
     assert call("review", "run") == 2
     assert "labelgap audit run" in capsys.readouterr().err
 
@@ -155,9 +158,9 @@ def test_candidates_go_to_label_studio_and_decisions_come_back(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["review", "tags.csv"], "labelgap review tags.csv --split val --random 300"),
+        (["review", "tags.csv"], "labelgap review tags.csv --random 300"),
         (["review", "nowhere", "--random", "5"], "no data set 'nowhere'"),
-        (["review", "tags-review", "--random", "5"], "is a run or an existing review"),
+        (["review", "tags-review", "--random", "5"], "is an existing review"),
         (["review", "tags-review", "--zeros", "unknown"], "--zeros applies to DATA"),
         (["review", "photos", "--summary"], "is not a run"),
         ([*DRAW[:-1], "6"], "already holds another review"),

@@ -17,6 +17,8 @@ from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.folds import assign_folds, duplicate_groups
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
+from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
+from labelgap.audit.reviewed_labels import reviewed_labels
 from labelgap.audit.scorers import Scorer
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
@@ -27,6 +29,7 @@ from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
 from labelgap.training.config.cost import format_duration
+from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
@@ -82,7 +85,8 @@ def find_missing(
 
     Args:
         runs: a run, its folder, or several that were trained on the same data.
-        splits: "train", "val", or both. No model has seen val; the models of all folds score it.
+        splits: "train", "val", "test", several of them, or "all". No model has seen val and test; the models of all
+            folds score them.
         folds: how many.
         per_class: largest number of candidates of a class.
         limit: largest number of candidates in all. Half of it is divided evenly among the classes.
@@ -101,13 +105,16 @@ def find_missing(
     target = opened[0].path if out is None else Path(out)
     path = target if target.suffix == ".parquet" else target / FILE
     name = LOCK_FILE if path.name == FILE else f".{path.name}.lock"
+    if path.name == FILE and (path.parent / REVIEW_FILE).exists() and read_review_file(path.parent).images is not None:
+        raise InputError(f"{path.parent} holds a review of random images. Choose another folder with --out.")
     with lock_folder(path.absolute().parent, "auditing", name=name):
         remove_partials_of(path)
         opened = _open_runs(runs)  # as they are now that no training changes them
         if opened[0].finished and path.parent == opened[0].path:
             clean_folder(opened[0].path, interrupted=opened[0].metrics["interrupted"])
-        names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
         loaded = opened[0].load_data() if data is None else data
+        names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
+        names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
         _check_runs(opened, loaded, names, from_recipe=data is None)
         context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet))
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
@@ -117,9 +124,20 @@ def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path
     """Score and rank the labels, and write the candidates."""
     images = sum(map(len, context.tables.values()))
     with _scorers(runs, context) as scorers, context.reporter.bar("ranking", 2 * images):
-        ranking = rank_candidates(context.tables, scorers, limits, context.seed, advance=context.reporter.advance)
+        ranking = rank_candidates(
+            context.tables,
+            scorers,
+            limits,
+            context.seed,
+            advance=context.reporter.advance,
+            reviewed=reviewed_labels(context.data, context.tables),
+        )
         lists = {kind: getattr(ranking, kind) for kind in KINDS}
-        return write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
+        audit = write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
+    if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
+        about = describe_review(path.parent, context.data.recipe, context.data.classes)
+        write_review_file(path.parent, about)
+    return audit
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:
@@ -131,9 +149,9 @@ def _open_runs(runs: RunOrRuns) -> list[Run]:
 
 
 def _check_runs(runs: Sequence[Run], data: Dataset, splits: Sequence[str], *, from_recipe: bool) -> None:
-    """Refuse runs with different labels or classes, and splits that do not exist or are for testing."""
-    if not splits or any(name not in ("train", "val") for name in splits):
-        raise InputError(f"splits {', '.join(splits) or 'none'}: choose train, val, or both; test is for measuring.")
+    """Refuse runs with different labels or classes, and splits that do not exist."""
+    if not splits:
+        raise InputError("no split was named: choose train, val, test, several of them, or all.")
     for name in splits:
         data.split(name)
     for run in runs:

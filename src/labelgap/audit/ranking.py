@@ -92,6 +92,7 @@ def rank_candidates(
     seed: int = 0,
     max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
+    reviewed: NDArray[np.int64] | None = None,
 ) -> CandidateRanking:
     """Rank the unknown labels of some splits by the probability that they are present.
 
@@ -105,6 +106,7 @@ def rank_candidates(
         seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
+        reviewed: labels that a person decided, ``row · K + class``; they do not look wrong.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
@@ -127,7 +129,7 @@ def rank_candidates(
     scores = np.empty(len(order), dtype=np.float32)
     for block in score_blocks(tables, scorers):
         odds = calibration.log_odds(block.logits)
-        _update_wrong(wrong, block, expit(odds.reshape(-1)[block.known]), calibration)
+        _update_wrong(wrong, block, expit(odds.reshape(-1)[block.known]), calibration, reviewed)
         first, last = np.searchsorted(rows[order], [block.first, block.first + len(odds)])
         drawn = order[first:last]
         scores[drawn] = expit(odds[rows[drawn] - block.first, columns[drawn]])
@@ -145,7 +147,11 @@ def rank_candidates(
 
 
 def _update_wrong(
-    wrong: TopCandidates, block: ScoreBlock, scores: NDArray[np.float32], calibration: ScoreCalibration
+    wrong: TopCandidates,
+    block: ScoreBlock,
+    scores: NDArray[np.float32],
+    calibration: ScoreCalibration,
+    reviewed: NDArray[np.int64] | None = None,
 ) -> None:
     """Add the known labels of a block that look wrong; the key is the distance between score and observed label."""
     classes = len(calibration.offset)
@@ -154,6 +160,8 @@ def _update_wrong(
     looks_wrong = np.where(
         present, scores < calibration.mean_not_present[columns], scores > calibration.mean_present[columns]
     )
+    if reviewed is not None and len(reviewed):
+        looks_wrong &= ~np.isin(block.first * classes + block.known, reviewed)
     keys = np.where(present, 1 - scores, scores)[looks_wrong].astype(np.float32)
     wrong.update_entries(keys, block.first + block.known[looks_wrong] // classes, columns[looks_wrong])
 

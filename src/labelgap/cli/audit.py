@@ -28,7 +28,9 @@ def audit(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs on the same data.")],
     data_options: DataOptions,
     data: RunData = None,
-    split: Annotated[list[str] | None, typer.Option(help="train, val or train,val.", show_default="train")] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="train, val, test, several, or all.", show_default="train")
+    ] = None,
     folds: Annotated[int, typer.Option(help="Folds; every image is scored by a model trained on the other folds.")] = 5,
     per_class: Annotated[int, typer.Option(help="Maximum number of candidates of a class.")] = 2000,
     limit: Annotated[int, typer.Option(help="Maximum number of candidates.")] = 100_000,
@@ -61,7 +63,7 @@ def audit(
     if as_json:
         print_json({"path": str(found.path), **found.metadata})
     else:
-        print("\n".join(_lines(found, runs[0], time.perf_counter() - started)))
+        print("\n".join(_lines(found, time.perf_counter() - started)))
 
 
 def _data_of(run: Path, data: str | None, options: DataOptions) -> Dataset | None:
@@ -77,7 +79,9 @@ def _data_of(run: Path, data: str | None, options: DataOptions) -> Dataset | Non
     return None
 
 
-def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
+def _lines(found: Audit, seconds: float) -> list[str]:
+    from labelgap.audit.candidates import FILE
+
     metadata = found.metadata
     splits = ", ".join(metadata["splits"])
     scope = f"{metadata['unknown_total']:,} unknown labels of {metadata['images']:,} images ({splits})"
@@ -94,7 +98,9 @@ def _lines(found: Audit, run: Path, seconds: float) -> list[str]:
     lines.append(_line("written", str(found.path)))
     if metadata["backbone"] == FEATURES:
         return [*lines, _line("next", "see that file; features have no images to review")]
-    return [*lines, _line("next", f"labelgap review {shlex.quote(str(run))}")]
+    if found.path.name != FILE:
+        return [*lines, _line("next", "see that file; a review needs a folder (--out FOLDER)")]
+    return [*lines, _line("next", f"labelgap review {shlex.quote(str(found.path.parent))}")]
 
 
 def _missing(metadata: dict[str, Any]) -> list[str]:

@@ -23,6 +23,10 @@ __all__ = ["review", "user_name"]
 
 _exchange_option = partial(typer.Option, rich_help_panel="Other annotation tools")
 _MAX_BUDGET: Final = 7 * 86400
+_TEST_NOTE: Final = (
+    "the model chose which labels of test it asks about. Deciding them mends the table;\n"
+    f"{'':<10}an accuracy needs random images: labelgap review RUN --split test --random 300"
+)
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,17 @@ class ExchangeOptions:
 
 @with_options(exchange=ExchangeOptions, data_options=DataOptions)
 def review(
-    source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run; or DATA, with --random.")],
+    source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run, or an audit; DATA with --random.")],
     data_options: DataOptions,
     exchange: ExchangeOptions,
     data: RunData = None,
-    split: Annotated[str | None, typer.Option(help="Only this split.", show_default="all; val with --random")] = None,
+    split: Annotated[str | None, typer.Option(help="Only this split.", show_default="all that was audited")] = None,
     random: Annotated[
-        int | None, typer.Option(help="Without a run: review every class of this many random images.")
+        int | None, typer.Option(help="Review every class of this many random images: a true accuracy.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --random.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of --random, or file of --export-to.", show_default="NAME-review")
+        Path | None, typer.Option(help="Folder of --random, or file of --export-to.", show_default="RUN-review")
     ] = None,
     reviewer: Annotated[
         str | None, typer.Option(help="Your name, stored with every decision.", show_default="login name")
@@ -75,7 +79,7 @@ def review(
     author = _check_name(reviewer or user_name())
     folder = _open_folder(source, data, data_options, split, random, seed, out)
     reads = exchange.export_to is not None or (exchange.import_from is None and (summary or as_json))
-    opened = Review(folder, split if folder.run is not None else None, read_only=reads)
+    opened = Review(folder, None if folder.random or split == "all" else split, read_only=reads)
     try:
         if exchange.export_to is not None:
             _export(opened, exchange.export_to, out, exchange.prefix, exchange.force)
@@ -133,35 +137,40 @@ def _open_folder(
 ) -> ReviewFolder:
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.cli.options import open_dataset
-    from labelgap.review import create_random_review, is_review_folder, open_review_folder
+    from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
 
     if is_review_folder(Path(source)) or (
         random is None and Path(source).is_dir() and not any(Path(source).glob("*.csv"))
     ):
-        if random is not None:
-            raise InputError(f"--random draws images of DATA; {source} is a run or an existing review.")
         for name in options.given() if data_of_run is None else ():
             raise InputError(
                 f"--{name.replace('_', '-')} applies to DATA; {source} names its own: leave it out, or say with --data "
                 "where the data are now."
             )
-        return open_review_folder(source, data_of_run, **options.given())
-    if data_of_run is not None:
+        folder = open_review_folder(source, data_of_run, **options.given())
+        if random is None:
+            return folder
+        if folder.random:
+            raise InputError(f"--random draws images of a run or of DATA; {source} is an existing review.")
+        data, name = folder.data, str(Path(source))
+    elif data_of_run is not None:
         raise InputError(f"--data is for a run or an existing review; {source} is neither.")
-    if random is None:
+    elif random is None:
         raise InputError(
-            f"{source} is not a run. To review random images without a run: "
-            f"labelgap review {source} --split val --random 300"
+            f"{source} is not a run. To review random images without a run: labelgap review {source} --random 300"
         )
-    data = open_dataset(source, options)
-    name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
-    return create_random_review(data, split or "val", random, seed, out or Path(f"{name}-review"))
+    else:
+        data = open_dataset(source, options)
+        name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
+    return create_random_review(data, split or default_split(data), random, seed, out or Path(f"{name}-review"))
 
 
 def _print_start(opened: Review, address: str) -> None:
     progress = opened.progress()
     classes = len(opened.classes())
     print(f"{opened.path}: {progress.total:,} candidates of {classes:,} classes, {progress.decided:,} decided")
+    if not opened.folder.random and "test" in opened.splits():
+        print(f"{'test':<10}{_TEST_NOTE}")
     print(f"{'open':<10}{address}")
     print(f"{'stop':<10}Ctrl-C; every decision is saved in {opened.store.path}", flush=True)
 

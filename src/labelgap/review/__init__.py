@@ -11,6 +11,7 @@ from labelgap.review.folder import (
     ReviewFolder,
     check_review,
     create_random_review,
+    default_split,
     is_review_folder,
     open_review_folder,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "check_review",
     "create_random_review",
     "decisions",
+    "default_split",
     "estimate_from_sample",
     "is_review_folder",
     "open_review_folder",

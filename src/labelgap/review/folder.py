@@ -1,4 +1,4 @@
-"""Folders that can be reviewed: an audited run, or a review of random images, which needs no run."""
+"""Folders that can be reviewed: an audited run, the audit of several runs, or random images, which need no run."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import FORMAT, write_candidates
 from labelgap.audit.ranking import CandidateList
+from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.manifest import write_manifest
 from labelgap.core.seeds import numpy_generator
-from labelgap.core.stored import damaged, read_json, validate
-from labelgap.core.trust import write_signed_json
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.data.registry import load_moved, load_stored
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
-from labelgap.review.store.schema import MAX_BYTES
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
@@ -37,13 +32,10 @@ __all__ = [
     "ReviewFolder",
     "check_review",
     "create_random_review",
+    "default_split",
     "is_review_folder",
     "open_review_folder",
 ]
-
-REVIEW_FILE: Final = "review.json"
-MAX_CLASSES: Final = 1_000_000
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_BYTES["class"])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +46,8 @@ class ReviewFolder:
         path: the folder.
         classes: names of the classes in order.
         recipe: how to load the data.
-        run: the run; None for a review of random images.
+        run: the run; None for random images and for an audit of several runs.
+        random: whether the candidates are all unknown labels of random images.
         source: where the user says that the data are; None to load them from where the recipe says.
         options: with which the user wants the data to be read, instead of those of the recipe.
     """
@@ -63,6 +56,7 @@ class ReviewFolder:
     classes: tuple[str, ...]
     recipe: Mapping[str, Any]
     run: Run | None = None
+    random: bool = False
     source: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,26 +74,13 @@ class ReviewFolder:
         return data
 
 
-class StoredReview(BaseModel):
-    """``review.json``: what a review of random images was drawn from, and how."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1]
-    data: Annotated[StoredRecipe, Field(min_length=1)]
-    classes: Annotated[list[_Name], Field(min_length=1, max_length=MAX_CLASSES)]
-    split: Literal["train", "val", "test"]
-    images: int = Field(ge=1, lt=2**63)
-    seed: int = Field(ge=-(2**63), lt=2**63)
-
-
 def is_review_folder(path: Path) -> bool:
-    """Whether a path is a run or a review of random images."""
+    """Whether a path is a run, an audit or a review of random images."""
     return (path / CONFIG).is_file() or (path / REVIEW_FILE).is_file()
 
 
 def open_review_folder(path: str | os.PathLike[str], source: str | None = None, **options: Any) -> ReviewFolder:
-    """Open a run, or a review of random images.
+    """Open a run, an audit of several runs, or a review of random images.
 
     Args:
         path: the folder.
@@ -109,9 +90,9 @@ def open_review_folder(path: str | os.PathLike[str], source: str | None = None, 
     folder = Path(path)
     if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
         run = open_run(folder)
-        return ReviewFolder(folder, run.config.classes, run.config.data, run, source, options)
-    about = _read_review_file(folder)
-    return ReviewFolder(folder, tuple(about.classes), about.data, None, source, options)
+        return ReviewFolder(folder, run.config.classes, run.config.data, run, False, source, options)
+    about = read_review_file(folder)
+    return ReviewFolder(folder, tuple(about.classes), about.data, None, about.images is not None, source, options)
 
 
 def check_review(folder: Path) -> None:
@@ -121,8 +102,17 @@ def check_review(folder: Path) -> None:
         RunError: a file is damaged or not ours.
     """
     if (folder / REVIEW_FILE).exists():
-        _read_review_file(folder)
+        read_review_file(folder)
     read_decisions(folder)
+
+
+def default_split(data: Dataset) -> str:
+    """Return the split whose random images are reviewed by default: val or test where labels are unknown, else train.
+
+    Where all images are in train, cross-fitted models have scored each of them without its labels.
+    """
+    held_out = [split for split in (data.val, data.test) if split is not None and not split.labels.complete]
+    return held_out[0].name if held_out else data.train.name
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
@@ -144,10 +134,9 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         raise InputError(f"--random {images}: at least one image is needed.")
     if not data.recipe:
         raise InputError(f"{data.name} was not loaded by name, so a review cannot load it again.")
-    stored = {"format": FORMAT, "data": dict(data.recipe), "classes": data.classes, "split": split}
-    about = validate({**stored, "images": images, "seed": seed}, StoredReview, out / REVIEW_FILE)
+    about = describe_review(out, data.recipe, data.classes, split=split, images=images, seed=seed)
     if (out / REVIEW_FILE).exists():
-        if _read_review_file(out) != about:
+        if read_review_file(out) != about:
             raise RunError(f"{out} already holds another review. Choose another folder with --out.")
         return open_review_folder(out)
     rows = numpy_generator(seed, "review").permutation(len(source))[:images]
@@ -164,8 +153,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         "method": "random images",
     }
     write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
-    write_signed_json(out / REVIEW_FILE, about.model_dump(mode="json"))
-    write_manifest(out, [CANDIDATES])
+    write_review_file(out, about)
     return open_review_folder(out)
 
 
@@ -173,13 +161,3 @@ def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateLis
     """Return every unknown label of some images as candidates, in the order of the images."""
     position, columns = np.nonzero(labels.batch(rows).numpy() == UNKNOWN)
     return CandidateList.of_unknown(rows[position], columns, np.full(len(columns), np.nan, dtype=np.float32))
-
-
-def _read_review_file(folder: Path) -> StoredReview:
-    remedy = (
-        f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted."
-    )
-    about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
-    if len(set(about.classes)) != len(about.classes):
-        raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)
-    return about

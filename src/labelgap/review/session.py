@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ class Review:
         self.name = folder.path.resolve().name
         self.candidates = Candidates(folder.path / CANDIDATES, folder.classes, split)
         if not len(self.candidates):
-            raise RunError(f"{folder.path} has no candidates{f' of {split}' if split else ''}: nothing to review.")
+            raise RunError(f"{folder.path} has no candidates{_remedy(folder.path, split, self.candidates.metadata)}")
         self.store = DecisionStore(folder.path / STORE, read_only=read_only)
         self._cache: dict[str, tuple[int, Any]] = {}
 
@@ -55,6 +55,10 @@ class Review:
     def current(self) -> CurrentDecisions:
         """The decision in force for every candidate."""
         return CurrentDecisions(self.candidates, self.store)
+
+    def splits(self) -> list[str]:
+        """Return the splits that the candidates are of."""
+        return sorted({split for split, _ in self.candidates.columns.images})
 
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return a value that is computed again only after a new event."""
@@ -124,7 +128,18 @@ class Review:
     @cached_property
     def _unknown(self) -> NDArray[np.int64]:
         """``(K,)`` how many labels of each class are unknown in the data that the random sample was drawn from."""
-        if self.split is not None and self.folder.run is not None:
+        if self.split is not None:
             return self.folder.data.split(self.split).labels.counts().unknown
         counts = self.candidates.metadata.get("unknown_per_class") or {}
         return np.array([int(counts.get(name, 0)) for name in self.candidates.classes], dtype=np.int64)
+
+
+def _remedy(path: Path, split: str | None, metadata: Mapping[str, Any]) -> str:
+    """Return the end of the message that there are no candidates: why, and what to do."""
+    audited = metadata.get("splits") or []
+    if split is None or split in audited:
+        return f"{f' of {split}' if split else ''}: nothing to review."
+    return (
+        f" of {split}: the audit looked at {', '.join(audited) or 'other images'}. `labelgap audit {path} --split "
+        f"{','.join([*audited, split])}` looks at {split} as well."
+    )

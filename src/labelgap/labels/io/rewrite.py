@@ -153,6 +153,7 @@ class _LabelEditor:
 
     def edit(self, cells: Sequence[Cell]) -> list[Cell]:
         """Return the cells of a row with the changes to its image."""
+        assert self.columns.image is not None  # the table was read
         changes = self.changes.get(str(cells[self.columns.image]), {})
         return self._edit_lists(list(cells), changes) if self.columns.lists else self._edit_wide(list(cells), changes)
 
