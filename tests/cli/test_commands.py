@@ -64,16 +64,29 @@ def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
         (["--method", "ll-r", "--option", "delta_rel=often"], "a number is needed"),
         (["--backbone", "efficientnet"], "Did you mean 'efficientnet-lite0'"),
         (["--observe", "positive=1"], "Did you mean 'positives'"),
-        (["--zeros", "missing"], "'absent' or 'unknown'"),
+        (["--option", "delta_rel=0.2"], "name it with --method"),
+        (["--backbone", "timm:resnet1"], "Did you mean 'timm:resnet"),
+        (["--weights", "none.pth"], "the weights none.pth do not exist"),
+        (["--protocol", "linear-int"], "Did you mean 'linear-init'"),
+        (["--preset", "kim2020"], "Did you mean 'kim2022'"),
+        (["--head", "bostlu"], "Did you mean 'boostlu'"),
         (["--select", "clear"], "clean"),
+        (["--optimizer", "adamw"], "optimizer"),
+        (["--linear-epochs", "0"], "epochs"),
+        (["--precision", "fp16"], "precision"),
         (["--resume"], "no run to resume"),
         (["--trace", "few"], "trace"),
     ],
 )
-def test_a_wrong_word_names_the_right_one(
-    photos: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_a_wrong_word_names_the_right_one_before_data_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
-    assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", *arguments) == 2
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "nowhere.csv", "--out", "runs/a", *arguments) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("labelgap:") == 1
     assert not Path("runs").exists()
@@ -88,6 +101,7 @@ def test_a_wrong_word_names_the_right_one(
         ("tagz.csv", "tagz.csv does not exist. Did you mean tags.csv?"),
         ("csv=tag.csv", "tag.csv does not exist. Did you mean tags.csv?"),
         ("tags.csv --images phots", "Did you mean photos?"),
+        ("tags.csv --images photos --zeros missing", "'absent' or 'unknown'"),
         ("photos", "folder"),
     ],
 )

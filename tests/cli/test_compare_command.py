@@ -64,14 +64,29 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--option", "expected_positives=2"], "name the method"),
         (["--lr", "fast"], "--lr fast"),
         (["--grid", "small2"], "Did you mean 'small'"),
-        (["--backbone", "small-cnn"], "no pixels"),
+        (["--option", "an.weight=2"], "weight"),
+        (["--option", "iu.reduction=sum"], "not among the methods"),
+        (["--backbone", "small-cn"], "Did you mean 'small-cnn'"),
+        (["--weights", "none.pth"], "do not exist"),
+        (["--select", "clear"], "clean"),
+        (["--batch-size", "0"], "above 0"),
         (["--observe", "positive=1"], "Did you mean 'positives'"),
     ],
 )
-def test_a_mistake_is_one_message_and_nothing_is_trained(
-    vectors: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_a_mistake_is_one_message_before_data_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
-    assert call("compare", "vectors.npz", "--methods", "an", *arguments) == 2
+    monkeypatch.chdir(tmp_path)
+    assert call("compare", "nowhere.npz", "--methods", "an", *arguments) == 2
     said = capsys.readouterr().err
     assert message in said and "Traceback" not in said
-    assert not (vectors / "runs" / "compare" / "compare.json").exists()
+    assert not Path("runs").exists()
+
+
+def test_a_backbone_for_features_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "vectors.npz", "--methods", "an", "--backbone", "small-cnn") == 2
+    assert "no pixels" in capsys.readouterr().err

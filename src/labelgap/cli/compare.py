@@ -88,14 +88,14 @@ def compare(
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare as run_comparison
+    from labelgap.studies.compare.runner import check_settings
 
-    names, settings = options.method_names(), options.settings()
     hidden = None if observe is None else parse_observe(observe)
+    names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}
+    check_settings(names, settings)  # before the images are read
     opened = open_dataset(data, data_options)
     print_data(opened)
-    comparison = run_comparison(
-        opened, names, observe=hidden, label_seed=label_seed, device=device, workers=workers, out=out, **settings
-    )
+    comparison = run_comparison(opened, names, device=device, workers=workers, out=out, **settings)
     _print(comparison, write_report(comparison))
 
 

@@ -145,5 +145,6 @@ def open_dataset(data: str, options: DataOptions, observe: str | None = None, la
     from labelgap.cli.parsing import parse_observe
     from labelgap.data import open_data
 
+    hidden = None if observe is None else parse_observe(observe)
     opened = open_data(data, **options.given())
-    return opened if observe is None else opened.observe(**parse_observe(observe), seed=label_seed)
+    return opened if hidden is None else opened.observe(**hidden, seed=label_seed)

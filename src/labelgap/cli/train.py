@@ -15,6 +15,7 @@ from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, 
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
+    from labelgap.training.config.resolve import TrainingRequest
 
 __all__ = ["ModelOptions", "TrainingOptions", "train"]
 
@@ -123,17 +124,23 @@ def train(
     from labelgap.core.distributed import is_main_process
     from labelgap.reporting import write_report
     from labelgap.training import fit
+    from labelgap.training.config.check import check_request
+    from labelgap.training.config.resolve import TrainingRequest, check_folder
     from labelgap.training.devices import choose_device
     from labelgap.training.loop.distributed import init_distributed, local_device
 
+    request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
+    resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
     init_distributed(local_device(choose_device(device)))
+    requested = TrainingRequest(**request, training=asdict(training))  # type: ignore[arg-type]
+    check_request(requested)  # before the images are read
+    if is_main_process() and not dry_run:
+        check_folder(out, resume)
     opened = open_dataset(data, data_options, observe, label_seed)
     if is_main_process():
         print_data(opened)
-    request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
-    resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
     if dry_run:
-        _dry_run(opened, request, training, device, workers)
+        _dry_run(opened, requested, device, workers)
         return
     with _exit_when_stopped():
         run = fit(opened, out=out, device=device, workers=workers, **resumed, **request, **asdict(training))
@@ -156,17 +163,12 @@ def _exit_when_stopped() -> Iterator[None]:
         raise typer.Exit(128 + received[0])
 
 
-def _dry_run(
-    data: Dataset, request: dict[str, Any], training: TrainingOptions, device: str, workers: int | None
-) -> None:
+def _dry_run(data: Dataset, requested: TrainingRequest, device: str, workers: int | None) -> None:
     """Print the configuration and its cost."""
-    from labelgap.training.config.defaults import TrainingSettings
-    from labelgap.training.config.resolve import TrainingRequest, resolve_config
+    from labelgap.training.config.resolve import resolve_config
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run
 
-    settings: TrainingSettings = asdict(training)  # type: ignore[assignment]
-    requested = TrainingRequest(**request, training=settings)
     config, selection, _ = resolve_config(data, requested, choose_device(device))
     print(f"method    {config.method}" + ("" if config.why is None else f": {config.why}"))
     values = config.model_dump(mode="json", exclude={"data", "classes", "method", "why"}, exclude_defaults=True)

@@ -25,12 +25,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.stored import READ_ERRORS
 from labelgap.core.text import truncate_text
 from labelgap.models.backbone import WeightsInfo
 
-__all__ = ["WeightFile", "describe_mismatch", "load_tensors", "match_tensors", "read_weight_file"]
+__all__ = [
+    "WeightFile",
+    "check_weight_file",
+    "describe_mismatch",
+    "load_tensors",
+    "match_tensors",
+    "read_weight_file",
+]
 
 _WRAPPERS: Final = (
     *("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model_state"),
@@ -57,11 +64,18 @@ class WeightFile:
     weights: WeightsInfo
 
 
-def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
-    """Read the tensors of a file, without their wrappers and prefixes."""
+def check_weight_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of weights; an error if it is not that of a file."""
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"the weights {file} {'are a folder' if file.is_dir() else 'do not exist'}: give a file.")
+        what = "are a folder" if file.is_dir() else "do not exist"
+        raise InputError(f"the weights {file} {what}: give a file.{suggest_path(file)}")
+    return file
+
+
+def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
+    """Read the tensors of a file, without their wrappers and prefixes."""
+    file = check_weight_file(path)
     found = {str(name): value for name, value in _unwrap(_read(file)).items() if isinstance(value, Tensor)}
     tensors = {_ALWAYS.sub("", name): value for name, value in found.items()}
     if not tensors:

@@ -20,7 +20,7 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.validation import supports_accuracy
 
-__all__ = ["EpochScore", "RULES", "Selection", "choose_selection", "measurable_labels"]
+__all__ = ["EpochScore", "RULES", "Selection", "check_rule", "choose_selection", "measurable_labels"]
 
 RULES = ("clean", "known", "observed", "last")
 FEW_PRESENT = 20
@@ -68,8 +68,7 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         truth: its full labels where known; used only if "clean" is requested.
         rule: "auto" or one of ``RULES``.
     """
-    if rule not in ("auto", *RULES):
-        raise InputError(f"select={rule!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
+    check_rule(rule)
     if observed is None:
         if rule not in ("auto", "last"):
             raise InputError(f"select={rule!r} needs a val split, and there is none; `last` keeps the last epoch.")
@@ -92,6 +91,12 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
     labels = {"last": None, "clean": clean, "known": measurable_labels(observed)}.get(rule, observed)
     return Selection(rule, labels, _why(rule, both, observed))
+
+
+def check_rule(rule: str) -> None:
+    """Raise an error if a rule is neither "auto" nor one of ``RULES``."""
+    if rule not in ("auto", *RULES):
+        raise InputError(f"select={rule!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
 
 
 def measurable_labels(table: LabelTable) -> LabelTable:

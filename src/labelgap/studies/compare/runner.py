@@ -27,13 +27,14 @@ from labelgap.studies.compare.grid import hyperparameter_grid
 from labelgap.studies.compare.heads import HeadTrainingSetup, Progress, StoredHead, train_or_load_heads
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
+from labelgap.training.config.check import check_request
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.heads import HeadPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["CompareSettings", "compare", "method_names"]
+__all__ = ["CompareSettings", "check_settings", "compare", "method_names"]
 
 SYNONYMS: Final = {"ls": "an-ls"}
 """Second names of methods, which "all" leaves out."""
@@ -81,6 +82,17 @@ class CompareSettings:
             raise InputError(f"seeds={made.seeds}, epochs={made.epochs}: at least one of each is needed.")
         return made
 
+    def request(self) -> TrainingRequest:
+        """Return what the heads of all methods share, as the arguments of ``fit``."""
+        return TrainingRequest(
+            method="an",
+            backbone=self.backbone,
+            weights=self.weights,
+            protocol="linear",
+            select=self.select,
+            training={"epochs": self.epochs},
+        )
+
 
 def compare(
     data: Dataset,
@@ -107,15 +119,13 @@ def compare(
         quiet: print nothing.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
+    names, chosen = check_settings(methods, settings)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
     with lock_folder(folder, "comparing methods"):
         _check_folder(folder)
-        chosen = CompareSettings.checked(**settings)
-        comparison = _compare(
-            data, method_names(methods), chosen, folder, choose_device(device), workers, Reporter(quiet)
-        )
+        comparison = _compare(data, names, chosen, folder, choose_device(device), workers, Reporter(quiet))
         comparison.write()
     return comparison
 
@@ -133,14 +143,7 @@ def _compare(
     started = time.perf_counter()
     chosen = replace(chosen, backbone=chosen.backbone or default_backbone(data))
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
-    request = TrainingRequest(
-        method="an",
-        backbone=chosen.backbone,
-        weights=chosen.weights,
-        protocol="linear",
-        select=chosen.select,
-        training={"epochs": chosen.epochs},
-    )
+    request = chosen.request()
     _, selection, _ = resolve_config(views.observed().datasets[0], request, on_device)
     plans, skipped = _plan_methods(names, views, request, chosen, selection, reporter)
     if not plans:
@@ -178,6 +181,18 @@ def method_names(names: str | Iterable[str] = "all") -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
+def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) -> tuple[list[str], CompareSettings]:
+    """Return the methods and the settings; ``InputError`` for a name or value that is wrong whatever the data are."""
+    chosen, names = CompareSettings.checked(**settings), method_names(methods)
+    for name, options in chosen.options.items():
+        loss(name, **options)
+        if name not in names:
+            raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
+    hyperparameter_grid("an", {}, chosen.grid, learning_rates=chosen.learning_rates, batch_sizes=chosen.batch_sizes)
+    check_request(chosen.request())
+    return names, chosen
+
+
 def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds something else than a comparison, and remove what a killed one left."""
     other = any(not path.name.startswith(".") for path in folder.iterdir())
@@ -210,10 +225,6 @@ def _plan_methods(
     reporter: Reporter,
 ) -> tuple[list[MethodPlan], list[SkippedMethod]]:
     """Return the labels and the grid of each method, and the methods that cannot run."""
-    for name, options in settings.options.items():
-        loss(name, **options)
-        if name not in names:
-            raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
     plans: list[MethodPlan] = []
     skipped: list[SkippedMethod] = []
     for name in names:

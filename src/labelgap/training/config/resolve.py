@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.class_path import class_path
-from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.errors import InputError, RunError, UnknownNameError, suggest_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
@@ -27,7 +27,7 @@ from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["TrainingRequest", "is_run_folder", "prepare_folder", "resolve_config"]
+__all__ = ["TrainingRequest", "check_folder", "is_run_folder", "prepare_folder", "resolve_config"]
 
 
 @dataclass(frozen=True)
@@ -112,16 +112,21 @@ def is_run_folder(folder: Path) -> bool:
         raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
 
 
-def prepare_folder(folder: Path, config: RunConfig, resume: bool) -> None:
-    """Make the folder of a run, or check that the run in it has the same configuration."""
+def check_folder(folder: Path, resume: bool) -> None:
+    """Raise an error where a folder holds a run and none is to be resumed, or the reverse."""
     exists = is_run_folder(folder)
     if exists and not resume:
         raise RunError(
             f"{folder} holds a run already: continue it with --resume (resume=True in Python), or choose another --out."
         )
     if resume and not exists:
-        raise RunError(f"{folder} holds no run to resume.")
-    if exists and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
+        raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
+
+
+def prepare_folder(folder: Path, config: RunConfig, resume: bool) -> None:
+    """Make the folder of a run, or check that the run in it has the same configuration."""
+    check_folder(folder, resume)
+    if resume and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
         different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
         raise RunError(
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
