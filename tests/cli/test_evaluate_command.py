@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
+from tests.cli.copied_commands import check_command, copied_commands
 from tests.training.untrained_run import make_run
 
 import labelgap as lg
@@ -45,7 +46,10 @@ def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.Cap
     assert re.search(r"^no number +owl: no known absent$", said, re.M)
     assert re.search(r"^few +dog: fewer than 5", said, re.M)
     assert re.search(r"^left out +ostrich: not a class of the run$", said, re.M)
-    assert re.search(r"^to get it +label a few hundred random images", said, re.M)
+    review, evaluate = copied_commands(said)
+    assert re.search(r"^to get it +label a few hundred random images in full, then evaluate again:$", said, re.M)
+    check_command(review, "review tags.csv --images photos --duplicates off --random 300 --split test")
+    check_command(evaluate, "evaluate runs/a runs/a-tags-review")
     assert "1,000 resamples of the 36 images" in said
     assert call(*arguments, "--json", "--resamples", "50") == 0
     found = json.loads(capsys.readouterr().out)

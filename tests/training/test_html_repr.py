@@ -61,6 +61,7 @@ def test_a_notebook_shows_the_numbers_and_a_line_with_a_dot_at_the_epoch_kept(tm
     summary = {"best_epoch": 2, "epochs": 3, "val": measured(0.5), "test": measured(0.456)}
     page, text = text_of(run_with_scores(tmp_path / "run", [0.2, 0.5, 0.3], summary))
     assert "mAP 45.6 over 2 of 2 classes; F1 micro 45.6, F1 macro 45.6" in text and "epoch 2 of 3 kept" in text
+    assert "labelgap review" not in text
     assert "val mAP by epoch: 20.0 to 50.0" in text and str(tmp_path / "run") in text
     line, dot = page.find(".//polyline"), page.find(".//circle")
     assert line is not None and dot is not None
@@ -75,6 +76,7 @@ def test_an_order_of_epochs_is_drawn_without_a_number(tmp_path: Path) -> None:
     page, text = text_of(run_with_scores(tmp_path / "run", [0.2, 0.5], summary, select="observed"))
     assert page.find(".//polyline") is not None and "is no accuracy" in text
     assert "the known labels support no accuracy" in text
+    assert f"labelgap review {tmp_path / 'run'} --random 300" in text
     assert not re.search(r"\b(20|50)\.0\b", text)
 
 

@@ -103,7 +103,12 @@ def _print(comparison: Comparison, report: Path) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
     from labelgap.core.terminal.console import make_console
     from labelgap.reporting import comparison_table
-    from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
+    from labelgap.reporting.comparison_summary import (
+        method_command,
+        missing_label_cost,
+        ranking_summary,
+        review_commands,
+    )
     from labelgap.studies.compare.comparison import TABLE
 
     console = make_console()
@@ -121,6 +126,10 @@ def _print(comparison: Comparison, report: Path) -> None:
     unwrapped.print(f"table     {comparison.path / TABLE}")
     if measured:
         unwrapped.print(f"next      {method_command(comparison, measured[0])}")
+    if commands := review_commands(comparison):
+        unwrapped.print("accuracy  not measured: label a few hundred random images in full, and compare again:")
+        for command in commands:
+            unwrapped.print(f"{'':<10}{command}")
 
 
 def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

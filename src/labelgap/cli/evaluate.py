@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelgap.cli.inspect import format_arguments
 from labelgap.cli.options import AsJson, Data, DataOptions, Device, RunFolder, Workers, open_dataset, with_options
+
+if TYPE_CHECKING:
+    from labelgap.data import Dataset
+    from labelgap.training import Run
 
 __all__ = ["evaluate"]
 
@@ -37,6 +45,21 @@ def evaluate(
     if as_json:
         print_json(measured)
         return
-    print_evaluation(chosen, measured)
+    print_evaluation(
+        chosen, measured, _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
+    )
     if shared := measured["trained_images"]:
         print(f"warning   the run was trained on {shared:,} of these images: the numbers are too high")
+
+
+def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[str, ...]:
+    """Return the commands that label random images of the data and evaluate the run on these."""
+    from labelgap.data.feature_vectors import FeatureVectors
+    from labelgap.training.config.review_commands import data_review_commands, run_review_commands
+
+    if isinstance(data.train.images, FeatureVectors):
+        return ()
+    if run.config.data and run.uses_data(data):
+        return run_review_commands(run.path, run.config)
+    name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
+    return data_review_commands(run.path, shlex.split(typed), name, None if split == "all" else split)

@@ -88,8 +88,8 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     )
 
 
-def print_evaluation(name: str, measured: Mapping[str, Any]) -> None:
-    """Print the metrics of a split, a row per class, and how to get the missing numbers."""
+def print_evaluation(name: str, measured: Mapping[str, Any], commands: Sequence[str] = ()) -> None:
+    """Print the metrics of a split, a row per class, and the commands that get the missing numbers."""
     print_metrics(name, measured)
     rows = measured["per_class"]
     width = min(max([len("class"), *(len(row["name"]) for row in rows)]), _MAX_NAME_LENGTH)
@@ -103,11 +103,11 @@ def print_evaluation(name: str, measured: Mapping[str, Any]) -> None:
     intervals = measured.get("intervals")
     if intervals:
         print(f"\n{'intervals':<10}95 %, by {intervals['resamples']:,} resamples of the {measured['images']:,} images")
-    for line in _unsupported(measured):
+    for line in _unsupported(measured, commands):
         print(line)
 
 
-def _unsupported(measured: Mapping[str, Any]) -> list[str]:
+def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[str]:
     """Return which numbers the labels do not support, and how to get them."""
     missing, extra = measured.get("classes_missing", ()), measured.get("classes_extra", ())
     reasons: dict[str, list[str]] = {}
@@ -135,8 +135,14 @@ def _unsupported(measured: Mapping[str, Any]) -> list[str]:
     if few:
         lines.append(f"{'few':<10}{join_names(few)}: fewer than 5 known present or absent, no interval")
     if few or reasons:
-        lines.append(f"{'to get it':<10}label a few hundred random images of this split in full, then evaluate again")
+        lines += _to_get_it(commands)
     return lines
+
+
+def _to_get_it(commands: Sequence[str]) -> list[str]:
+    """Return how to get an accuracy: label random images in full, by these commands where there are any."""
+    text = f"{'to get it':<10}label a few hundred random images in full, then evaluate again"
+    return [f"{text}:", *(f"{'':<10}{command}" for command in commands)] if commands else [text]
 
 
 def print_predictions(run: Run, result: PredictionSummary) -> None:
@@ -167,7 +173,10 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
 
 
 def print_run(run: Run, report: Path) -> None:
-    """Print the metrics of a run and where its files are."""
+    """Print the metrics of a run, where its files are and, where it has no accuracy, how to get one."""
+    from labelgap.training.config.review_commands import run_review_commands
+    from labelgap.training.evaluation import has_accuracy
+
     metrics = run.metrics
     epoch = f"epoch {metrics['best_epoch']} of {metrics['epochs']} selected"
     print(f"{run.config.method:<10}{epoch}, {metrics['seconds']:.0f} s")
@@ -176,6 +185,9 @@ def print_run(run: Run, report: Path) -> None:
             print_metrics(name, metrics[name])
     print(f"{'run':<10}{run.path}")
     print(f"{'report':<10}{report}")
+    if not has_accuracy(metrics):
+        print(f"{'accuracy':<10}not measured: the known labels support none")
+        print("\n".join(_to_get_it(run_review_commands(run.path, run.config))))
 
 
 def _percent(value: float | None) -> str:

@@ -10,12 +10,14 @@ from labelgap.reporting.formatting import format_learning_rate, format_measure, 
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
 from labelgap.training.config.rerun import data_arguments, strip_directories
+from labelgap.training.config.review_commands import comparison_review_commands
 
 __all__ = [
     "SIGNIFICANCE_RULE",
     "method_command",
     "missing_label_cost",
     "ranking_summary",
+    "review_commands",
 ]
 
 SIGNIFICANCE_RULE = (
@@ -62,6 +64,14 @@ def missing_label_cost(comparison: Comparison) -> str:
         f"With every label known `bce` reaches {format_measure(top)}; taking each unknown one as absent (`an`) costs "
         f"{100 * (top - low):.1f} points, {recovered}."
     )
+
+
+def review_commands(comparison: Comparison, *, whole_path: bool = True) -> tuple[str, ...]:
+    """Return the commands that label random images, where the methods are not ordered by an accuracy."""
+    if comparison.metric.is_accuracy:
+        return ()
+    recipe = comparison.metadata.get("recipe") or {}
+    return comparison_review_commands(comparison.path, recipe, share=not whole_path)
 
 
 def method_command(comparison: Comparison, row: MethodResult, *, whole_path: bool = True) -> str:

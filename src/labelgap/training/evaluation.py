@@ -17,7 +17,7 @@ from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 
-__all__ = ["describe_estimated", "evaluate_in_full", "evaluate_scores", "match_classes"]
+__all__ = ["describe_estimated", "evaluate_in_full", "evaluate_scores", "has_accuracy", "match_classes"]
 
 _NAMED = 10
 _MIN_LIFT: Final = 1 / 3
@@ -172,6 +172,11 @@ def _why(present: int, absent: int, supported: bool) -> str | None:
         if min(present, absent) < MIN_KNOWN_LABELS
         else None
     )
+
+
+def has_accuracy(metrics: Mapping[str, Any]) -> bool:
+    """Return whether the known labels support an accuracy of a run on val or test, by its ``metrics``."""
+    return any((metrics.get(split) or {}).get("map") is not None for split in ("val", "test"))
 
 
 def match_classes(

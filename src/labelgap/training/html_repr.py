@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.training.config.describe import PROTOCOLS, format_value
+from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated
+from labelgap.training.evaluation import describe_estimated, has_accuracy
 
 __all__ = ["run_html"]
 
@@ -37,6 +38,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
         ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
         ("epochs", _epochs(config, history, metrics)),
         *((split, _measured(metrics[split])) for split in ("val", "test") if metrics.get(split)),
+        *(("to measure it", command) for command in _review_commands(path, config, metrics)),
         ("folder", str(path)),
     ]
     cells = "".join(
@@ -46,6 +48,10 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
     )
     chart = _sparkline(config.select, history, metrics.get("best_epoch"))
     return f'<div class="labelgap-run"><table style="border-collapse:collapse">{cells}</table>{chart}</div>'
+
+
+def _review_commands(path: Path, config: RunConfig, metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    return run_review_commands(path, config) if metrics and not has_accuracy(metrics) else ()
 
 
 def _epochs(config: RunConfig, history: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from labelgap.reporting.run_description import describe_settings, find_method
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
+from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.evaluation import describe_estimated
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
@@ -95,6 +96,7 @@ def _run_values(run: Run) -> dict[str, Any]:
         "splits": splits,
         "supported": supported,
         "estimated": {split: text for split, each in splits.items() if (text := describe_estimated(each))},
+        "review_commands": () if headline else run_review_commands(run.path, config, share=True),
         "headline": None if headline is None else splits[headline],
         "headline_split": headline,
         "val_selected": val_selected,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from labelgap.reporting.comparison_summary import SIGNIFICANCE_RULE, method_command, missing_label_cost, ranking_summary
+from labelgap.reporting.comparison_summary import (
+    SIGNIFICANCE_RULE,
+    method_command,
+    missing_label_cost,
+    ranking_summary,
+    review_commands,
+)
 from labelgap.reporting.figures.comparison import comparison_figure
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
@@ -34,6 +40,7 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
         "has_train_map": any(row.mean_of("train_map") is not None for row in comparison.methods),
         "skipped": [(row.method, single_line(row.reason)) for row in comparison.skipped],
         "command": method_command(comparison, measured[0], whole_path=False) if measured else "",
+        "review_commands": review_commands(comparison, whole_path=False),
         "setting_columns": setting_columns(comparison),
         "methods": [(row.method, _describe(row.method)) for row in comparison.methods],
         "settings": _settings(comparison),

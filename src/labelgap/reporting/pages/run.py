@@ -26,8 +26,9 @@ from labelgap.reporting.pages.memorization import memorization_section
 from labelgap.reporting.run_description import describe_data, describe_method_choice, describe_settings
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
+from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated
+from labelgap.training.evaluation import describe_estimated, has_accuracy
 
 __all__ = ["MAX_CLASS_ROWS", "run_page"]
 
@@ -65,6 +66,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "measured": measured,
         "measures": _measures(measured),
         "estimated": {split: text for split, each in measured.items() if (text := describe_estimated(each))},
+        "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, share=True),
         "selection": selection_rule_text(config.select),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),

@@ -17,7 +17,7 @@ from labelgap.training.selection import Selection, measurable_labels
 
 __all__ = ["MetricEvaluator", "choose_metric"]
 
-_REMEDY: Final = "for a true estimate have a few hundred random images fully labeled"
+_REMEDY: Final = "for a true estimate label a few hundred random images in full"
 
 
 class MetricEvaluator(NamedTuple):

@@ -1,0 +1,28 @@
+"""Commands that an output or a page tells a person to copy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import typer
+
+from labelgap.cli.main import app
+
+__all__ = ["check_command", "copied_commands"]
+
+
+def copied_commands(text: str) -> list[str]:
+    """The lines that begin with `labelgap`, after spaces or a heading, of the end of a text."""
+    return re.findall(r"^ *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
+
+
+def check_command(command: str, begins: str) -> list[str]:
+    """Check how a command begins and that the command line takes all of it; return its words."""
+    assert command.startswith(f"labelgap {begins}"), command
+    words = shlex.split(command)[1:]
+    group = typer.main.get_command(app)
+    context = group.make_context("labelgap", list(words))
+    name, subcommand, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
+    subcommand.make_context(name, rest, parent=context)
+    return words
