@@ -243,7 +243,7 @@ def test_decisions_about_what_the_data_do_not_have_are_named(reviewed: ReviewFol
     (reviewed.path / FILE).unlink()
     with closing(Review(reviewed)) as review:
         key = review.candidates.key(0)
-    for part, message in (("split", "'gone'"), ("image", "that image"), ("class_name", "that class")):
+    for part, message in (("image", "about gone, which"), ("class_name", "the class 'gone', which")):
         with closing(DecisionStore(reviewed.path / FILE)) as store:
             made = Decision(key._replace(**{part: "gone"}), PRESENT, f"request-{part}")
             store.append([made, Decision(key, ABSENT, f"more-{part}")], reviewer="anna", client="window-1")

@@ -11,8 +11,9 @@ import pytest
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review
 from labelgap.review.candidates import WRONG
+from labelgap.review.progress import NEXT_PAGE
 from labelgap.review.store.events import Decision, Undo
-from labelgap.review.views import chart_context, render
+from labelgap.review.views import chart_context, grid_context, overview_context, render
 
 
 def decide(review: Review, number: int, value: int, by: str = "anna") -> str:
@@ -61,9 +62,33 @@ def test_classes_add_up_to_the_whole(review: Review) -> None:
     assert sum(row.total for row in classes) == progress.total
     assert sum(row.decided for row in classes) == progress.decided == 30
     assert sum(row.found for row in classes) == progress.found == 20
-    columns, undecided = review.candidates.columns, ~review.current.decided
-    scores = columns.score[undecided & (columns.kind != WRONG)]
-    assert sum(row.expected for row in classes) == pytest.approx(float(scores.sum()), rel=1e-4)
+
+
+def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(review: Review) -> None:
+    def order() -> list[int]:
+        return [row.number for row in overview_context(review)["classes"]]
+
+    def likely(number: int) -> float:
+        return next(row.likely for row in review.classes() if row.number == number)
+
+    first, last = order()[0], order()[-1]
+    columns = review.candidates.columns
+    following = columns.score[review.candidates.listed(first)][:NEXT_PAGE]
+    assert likely(first) == pytest.approx(float(following.sum()), rel=1e-5), "without answers the scores alone count"
+    before = likely(first), likely(last)
+    for number in review.candidates.listed(first)[:8].tolist():
+        decide(review, number, ABSENT)
+    for number in review.candidates.listed(last)[-8:].tolist():
+        decide(review, number, PRESENT)
+    assert likely(first) < before[0] / 2 and likely(last) > before[1] * 1.3
+    assert order().index(first) > 3 and order() == [row.number for row in overview_context(review)["classes"]]
+    assert overview_context(review)["next"].number == order()[0]
+    decide(review, int(review.candidates.listed(first)[8]), UNKNOWN)
+    better = grid_context(review, first, wrong=False, undecided=False, page=1, size=60)["better"]
+    assert better is None, "nine answers are too few to give a class up"
+    decide(review, int(review.candidates.listed(first)[9]), ABSENT)
+    better = grid_context(review, first, wrong=False, undecided=False, page=1, size=60)["better"]
+    assert better is not None and better["likely"] >= 2 * better["here"]
 
 
 def test_what_was_made_once_is_made_again_after_a_decision(review: Review) -> None:

@@ -103,7 +103,8 @@ def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime
         ]
         undos = [Undo(event.id, uuid.uuid4().hex) for event in reversed(selected)]
         store.append(undos, reviewer=user_name(), client=f"revert-{uuid.uuid4().hex[:12]}")
-    print(f"{len(undos):,} {'decision' if len(undos) == 1 else 'decisions'} reverted; they stay in the list")
+        count = len(accepted) - len(store.accepted())
+    print(f"{count:,} {'decision' if count == 1 else 'decisions'} reverted; they stay in the list")
 
 
 def _recover(run: Path) -> None:

@@ -128,6 +128,8 @@ def grid(
 def image(context: Context, identity: CandidateId) -> str:
     """Show one image with all its candidates."""
     number = _find_image(context, identity)
+    if number not in context.review.image_order:
+        raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
     return _page(context, "image.html", None, lambda: image_context(context.review, number))
 
 

@@ -165,6 +165,11 @@ class Candidates:
         group = class_number + (len(self.classes) if wrong else 0)
         return order[starts[group] : starts[group + 1]]
 
+    @property
+    def display_order(self) -> NDArray[np.int64]:
+        """All candidates, sorted by class, those that look wrong last, and in display order within."""
+        return self._order[0]
+
     def of_image(self, image: int) -> NDArray[np.int64]:
         """Return the candidates of an image, the most probable first."""
         order, starts = self._by_image

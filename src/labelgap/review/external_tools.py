@@ -55,7 +55,7 @@ def export_candidates(
         raise UnknownNameError("tool", to, TOOLS)
     score = review.candidates.columns.score
     review.current.refresh()
-    undecided = np.flatnonzero(~review.current.decided)
+    undecided = np.flatnonzero(~review.current.decided & review.copies.shown)
     if not len(undecided):
         raise InputError(f"every candidate of {review.path} is decided: there is nothing to export.")
     suggested: dict[str, list[tuple[str, float]]] = {}

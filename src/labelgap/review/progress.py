@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -16,10 +16,22 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import DecisionEvent
+from labelgap.review.store.events import DecisionEvent, LabelKey
 
-__all__ = ["ClassProgress", "CurrentDecisions", "ReviewProgress", "count_classes", "count_progress"]
+__all__ = [
+    "NEXT_PAGE",
+    "ClassProgress",
+    "CurrentDecisions",
+    "ReviewProgress",
+    "count_classes",
+    "count_progress",
+    "likely_finds",
+]
 
+NEXT_PAGE: Final = 60
+"""Candidates of the next page of a class, which classes are ordered by."""
+_PRIOR_FINDS: Final = 3.0
+"""The weight of the scores against the answers: that of so many promised finds."""
 _RECENT_EVENTS: Final = 1000
 _MAX_INCREMENT: Final = 2000
 """With more new events than this, reading everything again is faster."""
@@ -43,6 +55,7 @@ class CurrentDecisions:
         last_event: ``(C,)`` id of the last event about the candidate.
         reviewer: ``(C,)`` index into ``reviewers``.
         last_id: id of the last event that is taken into account.
+        others: value of every label that is decided and no candidate: of a copy, or from another tool.
         reload_before: changes before this event are not known one by one; a page from before it must be reloaded.
     """
 
@@ -62,11 +75,10 @@ class CurrentDecisions:
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
         recent = self.store.recent(_RECENT_EVENTS)
-        self._recent = deque((event for event in recent if event.undoes is None), _RECENT_EVENTS)
+        self._recent = deque((event for event in recent if _is_answer(event)), _RECENT_EVENTS)
+        self.others: dict[LabelKey, int] = {}
         for event in self.store.current():
-            number = self.candidates.number_of(event.key)
-            if number is not None:
-                self._set(number, event)
+            self._set(event.key, event)
         for key, event_id in self.store.last_events():
             number = self.candidates.number_of(key)
             if number is not None:
@@ -85,20 +97,27 @@ class CurrentDecisions:
     def _apply(self, events: Iterable[DecisionEvent]) -> None:
         for event in events:
             self.last_id = event.id
-            if event.undoes is None:
+            if _is_answer(event):
                 self._recent.append(event)
-            number = self.candidates.number_of(event.key)
-            if number is None:
-                continue
             if event.undoes is not None:
-                self._set(number, self.store.current_for(event.key))
+                self._set(event.key, self.store.current_for(event.key))
             elif event.accepted:
-                self._set(number, event)
-            self.last_event[number] = event.id
+                self._set(event.key, event)
+            number = self.candidates.number_of(event.key)
+            if number is not None:
+                self.last_event[number] = event.id
 
-    def _set(self, number: int, event: DecisionEvent | None) -> None:
+    def _set(self, key: LabelKey, event: DecisionEvent | None) -> None:
+        """Set the decision in force for a label; None for no decision."""
+        number = self.candidates.number_of(key)
+        value = UNKNOWN if event is None or event.value is None else event.value
+        if number is None:
+            self.others.pop(key, None)
+            if event is not None:
+                self.others[key] = value
+            return
         self.decided[number] = event is not None
-        self.value[number] = UNKNOWN if event is None or event.value is None else event.value
+        self.value[number] = value
         self.version[number] = 0 if event is None else event.id
         if event is not None:
             if event.reviewer not in self.reviewers:
@@ -166,31 +185,70 @@ class ClassProgress(ReviewProgress):
     Attributes:
         number: of the class.
         name: of the class.
-        expected: the model's expected number of present labels among the undecided; 0 without a model.
+        likely: how many finds the next page of the class promises (``likely_finds``); 0 without a model.
     """
 
     number: int
     name: str
-    expected: float
+    likely: float
+
+
+def _is_answer(event: DecisionEvent) -> bool:
+    """Whether somebody looked at an image and answered: no undo, and not the copy of an answer."""
+    return event.undoes is None and not event.for_copy
 
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:
     """Count the decisions."""
-    rows = count_classes(current)
-    return ReviewProgress(*(sum(getattr(row, field.name) for row in rows) for field in fields(ReviewProgress)))
+    counts = [sum(count) for count in _count_by_class(current)]
+    return ReviewProgress(*counts)
 
 
 def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
     """Count the decisions by class; classes without candidates are left out."""
+    classes = current.candidates.classes
+    rows = zip(*_count_by_class(current), range(len(classes)), classes, likely_finds(current).tolist(), strict=True)
+    return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]
+
+
+def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
+    """Return the counts of ``ReviewProgress``, in the order of its fields, for each class."""
     columns, classes = current.candidates.columns, current.candidates.classes
     with current.lock:
         current.refresh()
         decided, found, unsure = current.decided.copy(), current.found(), current.value == UNKNOWN
     wrong = columns.kind == WRONG
-    expected = np.where(decided | wrong, 0.0, np.nan_to_num(columns.score.astype(np.float64)))
     missing = (~wrong, decided & ~wrong, found & ~wrong, decided & ~wrong & unsure)
     values = [*missing, wrong, decided & wrong, found & wrong]
-    counts = [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
-    sums = np.bincount(columns.class_number, weights=expected, minlength=len(classes)).tolist()
-    rows = zip(*counts, range(len(classes)), classes, sums, strict=True)
-    return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]
+    return [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
+
+
+def likely_finds(current: CurrentDecisions) -> NDArray[np.float64]:
+    r"""Return ``(K,)``: how many missing labels the next page of each class probably shows.
+
+    The scores say how many; the answers so far correct them. Of :math:`n` answered candidates of a class with scores
+    :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
+    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio of finds to scores is
+
+    .. math:: r = \frac{a + k}{a + \sum_i s_i}
+
+    and the next page promises :math:`\sum_j \min(r s_j, 1)` over its candidates. So a class whose first answers
+    disappoint moves down, and one that surprises moves up.
+    """
+    columns, order = current.candidates.columns, current.candidates.display_order
+    classes = len(current.candidates.classes)
+    score = np.nan_to_num(columns.score.astype(np.float64))
+    listed = columns.kind != WRONG
+    with current.lock:
+        decided, value = current.decided.copy(), current.value.copy()
+    answered = listed & decided & (value != UNKNOWN)
+    finds = np.bincount(columns.class_number[answered & (value == PRESENT)], minlength=classes)
+    promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
+    ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
+    rest = order[(listed & ~decided)[order]]
+    group = columns.class_number[rest]
+    first = np.searchsorted(group, np.arange(classes))
+    following = rest[np.arange(len(rest)) - first[group] < NEXT_PAGE]
+    group = columns.class_number[following]
+    chances = np.minimum(ratio[group] * score[following], 1.0)
+    return np.bincount(group, weights=chances, minlength=classes).astype(np.float64)

@@ -15,6 +15,7 @@ from labelgap.data.dataset import Split
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
+from labelgap.review.copies import Copies, find_copies
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.sample_estimate import ClassTally, SampleEstimate, estimate_from_sample, first_undecided
@@ -87,12 +88,36 @@ class Review:
                     rows[number] = row
         return rows
 
+    @cached_property
+    def copies(self) -> Copies:
+        """The copies of images in the data, and which candidates are asked about."""
+        return find_copies(self.folder.data, self.candidates, self.current.decided)
+
+    def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
+        """Return the candidates of a class in display order, one for all copies of an image."""
+        rows = self.candidates.listed(class_number, wrong)
+        return rows[self.copies.shown[rows]]
+
+    def of_image(self, image: int) -> NDArray[np.int64]:
+        """Return the candidates of an image that are asked about, the most probable first."""
+        rows = self.candidates.of_image(image)
+        return rows[self.copies.shown[rows]]
+
+    @cached_property
+    def image_order(self) -> NDArray[np.int64]:
+        """The images that something is asked about, by the rank of their best candidate."""
+        asked = np.zeros(len(self.candidates.columns.images), dtype=np.bool_)
+        asked[self.candidates.columns.image[self.copies.shown]] = True
+        order = self.candidates.image_order
+        return order[asked[order]]
+
     def decision(self, number: int, value: int, request_id: str, base_version: int) -> Decision:
-        """Return a decision on a candidate, with the kind and score that it has now."""
+        """Return a decision on a candidate and its copies, with the kind and score that it has now."""
         columns = self.candidates.columns
         score, kind = float(columns.score[number]), KINDS[columns.kind[number]]
         key = self.candidates.key(number)
-        return Decision(key, value, request_id, base_version, kind, None if np.isnan(score) else score)
+        known = None if np.isnan(score) else score
+        return Decision(key, value, request_id, base_version, kind, known, self.copies.of(key))
 
     def progress(self) -> ReviewProgress:
         """Return how far the review is."""
@@ -114,16 +139,42 @@ class Review:
         end = first_undecided(numbers, shown, decided, classes)[numbers]
         # what the ranking alone has brought is no random sample of anything
         counted = decided & (sampled < end) & ~((columns.kind[listed] == MISSING) & (ranked < end))
+        # labels that are decided and no candidates, e.g. of copies, are as certain as the others
+        group, answer = self._other_decisions()
+        group, answer = np.concatenate([numbers[decided], group]), np.concatenate([value[decided], answer])
         tally = ClassTally(
             unknown=self._unknown,
-            decided=np.bincount(numbers[decided], minlength=classes),
-            found=np.bincount(numbers[decided & (value == PRESENT)], minlength=classes),
-            unsure=np.bincount(numbers[decided & (value == UNKNOWN)], minlength=classes),
+            decided=np.bincount(group, minlength=classes),
+            found=np.bincount(group[answer == PRESENT], minlength=classes),
+            unsure=np.bincount(group[answer == UNKNOWN], minlength=classes),
         )
         if class_number is not None:
             counted &= numbers == class_number
             tally = tally.only(class_number)
         return estimate_from_sample(numbers[counted], value[counted], tally)
+
+    def _other_decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Return class numbers and values of decided labels that are no candidates and were unknown."""
+        found: list[tuple[int, int]] = []
+        audited = self.candidates.metadata.get("splits") or self.splits()
+        for split in self.folder.data.splits if self.current.others else ():
+            keys = [key for key in self.current.others if key.split == split.name and key.class_name in self._numbers]
+            if split.name not in ([self.split] if self.split else audited) or not keys:
+                continue
+            rows = {name: row for row, name in enumerate(split.labels.images)}
+            keys = [key for key in keys if key.image in rows]
+            columns = [self._numbers[key.class_name] for key in keys]
+            codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
+            values = [self.current.others[key] for key in keys]
+            found += [
+                pair for pair, code in zip(zip(columns, values, strict=True), codes, strict=True) if code == UNKNOWN
+            ]
+        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1].astype(np.int8)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.candidates.classes)}
 
     @cached_property
     def _unknown(self) -> NDArray[np.int64]:

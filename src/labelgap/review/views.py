@@ -16,7 +16,7 @@ import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
-from labelgap.review.progress import ClassProgress
+from labelgap.review.progress import NEXT_PAGE, ClassProgress
 from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate, describe_estimate
 from labelgap.review.session import Review
 
@@ -88,17 +88,20 @@ def make_tile(review: Review, number: int) -> dict[str, Any]:
         "who": current.reviewers[current.reviewer[number]] if decided else "",
         "score": _format_percent(float(columns.score[number])),
         "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
+        "copies": [copy.image for copy in review.copies.of(key)],
     }
 
 
 def overview_context(review: Review) -> dict[str, Any]:
-    """Return the list of classes, those with the most expected missing labels first."""
-    classes = sorted(review.classes(), key=lambda row: (-row.expected, row.total == row.decided, -row.total))
+    """Return the list of classes, those first where the next page promises the most finds."""
+    classes = sorted(review.classes(), key=_class_order)
     return {
         "classes": [row for row in classes if row.total],
         "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
-        "expected": any(row.expected for row in classes),
-        "first_image": _image_id(review, int(review.candidates.image_order[0])),
+        "likely": any(row.likely for row in classes),
+        "page_size": NEXT_PAGE,
+        "copies": int((~review.copies.shown).sum()),
+        "first_image": _image_id(review, int(review.image_order[0])),
         "next": _next_class(classes, None, False),
     }
 
@@ -108,7 +111,7 @@ def grid_context(
 ) -> dict[str, Any]:
     """Return one page of the candidates of a class, or of its known labels that look wrong; pages count from 1."""
     review.current.refresh()
-    rows: NDArray[np.int64] = review.candidates.listed(class_number, wrong)
+    rows: NDArray[np.int64] = review.listed(class_number, wrong)
     total = len(rows)
     if undecided:
         rows = rows[~review.current.decided[rows]]
@@ -128,25 +131,27 @@ def grid_context(
         "total": total,
         "tiles": [make_tile(review, int(number)) for number in rows[(page - 1) * size : page * size]],
         "next": _next_class(classes, class_number, wrong),
+        "better": None if wrong else _better_class(classes, class_number),
+        "page_size": NEXT_PAGE,
     }
 
 
 def image_context(review: Review, image: int) -> dict[str, Any]:
     """Return an image with all its candidates, and the images before and after it."""
     review.current.refresh()
-    columns, order = review.candidates.columns, review.candidates.image_order
+    columns, order = review.candidates.columns, review.image_order
     position = int(np.flatnonzero(order == image)[0])
     split, name = columns.images[image]
     decided = review.current.decided
     following = [int(other) for other in order[position + 1 :]]
-    undecided = (other for other in following if not decided[review.candidates.of_image(other)].all())
+    undecided = (other for other in following if not decided[review.of_image(other)].all())
     after = next(undecided, following[0] if following else None)
     return {
         "image_id": _image_id(review, image),
         "image": name,
         "split": split,
         "known": known_labels(review, image),
-        "tiles": [make_tile(review, int(number)) for number in review.candidates.of_image(image)],
+        "tiles": [make_tile(review, int(number)) for number in review.of_image(image)],
         "number": position + 1,
         "images": len(order),
         "previous": _image_id(review, int(order[position - 1])) if position else "",
@@ -256,11 +261,24 @@ def _image_id(review: Review, image: int) -> str:
     return f"{int(review.candidates.columns.image_ids[image]):016x}"
 
 
+def _class_order(row: ClassProgress) -> tuple[bool, float, int, int]:
+    """Return what classes are sorted by: decided ones last; most likely finds, then most candidates, first."""
+    return row.total == row.decided, -row.likely, row.decided - row.total, row.number
+
+
 def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool) -> ClassProgress | None:
-    """Return the class to continue with: the one with the most expected missing labels."""
+    """Return the class to continue with: the one whose next page promises the most finds."""
+    if wrong:
+        left = [row for row in classes if row.wrong > row.wrong_decided and row.number != current]
+        return max(left, key=lambda row: row.wrong - row.wrong_decided, default=None)
+    left = [row for row in classes if row.total > row.decided and row.number != current]
+    return min(left, key=_class_order, default=None)
 
-    def remaining(row: ClassProgress) -> int:
-        return row.wrong - row.wrong_decided if wrong else row.total - row.decided
 
-    rows = [row for row in classes if remaining(row) and row.number != current]
-    return max(rows, key=lambda row: (0 if wrong else row.expected, remaining(row)), default=None)
+def _better_class(classes: list[ClassProgress], current: int) -> dict[str, Any] | None:
+    """Return the class to change to where the current one disappoints: twice as many finds are likely there."""
+    here = next((row for row in classes if row.number == current), None)
+    other = _next_class(classes, current, False)
+    if here is None or other is None or here.decided < MIN_SAMPLE or other.likely < 2 * max(here.likely, 0.5):
+        return None
+    return {"number": other.number, "name": other.name, "likely": round(other.likely), "here": round(here.likely)}

@@ -7,6 +7,8 @@ undone.
 Reviewers never overwrite each other unknowingly. A decision names the newest event that its reviewer had seen. If
 somebody else has decided otherwise since, the decision is stored but not accepted, and its reviewer is told; sent
 again with that knowledge, it is accepted.
+
+A decision on an image that has copies is stored for each of them, and withdrawn for all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from labelgap.review.store.database import (
     open_snapshot,
     open_writable,
 )
-from labelgap.review.store.events import Decision, DecisionEvent, DecisionOutcome, LabelKey, Undo
+from labelgap.review.store.events import (
+    Decision,
+    DecisionEvent,
+    DecisionOutcome,
+    LabelKey,
+    Undo,
+    copy_request,
+    own_request,
+)
 from labelgap.review.store.schema import MAX_BYTES, create_memory_database, store_id
 
 __all__ = ["DecisionStore", "SOURCE", "decisions", "read_decisions"]
@@ -138,6 +148,8 @@ class DecisionStore:
             )
             values = (decision.value, decision.kind, decision.score, None, int(not conflict), decision.base_version)
             self._insert(key, reviewer, *values, client, request_id)
+            for number, copy in enumerate(decision.copies, 1):
+                self._insert(copy, reviewer, *values, client, copy_request(request_id, number))
         return DecisionOutcome(request_id, "conflict" if conflict else "accepted", key, self._current_for(key))
 
     def _undo(self, undo: Undo, reviewer: str, client: str) -> DecisionOutcome:
@@ -145,9 +157,14 @@ class DecisionStore:
         event = self._one(f"SELECT {_FIELDS} FROM events WHERE {column} = ?", (undo.target,))
         if event is None or event.undoes is not None:
             return DecisionOutcome(undo.request_id, "nothing_to_undo", None, None)
-        undone = self._connection.execute("SELECT 1 FROM events WHERE undoes = ?", (event.id,)).fetchone()
-        if undone is None:
-            self._insert(event.key, reviewer, None, event.kind, event.score, event.id, 1, 0, client, undo.request_id)
+        own = own_request(event.request_id)
+        query = f"SELECT {_FIELDS} FROM events WHERE undoes IS NULL AND (request_id = ? OR request_id BETWEEN ? AND ?)"
+        found = self._connection.execute(query, (own, copy_request(own, 0), copy_request(own, 10**9 - 1)))
+        together = [each for each in map(_event, found) if own_request(each.request_id) == own]
+        for number, each in enumerate(sorted(together, key=lambda other: other.id != event.id)):
+            if self._connection.execute("SELECT 1 FROM events WHERE undoes = ?", (each.id,)).fetchone() is None:
+                request_id = copy_request(undo.request_id, number) if number else undo.request_id
+                self._insert(each.key, reviewer, None, each.kind, each.score, each.id, 1, 0, client, request_id)
         return DecisionOutcome(undo.request_id, "accepted", event.key, self._current_for(event.key))
 
     def _insert(self, key: LabelKey, reviewer: str, *values: Any) -> None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["ANSWER_TEXT", "Decision", "DecisionEvent", "DecisionOutcome", "LabelKey", "Undo"]
+__all__ = [
+    "ANSWER_TEXT",
+    "Decision",
+    "DecisionEvent",
+    "DecisionOutcome",
+    "LabelKey",
+    "Undo",
+    "copy_request",
+    "own_request",
+]
 
 ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
+
+
+_COPY_MARK: Final = "-copy"
+_COPY: Final = re.compile(rf"{_COPY_MARK}[0-9]+\Z")
 
 
 class LabelKey(NamedTuple):
@@ -32,6 +46,7 @@ class Decision:
         base_version: id of the event that was in force when the reviewer decided, as far as the page knew; 0 for none.
         kind: why the label was asked for: missing, wrong or random; "other" when it is not a candidate.
         score: the model's probability at that time.
+        copies: the same label of copies of the image, which get the same answer.
     """
 
     key: LabelKey
@@ -40,11 +55,12 @@ class Decision:
     base_version: int = 0
     kind: str = "other"
     score: float | None = None
+    copies: tuple[LabelKey, ...] = ()
 
 
 @dataclass(frozen=True)
 class Undo:
-    """The withdrawal of a decision, given by the id of its event or by its request id."""
+    """The withdrawal of a decision, given by the id of its event or by its request id; for all copies of the image."""
 
     target: int | str
     request_id: str
@@ -68,6 +84,26 @@ class DecisionEvent:
     accepted: bool
     client: str
     request_id: str
+
+    @property
+    def for_copy(self) -> bool:
+        """Whether it is about a copy of the image that was shown."""
+        return own_request(self.request_id) != self.request_id
+
+
+def copy_request(request_id: str, number: int) -> str:
+    """Return the request id under which a decision, or its undo, is stored for the n-th copy of the image."""
+    return f"{request_id}{_COPY_MARK}{number}"
+
+
+def own_request(request_id: str) -> str:
+    """Return the request id of the decision that a stored one belongs to.
+
+    Example:
+        >>> own_request(copy_request("3f2a", 2)), own_request("3f2a")
+        ('3f2a', '3f2a')
+    """
+    return _COPY.sub("", request_id)
 
 
 @dataclass(frozen=True)
