@@ -41,7 +41,7 @@ def test_no_command_passes_control_characters_to_the_terminal(
         "inspect": ("inspect", *data, "--per-class"),
         "train": ("train", *data, "--out", "runs/a", "--epochs", "1", "--device", "cpu"),
         "evaluate": ("evaluate", "runs/a", *data, "--device", "cpu"),
-        "predict": ("predict", "runs/a", "photos", "--out", "scores.csv", "--device", "cpu"),
+        "predict": ("predict", "runs/a", "photos", "--layout", "wide", "--out", "scores.csv", "--device", "cpu"),
         "audit": ("audit", "runs/a", "--folds", "2", "--device", "cpu"),
         "json": ("evaluate", "runs/a", *data, "--json", "--device", "cpu"),
         "methods": ("methods", CLASS),

@@ -33,10 +33,13 @@ def test_a_folder_goes_into_a_csv_and_the_rest_is_said(pets: Path, capsys: pytes
     said = capsys.readouterr().out
     assert re.search(r"^images +12, from photos/0\.jpg to photos/9\.jpg$", said, re.M)
     assert re.search(r"unsure; thresholds: 1 measured, 1 estimated, 1 default$", said, re.M)
-    assert re.search(r"^calibrated +on labels of val: 2 classes have a probability$", said, re.M)
+    assert re.search(r"^unsure +12 labels of owl: too few are known present for a threshold$", said, re.M)
+    assert re.search(r"^calibrated +on held-out images: 2 classes have a probability$", said, re.M)
     assert re.search(r"^wrote +predictions\.csv: 12 images$", said, re.M)
     rows = rows_of("predictions.csv")
-    assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and rows[0]["mark.dog"] == "estimated"
+    assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and "owl" in rows[0]["unsure"].split(";")
+    assert call("inspect", "predictions.csv", "--images", ".", "--duplicates", "off") == 0
+    assert "12 photos, 2 tags" in capsys.readouterr().out
     assert call("predict", "runs/a", "photos", "--device", "cpu") == 2
     assert "--force" in capsys.readouterr().err
 
@@ -76,7 +79,7 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, capsys: pytest.C
 
 def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("photos/3.jpg").write_text("no picture")
-    assert call("predict", "runs/a", "photos", "--device", "cpu") == 0
+    assert call("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu") == 0
     said = capsys.readouterr()
     assert "1 image could not be read" in said.err and "photos/3.jpg is not an image" in said.err
     assert "all of them: predictions-unreadable.csv" in said.err
@@ -96,7 +99,7 @@ def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pyte
         (["photos", "tags.csv"], "tags.csv is DATA, which cannot be combined"),
         (["photos", "--zeros", "unknown"], "--zeros applies to DATA"),
         (["photos", "--out", "a.txt"], ".csv or .parquet"),
-        (["photos", "--layout", "tall"], "wide or long"),
+        (["photos", "--layout", "tall"], "lists, wide or long"),
         (["photos", "--on-bad-image", "never"], "'error' or 'skip'"),
     ],
 )
@@ -117,7 +120,22 @@ def test_a_run_that_was_trained_predicts_what_it_wrote_down(
     data = lg.load("digits", train=96, val=40, test=40)
     monkeypatch.setattr("labelgap.cli.predict.open_dataset", lambda text, options: data)
     run = lg.fit(data, "an", out="runs/digits", epochs=1, batch_size=32, device="cpu", quiet=True)
-    assert call("predict", "runs/digits", "digits", "--split", "test", "--out", "a.parquet", "--device", "cpu") == 0
+    assert (
+        call(
+            "predict",
+            "runs/digits",
+            "digits",
+            "--split",
+            "test",
+            "--layout",
+            "wide",
+            "--out",
+            "a.parquet",
+            "--device",
+            "cpu",
+        )
+        == 0
+    )
     made, kept = (pq.read_table(path) for path in ("a.parquet", run.path / "predictions.parquet"))
     for name in data.classes:
         np.testing.assert_allclose(made[f"score.{name}"], kept[f"score.{name}"].slice(40), atol=1e-5)

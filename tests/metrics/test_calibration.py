@@ -55,25 +55,24 @@ def test_separable_huge_and_equal_logits_give_a_finite_line(logits: np.ndarray, 
     assert np.isfinite([scale, offset]).all() and scale >= 0
 
 
-def test_a_class_takes_part_with_five_of_both_states_and_unknowns_are_left_out() -> None:
+def test_a_class_takes_part_with_five_known_presents_and_older_runs_have_one_offset() -> None:
     random = np.random.default_rng(0)
     codes = np.full((40, 4), -1, dtype=np.int8)
     codes[:10, 0], codes[10:20, 0] = 1, 0
-    codes[:30, 1] = 1
+    codes[:15, 1] = 1
     codes[:4, 2], codes[4:, 2] = 1, 0
     logits = (random.normal(size=codes.shape) + 2 * (codes == 1)).astype(np.float32)
     found = fit_platt_calibration(logits, LabelTable.from_dense(codes))
     assert found is not None
-    assert found["classes"] == [True, False, False, False]
-    assert (found["present"], found["absent"], found["known"]) == (10, 10, 0.5)
-    other = np.where(codes == -1, 50, logits).astype(np.float32)
-    other[:, 1:] = -7
-    assert fit_platt_calibration(other, codes) == found
+    assert found["classes"] == [True, True, False, False]
+    assert (found["present"], found["absent"], found["known"]) == (25, 10, 35 / 80)
     assert json.loads(json.dumps(found)) == found
     read = read_calibration({"calibration": found})
     assert read is not None
     chance = read.probabilities(logits)
-    assert np.isnan(chance[:, 1:]).all() and np.isfinite(chance[:, 0]).all()
+    assert np.isnan(chance[:, 2:]).all() and np.isfinite(chance[:, :2]).all()
+    older = read_calibration({"calibration": {**found, "offset": 0.5}})
+    assert older is not None and older.offset == (0.5,) * 4
 
 
 def test_without_labels_or_with_logits_upside_down_there_is_none() -> None:
@@ -81,12 +80,13 @@ def test_without_labels_or_with_logits_upside_down_there_is_none() -> None:
     logits = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
     assert fit_platt_calibration(logits, codes) is None, "higher logits are less often present"
     assert fit_platt_calibration(-logits, codes) is not None
-    assert fit_platt_calibration(-logits, np.where(codes == 0, np.int8(-1), codes)) is None
+    assert fit_platt_calibration(-logits, np.where(codes == 0, np.int8(-1), codes)) is not None
+    assert fit_platt_calibration(-logits, np.where(codes == 1, np.int8(-1), codes)) is None
     assert fit_platt_calibration(np.full_like(logits, np.inf), codes) is None
     assert read_calibration({}) is None and read_calibration({"calibration": None}) is None
 
 
 def test_the_order_of_scores_is_kept() -> None:
-    line = PlattCalibration(0.3, 1.0, (True,), 5, 5, 1.0)
+    line = PlattCalibration(0.3, (1.0,), (True,), 5, 5, 1.0)
     logits = np.sort(np.random.default_rng(0).normal(size=(50, 1)).astype(np.float32), axis=0)
     assert (np.diff(line.probabilities(logits)[:, 0]) >= 0).all()

@@ -8,13 +8,38 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
-from tests.metrics.test_thresholds import prevalence, with_absents, world
+from tests.metrics.test_thresholds import with_absents, world
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import average_precision, corrected_average_precision
 from labelgap.metrics.prevalence import estimate_prevalence
 
 Array = NDArray[Any]
+
+
+def prevalence(scores: list[float], labels: list[int]) -> float:
+    """The estimated share of presents of one class, from the definition."""
+    present = [x for x, label in zip(scores, labels, strict=True) if label == PRESENT]
+    absent = [x for x, label in zip(scores, labels, strict=True) if label == ABSENT]
+    low, high = len(present) / len(scores), len(present) / (len(present) + len(absent))
+
+    def share(values: list[float], cut: float) -> float:
+        return sum(x >= cut for x in values) / max(len(values), 1)
+
+    def weight(cut: float) -> float:
+        return max(0.5 - share(present, cut), 0) + 1e-3
+
+    first = sum(weight(t) * share(scores, t) for t in present) / sum(weight(t) * share(present, t) for t in present)
+    first = min(max(first, low), high)
+    above = below = 0.0
+    for t in present:
+        recall, taken, false = share(present, t), share(scores, t), share(absent, t)
+        if len(present) + len(absent) < len(scores):
+            implied = min(max((taken - first * recall) / max(1 - first, 1e-9), 0), 1)
+            false = (len(absent) * false + 30 * implied) / (len(absent) + 30)
+        above += (taken - false) * (recall - false)
+        below += (recall - false) ** 2
+    return min(max(above / below if below > 1e-12 else first, low), high)
 
 
 def test_complete_labels_give_the_plain_average_precision_and_the_exact_share() -> None:

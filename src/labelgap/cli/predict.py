@@ -1,4 +1,4 @@
-"""``labelgap predict``: write scores and labels of images."""
+"""``labelgap predict``: write tags and scores of images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ def predict(
     ],
     data_options: DataOptions,
     out: Annotated[Path, typer.Option(help="File to write: .csv or .parquet.")] = Path("predictions.csv"),
-    layout: Annotated[str, typer.Option(help="wide: a row per image; long: a row per image and class.")] = "wide",
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, "
+            "a row per image; long: the same, a row per image and class."
+        ),
+    ] = "lists",
     split: Annotated[str, typer.Option(help="Split of DATA: train, val, test or all.")] = "all",
     device: Device = "auto",
     workers: Workers = None,
@@ -36,7 +42,7 @@ def predict(
     force: Force = False,
     restart: Annotated[bool, typer.Option("--restart", help="Do not resume an unfinished prediction.")] = False,
 ) -> None:
-    """Write scores, calibrated probabilities and labels of images. Called again after a kill, it resumes."""
+    """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
     from labelgap.cli.printing import print_predictions
     from labelgap.inference.predict.prediction_file import predict_to_file
     from labelgap.training import open_run

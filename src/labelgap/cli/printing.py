@@ -153,15 +153,22 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in get_args(ThresholdMark) if marks[mark])
     states = f"{result.present:,} present, {result.absent:,} absent, {result.unsure:,} unsure"
     print(f"{'labels':<10}{states}; thresholds: {sources}")
+    undecided = marks["default"] * (result.images - result.unreadable)
+    if near := result.unsure - undecided:
+        share = 100 * near / (result.present + result.absent + result.unsure)
+        print(f"{'unsure':<10}{near:,} labels ({share:.1f} %) are too near their threshold to decide")
+    if undecided:
+        names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
+        print(f"{'unsure':<10}{undecided:,} labels of {join_names(names)}: too few are known present for a threshold")
     calibration = run.calibration
     if calibration is None:
         known = "calibration" in run.metrics
-        reason = "val has too few labels to calibrate them" if known else "the run was trained without calibration"
+        reason = "too few labels are known to calibrate them" if known else "the run was trained without calibration"
         print(f"{'scores':<10}rank images, and are not probabilities: {reason}")
     else:
-        share = f", {100 * calibration.known:.0f} % of them known: valid if these are random"
-        partly = "" if calibration.known == 1 else share
-        print(f"{'calibrated':<11}on labels of val: {sum(calibration.classes):,} classes have a probability{partly}")
+        known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
+        partly = "" if calibration.known == 1 else known_share
+        print(f"{'calibrated':<11}on held-out images: {sum(calibration.classes):,} classes have a probability{partly}")
     if result.unreadable:
         count = f"{result.unreadable:,} image{'s' if result.unreadable > 1 else ''}"
         print(f"labelgap: {count} could not be read, the rows are blank:", file=sys.stderr)

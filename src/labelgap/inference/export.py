@@ -196,7 +196,7 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
             "threshold": float(thresholds.values[column]),
             "mark": thresholds.marks[column],
             "scale": line.scale if line is not None and line.classes[column] else None,
-            "offset": line.offset if line is not None and line.classes[column] else None,
+            "offset": line.offset[column] if line is not None and line.classes[column] else None,
         }
         for column, name in enumerate(run.config.classes)
     ]

@@ -1,8 +1,8 @@
-"""Platt scaling: from a logit to a probability, where labels of val say how often such a logit was right.
+"""Platt scaling: from a logit to a probability, where known labels say how often such a logit was right.
 
 The sigmoid of a logit ranks images. It is not a probability: trained with most labels missing, a network gives 0.3 to
-what is present in nine of ten images. One line through the logits, fitted on val, corrects that for the classes that
-val has labels of.
+what is present in nine of ten images. A line through the logits corrects that; all classes share its slope. It is
+fitted on images that the model was not trained on.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
+from labelgap.labels.codes import ABSENT, PRESENT, as_codes
+from labelgap.metrics.shared_calibration import fit_shared_calibration
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
 __all__ = ["PlattCalibration", "fit_platt_calibration", "platt_scaling", "read_calibration"]
 
 _MAX_STEPS: Final = 100
+_MIN_SLOPE: Final = 0.3
+"""Smallest slope of a calibration, per standard deviation of the logits: with less, scores say next to nothing."""
 
 
 @dataclass(frozen=True)
 class PlattCalibration:
-    """A line through logits: the probability is the sigmoid of ``scale`` × logit + ``offset``.
+    """A line through the logits of each class: the probability is the sigmoid of ``scale`` × logit + ``offset``.
 
     Attributes:
         scale: above 0, so the order stays.
-        offset: what is added.
+        offset: what is added, per class.
         classes: whether each class of the run is calibrated.
         present: known present labels it was found on.
         absent: known absent labels it was found on.
-        known: the share of these classes' labels in val that is known. Below 1, the probability is one among images
-            whose label somebody gave: right where those were chosen at random.
+        known: the share of these classes' labels that is known. Below 1, the probability is an estimate: right where
+            labels are missing at random.
     """
 
     scale: float
-    offset: float
+    offset: tuple[float, ...]
     classes: tuple[bool, ...]
     present: int
     absent: int
@@ -47,19 +50,20 @@ class PlattCalibration:
 
     def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return ``(N, K)``, NaN for a class that is not calibrated."""
-        chance = expit(self.scale * logits.astype(np.float64) + self.offset)
+        chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
         return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
 
 
 def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
-    """Find the calibration of a run on val, as its summary keeps it; None where val supports none.
+    """Find the calibration of a run on held-out images, as its summary keeps it; None where the labels support none.
 
     Args:
-        logits: ``(N, K)`` of val.
-        labels: what is known of val: a label table, or ``(N, K)`` codes.
+        logits: ``(N, K)`` of a held-out split, or out-of-fold.
+        labels: what is known of these images: a label table, or ``(N, K)`` codes.
 
-    A class takes part if it has at least five known present and five known absent labels. Unknown labels are left out.
-    There is no calibration where no class takes part, or where higher logits are not more often present.
+    A class takes part if it has at least five known present labels; absent ones need not be known
+    (``labelgap.metrics.shared_calibration`` has the model). There is no calibration where no class takes part, or where
+    higher logits are not more often present.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -70,26 +74,30 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
     """
     codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
-    supported = (present >= MIN_KNOWN_LABELS) & (absent >= MIN_KNOWN_LABELS)
-    known = (codes != UNKNOWN) & supported[None, :]
-    if not known.any() or not np.isfinite(logits[known]).all():
+    supported = present >= MIN_KNOWN_LABELS
+    if not supported.any() or not np.isfinite(logits).all():
         return None
-    scale, offset = platt_scaling(logits[known], codes[known] == PRESENT)
-    if not (np.isfinite([scale, offset]).all() and scale > 0):
+    line = fit_shared_calibration(logits, codes)
+    if line is None or line.slope < _MIN_SLOPE:
         return None
-    share = known.sum() / (len(codes) * supported.sum())
     counts = int(present[supported].sum()), int(absent[supported].sum())
-    found = PlattCalibration(scale, offset, tuple(supported.tolist()), *counts, float(share))
-    return {"method": "platt", **asdict(found), "classes": list(found.classes)}
+    share = sum(counts) / (len(codes) * int(supported.sum()))
+    found = PlattCalibration(line.scale, tuple(line.offset.tolist()), tuple(supported.tolist()), *counts, share)
+    return {"method": "platt", **asdict(found), "offset": list(found.offset), "classes": list(found.classes)}
 
 
 def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
-    """Return the calibration in a run's summary; None for a run without one, or from before there were any."""
+    """Return the calibration in a run's summary; None for a run without one, or from before there were any.
+
+    Older runs have one offset for all classes.
+    """
     stored = summary.get("calibration")
     if not stored:
         return None
-    numbers = {name: stored[name] for name in ("scale", "offset", "present", "absent", "known")}
-    return PlattCalibration(classes=tuple(stored["classes"]), **numbers)
+    classes, offset = tuple(stored["classes"]), stored["offset"]
+    offsets = tuple(offset) if isinstance(offset, list) else (offset,) * len(classes)
+    numbers = {name: stored[name] for name in ("scale", "present", "absent", "known")}
+    return PlattCalibration(classes=classes, offset=offsets, **numbers)
 
 
 def platt_scaling(

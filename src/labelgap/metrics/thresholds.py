@@ -1,23 +1,23 @@
 """A threshold for each class, with a mark that says how it was chosen.
 
 0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
-too many labels as present. The threshold is the one with the highest F1, measured where held-out labels allow it, else
-estimated. It changes little when one label is added: known absents enter through the prevalence of their class, near
-ties are averaged while labels are unknown, and a class with few known presents leans on the other classes.
+too many labels as present. The threshold is the one with the highest F1: the exact one where all labels of a class are
+known, else the one that is expected from calibrated probabilities. These come from all classes together
+(``labelgap.metrics.shared_calibration``), so a threshold changes little when one label is added.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.prevalence import partial_cuts
-from labelgap.metrics.sorting import slices
+from labelgap.metrics.shared_calibration import fit_shared_calibration
+from labelgap.metrics.sorting import cuts_at_present, slices
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
 __all__ = ["DEFAULT_THRESHOLD", "MIN_MEASURED", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
@@ -29,12 +29,9 @@ MIN_PRESENT: Final = 5
 """Known presents from which on a class has a threshold of its own."""
 MIN_MEASURED: Final = 10
 """Known labels of each state from which on a threshold counts as measured."""
-_MAX_SHARPNESS: Final = 2.0
-"""While a label is unknown, cuts that are nearly as good always take part."""
-_SMALLEST: Final = 1e-4
-"""Thresholds nearer than this to 0 or 1 count as this in a mean of logits."""
-_MAX_WEIGHT: Final = 50
-"""Known presents from which on a class counts no more in the threshold that others borrow."""
+_SMALLEST: Final = 1e-9
+"""Scores nearer than this to 0 or 1 count as this in logits."""
+_MAX_STEPS: Final = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,8 @@ class Thresholds:
         values: ``(K,)`` float64, read-only: the class is predicted present where ``score >= value``. Each value is
             exact in the type the scores had, so float32 scores may be compared in float32.
         marks: ``"measured"`` on at least 10 known present and 10 known absent labels, ``"estimated"`` from at least 5
-            known present ones, ``"borrowed"`` from the other classes, or ``"default"``, 0.5, where no class has any.
+            known present ones, ``"borrowed"`` mostly from the other classes, or ``"default"``, 0.5, where no class has
+            5 known presents and all of them together fewer than 10.
     """
 
     values: NDArray[np.float64]
@@ -66,35 +64,34 @@ class Thresholds:
 def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     r"""Choose the threshold of each class from held-out images.
 
-    With :math:`r(t)` the share of the known presents that score at least :math:`t`, :math:`q(t)` that of all :math:`N`
-    images, known or not, and the prevalence :math:`\pi` (``labelgap.metrics.prevalence``):
+    With the calibrated probability :math:`p_i` of the class in image :math:`i` of :math:`N`, known or not:
 
-    .. math:: F_1(t) = \frac{2 \pi\, r(t)}{\pi + q(t)}, \qquad n^* = \frac{\sum_t w(t)\, N q(t)}{\sum_t w(t)}, \quad
-              w(t) = \exp\Bigl(P \min\bigl(\tfrac{N}{U}, 2\bigr) \bigl(F_1(t) - \max F_1\bigr)\Bigr)
+    .. math:: F(s) = \frac{2 \sum_i [p_i \ge s]\, p_i}{\sum_i [p_i \ge s] + \sum_i p_i}, \qquad
+              s^* = \tfrac12 \max_s F(s)
 
-    over the cuts at the :math:`P` known presents; the threshold takes the :math:`n^*` images with the highest scores.
-    On complete labels this is the exact :math:`F_1` and its best cut. With :math:`U` unknown labels, cuts that are
-    nearly as good take part, so that no single label decides.
+    is the expected :math:`F_1` of those at least :math:`s`, and the best :math:`s` is half of the highest one. The
+    threshold is the score whose probability is :math:`s^*`. A class of at least 5 presents whose labels are all known
+    has the cut with the exact best :math:`F_1` instead.
 
     Args:
-        scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on.
+        scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on: of a held-out split, or
+            out-of-fold.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
 
     Returns:
-        ``(K,)`` values and their marks. A class with fewer than 5 known presents takes the mean of the other classes
-        (in logits, by their known presents, and 0.5 as a small one); from 5 to 9 it moves from there to its own
-        threshold in six equal steps, unless all its labels are known.
+        ``(K,)`` values and their marks. The fewer presents of a class are known, the more its threshold depends on the
+        other classes; without any it has their mean offset.
 
     Raises:
         InputError: scores outside 0 … 1, shapes that do not match, values that are no labels.
 
-    The threshold lies midway between the lowest score that is taken and the next lower one, and on the lowest score
-    itself where there is no lower one. Equal scores stay together. Of several cuts that are equally good on complete
-    labels the highest is chosen. The assumption is that of the prevalence: labels are missing at random.
+    The exact cut lies midway between the lowest score that is taken and the next lower one, and on the lowest score
+    itself where there is no lower one. Equal scores stay together. Of several cuts that are equally good the highest is
+    chosen. The assumption is that of the calibration: labels are missing at random.
 
     Reference:
-        F1 from positive and unlabeled data: Lee & Liu, ICML 2003; the exponential weights: Vovk, "Aggregating
-        strategies", COLT 1990.
+        the best threshold is half of the best F1: Lipton, Elkan & Naryanaswamy, "Optimal thresholding of classifiers to
+        maximize F1 measure", ECML 2014.
 
     Example:
         >>> scores = np.linspace(0.99, 0.01, 50)[:, None]
@@ -105,58 +102,57 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     formatted, codes = format_pair(scores, labels)
     require_probabilities(formatted)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
-    values = np.full(codes.shape[1], DEFAULT_THRESHOLD)
-    columns = np.flatnonzero(present)
+    if not (present >= MIN_PRESENT).any() and present.sum() < MIN_MEASURED:
+        return Thresholds.default(codes.shape[1])
+    complete = (present + absent == len(codes)) & (present >= MIN_PRESENT)
+    values = np.zeros(codes.shape[1]) if complete.all() else _expected_best(formatted, codes)
+    columns = np.flatnonzero(complete)
     for chunk in slices(columns.size, codes.shape[0]):
         part = columns[chunk]
         values[part] = _best_cuts(np.ascontiguousarray(formatted.T[part]), np.ascontiguousarray(codes.T[part]))
-    values = _borrow(values, present, present + absent == len(codes), formatted.dtype)
     marks = np.select(
         [(present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
         ["measured", "estimated"],
-        "borrowed" if (present >= MIN_PRESENT).any() else "default",
+        "borrowed",
     )
     return Thresholds(values=values, marks=tuple(marks.tolist()))
 
 
-def _borrow(
-    values: NDArray[np.float64],
-    present: NDArray[np.integer[Any]],
-    complete: NDArray[np.bool_],
-    dtype: np.dtype[Any],
-) -> NDArray[np.float64]:
-    """Move the thresholds of classes with few known presents to the mean of all, in logits.
+def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64]:
+    """Return the threshold of each class with the highest expected F1, in the type of the scores."""
+    logits = logit(np.clip(scores.astype(np.float64), _SMALLEST, 1 - _SMALLEST))
+    calibration = fit_shared_calibration(logits, codes)
+    assert calibration is not None, "there are known presents"
+    best = _best_expected_f1(calibration.probabilities(logits))
+    values: NDArray[np.float64] = expit((logit(best / 2) - calibration.offset) / calibration.scale)
+    return values.astype(scores.dtype).astype(np.float64)
 
-    A class counts in the mean by its known presents beyond the fourth, up to 50; the default counts 5. A class of at
-    least 5 known presents whose labels are all known keeps its own.
-    """
-    weight = np.clip(present - MIN_PRESENT + 1, 0, _MAX_WEIGHT)
-    own = logit(np.clip(values, _SMALLEST, 1 - _SMALLEST))
-    shared = float(weight @ own) / (weight.sum() + MIN_PRESENT) if weight.any() else 0.0
-    trust = np.where(complete & (weight > 0), 1.0, np.clip(weight / (MIN_MEASURED - MIN_PRESENT + 1), 0, 1))
-    moved = expit(trust * own + (1 - trust) * shared).astype(dtype).astype(np.float64)
-    borrowed: NDArray[np.float64] = np.where(trust == 1, values, moved)
-    return borrowed
+
+def _best_expected_f1(chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the highest expected F1 of each class, ``(K,)``, by Dinkelbach's method: it rises to it in few steps."""
+    total, best = chance.sum(axis=0), np.zeros(chance.shape[1])
+    for _ in range(_MAX_STEPS):
+        taken = chance >= best / 2
+        better = 2 * (chance * taken).sum(axis=0) / (taken.sum(axis=0) + total)
+        if (better <= best).all():
+            break
+        best = np.maximum(best, better)
+    return np.maximum(best, np.finfo(np.float64).tiny)
 
 
 def _best_cuts(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Return the threshold of R classes of M images, each with at least one known present.
+    """Return the threshold with the highest F1 of R classes of M images, all of whose labels are known.
 
     Only a cut at a present entry can be best: taking more entries without a further hit lowers F1.
     """
-    cuts = partial_cuts(scores, codes)
-    prevalence = cuts.prevalence()[cuts.ranking]
-    score = 2 * prevalence * cuts.recall / (prevalence + cuts.share)
+    cuts = cuts_at_present(scores, codes)
+    score = 2 * cuts.hits / (np.count_nonzero(codes == PRESENT, axis=1)[cuts.ranking] + cuts.taken)
     best = np.full(len(codes), -np.inf)
     np.maximum.at(best, cuts.ranking, score)
     highest = np.full(len(codes), -1)
     winners = np.flatnonzero(score >= best[cuts.ranking] * (1 - 1e-12))
     np.maximum.at(highest, cuts.ranking[winners], winners)
-    unknown = cuts.images - cuts.present - cuts.absent
-    rate = cuts.present * np.minimum(cuts.images / np.maximum(unknown, 1), _MAX_SHARPNESS)
-    weight = np.exp(rate[cuts.ranking] * (score - best[cuts.ranking]))
-    mean = np.rint(cuts.sums(weight * cuts.taken) / cuts.sums(weight)).astype(np.int64)
-    return _midway(scores, np.where(unknown > 0, mean, cuts.taken[highest]))
+    return _midway(scores, cuts.taken[highest])
 
 
 def _midway(scores: Floats, taken: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -50,7 +50,7 @@ Codes: TypeAlias = NDArray[np.int8]
 
 AVERAGES: Final = ("macro", "samples", "micro")
 MIN_KNOWN_LABELS: Final = 5
-"""Known present and known absent labels that a class must have, each, for an interval or a calibration."""
+"""Known present and known absent labels that a class must have, each, for an interval; for a calibration, present."""
 MAX_CHANCE: Final = 0.5
 """Where random scores would reach a higher average precision than this on partial labels, it is no accuracy."""
 PROBABILITY_SLACK: Final = 1e-6

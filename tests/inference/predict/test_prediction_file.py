@@ -17,12 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from tests.training.untrained_run import CLASSES, MARKS, make_run
 
+import labelgap as lg
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.text import unquote_formula
 from labelgap.data import ArrayImages, FeatureVectors, FileImages
 from labelgap.inference.predict import chunks as chunks_module
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration
 from labelgap.training import Run
@@ -33,12 +35,12 @@ def expected_label(score: float, threshold: float, mark: str, scale: float) -> s
     if mark == "default":
         return "unsure"
     ratio = ((score / (1 - score)) / (threshold / (1 - threshold))) ** scale
-    within = 1.5 if mark == "measured" else 2.0
+    within = 1.2 if mark == "measured" else 1.3
     return "present" if ratio >= within else "absent" if ratio < 1 / within else "unsure"
 
 
 def test_a_wide_parquet_has_a_row_per_image_and_metadata(run: Run, images: ArrayImages, tmp_path: Path) -> None:
-    summary = predict_to_file(run, images, tmp_path / "a.parquet", device="cpu", batch_size=32)
+    summary = predict_to_file(run, images, tmp_path / "a.parquet", layout="wide", device="cpu", batch_size=32)
     table = pq.read_table(summary.path)
     assert table.column_names == [
         "image",
@@ -77,6 +79,33 @@ def test_a_long_csv_has_a_row_per_image_and_class(run: Run, images: ArrayImages,
     assert {row["label"] for row in rows if row["class"] == "owl"} == {"unsure"}
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_lists_of_tags_are_read_back_as_labels(run: Run, photos: FileImages, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"a.{suffix}"
+    summary = predict_to_file(run, photos, out, device="cpu")
+    read = lg.load(suffix, out, images=photos.root, on_bad_image="skip", duplicates="off")
+    wide = predict_to_file(run, photos, tmp_path / "wide.parquet", layout="wide", device="cpu")
+    codes = {"present": PRESENT, "absent": ABSENT, "unsure": UNKNOWN}
+    rows = {row["image"]: row for row in pq.read_table(wide.path).to_pylist() if row["score.cat"] is not None}
+    named = {name for row in rows.values() for name in CLASSES if row[f"label.{name}"] != "unsure"}
+    assert set(read.classes) == (named if suffix == "csv" else set(CLASSES))
+    seen = 0
+    for split in read.splits:
+        for name, labels in zip(split.labels.images, split.labels.to_dense(), strict=True):
+            assert labels.tolist() == [codes[rows[name][f"label.{each}"]] for each in read.classes]
+            seen += 1
+    assert seen == len(rows) == 24 - summary.unreadable == 21
+
+
+def test_a_class_with_a_semicolon_does_not_fit_into_lists_of_a_csv(images: ArrayImages, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", classes=["a;b", "c", "d"])
+    with pytest.raises(InputError, match=r"'a;b' has a ';'.*parquet"):
+        predict_to_file(run, images, tmp_path / "a.csv", device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    table = pq.read_table(predict_to_file(run, images, tmp_path / "a.parquet", device="cpu").path)
+    assert table["unsure"][0].as_py() == ["a;b", "c", "d"]
+
+
 def test_without_a_calibration_there_is_no_probability(images: ArrayImages, tmp_path: Path) -> None:
     plain = make_run(tmp_path / "run", marks=("measured",) * 3)
     for layout in ("wide", "long"):
@@ -104,7 +133,7 @@ def test_csv_and_parquet_hold_the_same_values(run: Run, images: ArrayImages, tmp
 def test_names_that_begin_as_formulas_are_quoted_in_csv_and_not_in_parquet(run: Run, tmp_path: Path) -> None:
     names = ["=1+1.png", "'=2.png", "@a", "-5", "b.png"]
     photos = ArrayImages(np.zeros((5, 64, 64), dtype=np.uint8), names)
-    for layout, repeated in (("wide", 1), ("long", 3)):
+    for layout, repeated in (("lists", 1), ("wide", 1), ("long", 3)):
         predict_to_file(run, photos, tmp_path / f"{layout}.csv", layout=layout, device="cpu")
         predict_to_file(run, photos, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
         with (tmp_path / f"{layout}.csv").open(newline="", encoding="utf-8") as file:
@@ -116,14 +145,15 @@ def test_names_that_begin_as_formulas_are_quoted_in_csv_and_not_in_parquet(run: 
 
 def test_labels_follow_the_rule_at_its_limits() -> None:
     cuts = Thresholds(np.array([0.5, 0.5, 0.5, 0.0, 1.0]), ("measured", "estimated", "default", "measured", "measured"))
-    scores = np.array([[0.6001] * 5, [0.5999] * 5, [0.4001] * 5, [0.3999] * 5, [0.0] * 5, [1.0] * 5], dtype=np.float32)
+    limits = (1.2001 / 2.2001, 1.1999 / 2.1999, 1 / 2.1999, 1 / 2.2001, 0, 1)
+    scores = np.repeat(np.array(limits, dtype=np.float32)[:, None], 5, axis=1)
     named = [[LABELS[code] for code in row] for row in labels_from_scores(scores, cuts)]
     assert [row[0] for row in named] == ["present", "unsure", "unsure", "absent", "absent", "present"]
     assert [row[1] for row in named] == ["unsure", "unsure", "unsure", "unsure", "absent", "present"]
     assert {row[2] for row in named} == {"unsure"}
     assert [row[3] for row in named] == ["present"] * 6
     assert [row[4] for row in named] == ["absent"] * 5 + ["present"]
-    steep = PlattCalibration(100.0, 0.0, (True,) * 5, 5, 5, 1.0)
+    steep = PlattCalibration(100.0, (0.0,) * 5, (True,) * 5, 5, 5, 1.0)
     assert [LABELS[row[0]] for row in labels_from_scores(scores, cuts, steep)] == ["present"] * 2 + ["absent"] * 3 + [
         "present"
     ]
@@ -148,7 +178,7 @@ def photos(tmp_path: Path) -> FileImages:
 @pytest.mark.usefixtures("small_chunks")
 def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_path: Path, workers: int) -> None:
     out = tmp_path / "a.parquet"
-    summary = predict_to_file(run, photos, out, device="cpu", batch_size=8, workers=workers)
+    summary = predict_to_file(run, photos, out, layout="wide", device="cpu", batch_size=8, workers=workers)
     rows = {row["image"]: row for row in pq.read_table(out).to_pylist()}
     bad = {name for name, row in rows.items() if row["score.cat"] is None}
     assert bad == {"05.png", "11.png", "12.png"} and summary.unreadable == 3
@@ -190,7 +220,7 @@ def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_pa
 def test_features_are_predicted_like_images(tmp_path: Path, images: ArrayImages) -> None:
     run = make_run(tmp_path / "run", backbone="features", width=5)
     vectors = FeatureVectors(np.random.default_rng(0).normal(size=(90, 5)))
-    summary = predict_to_file(run, vectors, tmp_path / "a.parquet", device="cpu")
+    summary = predict_to_file(run, vectors, tmp_path / "a.parquet", layout="wide", device="cpu")
     scores = pq.read_table(summary.path)["score.cat"].to_numpy()
     np.testing.assert_allclose(scores, run.predict(vectors, device="cpu")[:, 0], atol=1e-6)
     with pytest.raises(InputError, match="cannot read images"):
@@ -204,7 +234,7 @@ def test_wrong_arguments_are_rejected_before_anything_is_written(run: Run, image
         ("a.txt", run, {}, InputError, r"\.csv or \.parquet"),
         ("there.csv", run, {}, InputError, "--force"),
         ("nowhere/a.csv", run, {}, InputError, "does not exist"),
-        ("a.csv", run, {"layout": "tall"}, InputError, "wide or long"),
+        ("a.csv", run, {"layout": "tall"}, InputError, "lists, wide or long"),
         ("a.csv", run, {"on_bad_image": "ignore"}, InputError, "'error' or 'skip'"),
         ("a.csv", run, {"batch_size": 0}, InputError, "batch_size"),
         ("a.csv", unfinished, {}, RunError, "not finished"),
@@ -263,11 +293,12 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypa
     monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
     monkeypatch.setattr("labelgap.inference.predict.prediction_file.MAX_ENTRIES", 40 * 512)
     monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
-    predict_to_file(run, GeneratedImages(300), tmp_path / "first.csv", device="cpu", batch_size=128)  # loads modules
+    predict_to_file(run, GeneratedImages(300), tmp_path / "a.csv", layout="wide", device="cpu", batch_size=128)
     peaks = []
     for count in (1_000, 10_000):
         tracemalloc.start()
-        summary = predict_to_file(run, GeneratedImages(count), tmp_path / f"{count}.csv", device="cpu", batch_size=128)
+        out = tmp_path / f"{count}.csv"
+        summary = predict_to_file(run, GeneratedImages(count), out, layout="wide", device="cpu", batch_size=128)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert summary.images == count

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
@@ -39,7 +38,7 @@ from labelgap.inference.predict.chunks import (
     has_prediction,
     plan_chunks,
 )
-from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, labels_from_scores
+from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.inputs import ImageInputs
@@ -58,7 +57,7 @@ class PredictionSummary:
 
     Attributes:
         path: the file.
-        images: rows of a wide file.
+        images: rows of a file of lists.
         absent: labels decided absent, over all classes.
         present: labels decided present.
         unsure: labels decided neither.
@@ -82,7 +81,7 @@ def predict_to_file(
     sources: ImageSource | Sequence[ImageSource],
     out: str | os.PathLike[str],
     *,
-    layout: str = "wide",
+    layout: str = "lists",
     on_bad_image: str = "skip",
     device: str = "auto",
     workers: int | None = None,
@@ -99,7 +98,7 @@ def predict_to_file(
         run: finished.
         sources: the images, in the order of the rows.
         out: the file, ending in .csv or .parquet.
-        layout: "wide" or "long"; see ``labelgap.inference.predict.columns``.
+        layout: "lists", "wide" or "long"; see ``labelgap.inference.predict.columns``.
         on_bad_image: "skip" leaves the row of an unreadable image blank and reports it; "error" names all of them and
             writes no file.
         device: "auto", "cpu", "cuda", "mps".
@@ -243,7 +242,7 @@ class _Prediction:
         """
         counts = np.zeros(3, dtype=np.int64)
         with atomic_path(path) as temporary:
-            with _open_writer(temporary, self.columns.schema) as writer:
+            with _open_writer(temporary, self.columns) as writer:
                 for names, logits in self._tables():
                     bad = np.isnan(logits[:, 0])
                     writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
@@ -296,6 +295,8 @@ def _open_prediction(
 ) -> _Prediction:
     """Start a prediction, or resume it, and remove what a killed one left."""
     columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
+    if path.suffix.lower() == ".csv":
+        csv_schema(columns)  # raises where the classes do not fit
     for images in sources:
         feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
     classes = len(columns.classes)
@@ -333,6 +334,8 @@ def _forward(network: Any, batch: ReadBatch, device: torch.device) -> NDArray[np
     return logits
 
 
-def _open_writer(path: Path, schema: pa.Schema) -> Any:
+def _open_writer(path: Path, columns: PredictionColumns) -> Any:
     """Open a CSV or Parquet file for tables."""
-    return CsvWriter(path, schema) if path.suffix.lower() == ".csv" else pq.ParquetWriter(path, schema)
+    if path.suffix.lower() == ".csv":
+        return CsvWriter(path, csv_schema(columns))
+    return pq.ParquetWriter(path, columns.schema)

@@ -37,6 +37,8 @@ COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Other names of reserved columns, in lower case and without blanks and marks. One of them counts where no column has
 the name itself."""
+UNSURE_COLUMN: Final = "unsure"
+"""Beside lists: classes that a prediction did not decide. They are unknown, so the column is ignored."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def parse_header(
     for number in used:
         if roles[number] in special:
             position.setdefault(roles[number], number)
-    rest = [number for number in used if roles[number] not in special]
+    left_out = (*special, UNSURE_COLUMN) if lists else special
+    rest = [number for number in used if roles[number] not in left_out]
     beside_lists = rest if lists else []
     if "image" not in position:
         candidates = [header[number] for number in beside_lists] or header

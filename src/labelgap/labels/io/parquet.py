@@ -28,9 +28,10 @@ from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
-__all__ = ["column_cells", "open_parquet", "read_parquet", "read_table", "write_table"]
+__all__ = ["CLASSES_KEY", "column_cells", "open_parquet", "read_parquet", "read_table", "write_table"]
 
-_KEY = b"labelgap.classes"
+CLASSES_KEY: Final = b"labelgap.classes"
+"""Where the metadata of a file have the names of all classes, in their order."""
 _BATCH_CELLS: Final = 1 << 20
 _ROWS_PER_BYTE: Final = 16
 """Rows that a byte of a file may stand for: the names of images differ, so they need more than that."""
@@ -49,7 +50,7 @@ def write_table(table: LabelTable, path: Path) -> None:
         starts = starts_from_lengths(chosen)[table.starts]
         entries = pa.DictionaryArray.from_arrays(pa.array(table.columns[chosen]), names)
         columns[name] = pa.LargeListArray.from_arrays(pa.array(starts), entries)
-    metadata = {_KEY: json.dumps(table.classes, ensure_ascii=False).encode()}
+    metadata = {CLASSES_KEY: json.dumps(table.classes, ensure_ascii=False).encode()}
     with atomic_path(path) as temporary:
         pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
 
@@ -165,7 +166,7 @@ def _opened(path: Path) -> pa.Table:
 
 def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
     """Return the class names that ``write_table`` stored in a file, or None."""
-    stored = (metadata or {}).get(_KEY)
+    stored = (metadata or {}).get(CLASSES_KEY)
     if stored is None:
         return None
     try:

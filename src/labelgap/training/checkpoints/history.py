@@ -24,6 +24,7 @@ Count = Annotated[int, Field(ge=0, le=10**15)]
 Epoch = Annotated[int, Field(ge=1, le=10**9)]
 Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
 Value = Annotated[float, Field(ge=-1e39, le=1e39)]
+Offset = Annotated[float, Field(ge=-1e30, le=1e30)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Text = Annotated[str, StringConstraints(max_length=10_000)]
 Rule = Literal["clean", "known", "observed", "last"]
@@ -79,7 +80,7 @@ class StoredCalibration(_Stored):
 
     method: Literal["platt"]
     scale: Annotated[float, Field(gt=0, le=1e30)]
-    offset: Annotated[float, Field(ge=-1e30, le=1e30)]
+    offset: Offset | list[Offset]
     classes: list[bool]
     present: Count
     absent: Count
@@ -167,7 +168,9 @@ def _check_summary(summary: RunSummary, epochs: int, classes: Sequence[str]) -> 
     if summary.epochs != epochs or summary.best_epoch > epochs:
         raise ValueError("its summary is of other epochs")
     per_class: list[Sequence[object]] = [summary.thresholds.values, summary.thresholds.marks]
-    per_class += [] if summary.calibration is None else [summary.calibration.classes]
+    if summary.calibration is not None:
+        offset = summary.calibration.offset
+        per_class += [summary.calibration.classes, *([offset] if isinstance(offset, list) else [])]
     measured = [split for split in (summary.train, summary.val, summary.test) if split is not None]
     known = set(classes)
     if any(len(values) != len(classes) for values in per_class) or any(

@@ -1,0 +1,193 @@
+r"""Probabilities of all labels from the few that are known: one slope for all classes, an offset for each.
+
+With the logit :math:`x` of an image and a class :math:`k`, the label is present with probability
+:math:`p = \sigma(a x + b_k)`. People give a present label with probability :math:`c_k` and an absent one with
+:math:`d_k`, whatever the image (labels are **missing at random**, given their state). What is observed of an entry has
+the likelihood
+
+.. math:: P(\text{present}) = c_k\, p, \qquad P(\text{absent}) = d_k (1 - p), \qquad
+          P(\text{unknown}) = (1 - c_k)\, p + (1 - d_k)(1 - p)
+
+so presents alone determine the line: images that score as the known presents do are present, known or not. A class
+with few known presents borrows from the others, by normal priors on :math:`b_k` (deviation 1 around the mean of the
+classes), on :math:`\operatorname{logit} c_k` (deviation ½ around a mean that is itself 0 ± 1) and on :math:`\ln a`. The
+result is the most probable set of parameters. On complete labels it is Platt scaling with shrunken offsets.
+
+References: Platt, "Probabilistic outputs for support vector machines", 1999; Elkan & Noto, "Learning classifiers from
+only positive and unlabeled data", KDD 2008, for c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, logit
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.validation import Codes, Floats
+
+__all__ = ["SharedCalibration", "fit_shared_calibration"]
+
+OFFSET_DEVIATION: Final = 1.0
+"""Prior standard deviation of the offsets around their mean."""
+FREQUENCY_DEVIATION: Final = 0.5
+"""Prior standard deviation of the logit of c around its mean."""
+MEAN_FREQUENCY_DEVIATION: Final = 1.0
+"""Prior standard deviation of that mean around 0, a frequency of one half."""
+LOG_SLOPE: Final = 0.7
+"""Prior mean of the log of the slope, for logits of deviation 1; its standard deviation is 1."""
+_PSEUDO_LABELS: Final = 0.5
+"""Known and unknown absents that are added to each class, so that d stays between 0 and 1."""
+_MAX_DEVIATION: Final = 8.0
+"""Logits farther than this from the mean, in standard deviations, count as this."""
+_BINS: Final = 512
+"""Above this number of images, logits of a class and state that are close to each other count as their mean."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCalibration:
+    """The line of every class; a class without a known present has the mean offset.
+
+    Attributes:
+        scale: a, above 0.
+        slope: a for logits of deviation 1: near 0 for scores that do not rank.
+        offset: ``(K,)`` b.
+        present_known: ``(K,)`` c, the estimated share of the present labels that is known; NaN without a known present.
+        absent_known: ``(K,)`` d, of the absent labels.
+    """
+
+    scale: float
+    slope: float
+    offset: Array
+    present_known: Array
+    absent_known: Array
+
+    def probabilities(self, logits: Floats) -> Array:
+        """Return p of any images, ``(N, K)``, whatever is known of them."""
+        result: Array = expit(self.scale * logits.astype(np.float64) + self.offset)
+        return result
+
+    def posterior(self, logits: Floats, codes: Codes) -> Array:
+        """Return the probability that each label is present, given what is known of it, ``(N, K)``.
+
+        1 and 0 for known labels. An unknown one is less often present than ``probabilities`` says where people label
+        mostly what is present. The sum over the images estimates how many are present.
+        """
+        chance = self.probabilities(logits)
+        hidden, rest = (1 - np.nan_to_num(self.present_known)) * chance, (1 - self.absent_known) * (1 - chance)
+        known: Array = np.where(codes == PRESENT, 1.0, 0.0)
+        return np.where(codes == UNKNOWN, hidden / np.maximum(hidden + rest, 1e-300), known)
+
+
+def fit_shared_calibration(logits: Floats, codes: Codes) -> SharedCalibration | None:
+    """Fit the lines of K classes on images that the model was not trained on; None without a known present.
+
+    Args:
+        logits: ``(N, K)`` finite.
+        codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> truth = (random.random((2000, 3)) < 0.2).astype(np.int8)
+        >>> logits = random.normal(size=truth.shape) + 3 * truth
+        >>> codes = np.where((truth == 1) & (random.random(truth.shape) < 0.4), truth, -1).astype(np.int8)
+        >>> found = fit_shared_calibration(logits, codes)
+        >>> round(found.posterior(logits, codes).sum() / truth.sum(), 1), found.present_known.round(1)
+        (1.0, array([0.4, 0.4, 0.4]))
+    """
+    columns = np.flatnonzero((codes == PRESENT).any(axis=0))
+    if not columns.size:
+        return None
+    values = logits[:, columns].astype(np.float64)
+    center, deviation = float(values.mean()), float(values.std()) or 1.0
+    entries = _collect(np.clip((values - center) / deviation, -_MAX_DEVIATION, _MAX_DEVIATION), codes[:, columns])
+    found = minimize(
+        entries.objective,
+        entries.start(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 500, "maxfun": 1000, "ftol": 1e-11, "gtol": 1e-5},
+    ).x
+    slope = float(np.exp(found[0]))
+    own, present_known, absent_known = found[1:].reshape(3, -1)
+    scale = slope / deviation
+    offset = np.full(codes.shape[1], own.mean())
+    offset[columns] = own
+    shares = np.full((2, codes.shape[1]), np.nan)
+    shares[1] = (codes == ABSENT).mean(axis=0)
+    shares[:, columns] = expit([present_known, absent_known])
+    return SharedCalibration(scale, slope, offset - scale * center, *shares)
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """Standardized logits of the three states, with the class and the number of images of each."""
+
+    classes: int
+    images: int
+    column: NDArray[np.int64]
+    state: Codes
+    value: Array
+    count: Array
+
+    def start(self) -> Array:
+        """Return parameters to start from: ln a, then b, logit c and logit d of every class."""
+        present, absent = (self._sums((self.state == state) * self.count) for state in (PRESENT, ABSENT))
+        offset, known = (logit((number + 0.5) / (self.images + 1)) for number in (present, absent))
+        return np.concatenate([[LOG_SLOPE], offset - 0.5, np.zeros(self.classes), known])
+
+    def objective(self, parameters: Array) -> tuple[float, Array]:
+        """Return the negative log posterior, up to a constant, and its gradient."""
+        log_slope, slope = parameters[0], np.exp(parameters[0])
+        offset, present_known, absent_known = parameters[1:].reshape(3, -1)
+        line = slope * self.value + offset[self.column]
+        present, absent = log_expit(line), log_expit(-line)
+        hidden = log_expit(-present_known)[self.column] + present
+        either = np.logaddexp(hidden, log_expit(-absent_known)[self.column] + absent)
+        unknown = self.state == UNKNOWN
+        cost = -self.count @ np.where(unknown, either, np.where(self.state == PRESENT, present, absent))
+        posterior = np.where(unknown, np.exp(hidden - either), self.state == PRESENT)
+        error = self.count * (np.exp(present) - posterior)
+
+        known = [self._sums((self.state == state) * self.count) for state in (PRESENT, ABSENT)]
+        missing = [self._sums(unknown * self.count * share) for share in (posterior, 1 - posterior)]
+        known[1], missing[1] = known[1] + _PSEUDO_LABELS, missing[1] + _PSEUDO_LABELS
+        mean, precision = offset.mean(), FREQUENCY_DEVIATION**-2
+        mean_known = present_known.sum() * precision / (self.classes * precision + MEAN_FREQUENCY_DEVIATION**-2)
+        around, around_known = (offset - mean) / OFFSET_DEVIATION**2, (present_known - mean_known) * precision
+        cost -= known[0] @ log_expit(present_known) + known[1] @ log_expit(absent_known)
+        cost -= _PSEUDO_LABELS * log_expit(-absent_known).sum()
+        cost += around @ (offset - mean) / 2 + around_known @ (present_known - mean_known) / 2
+        cost += (mean_known / MEAN_FREQUENCY_DEVIATION) ** 2 / 2 + (log_slope - LOG_SLOPE) ** 2 / 2
+        gradient = [
+            [slope * (error @ self.value) + log_slope - LOG_SLOPE],
+            self._sums(error) + around,
+            missing[0] * expit(present_known) - known[0] * expit(-present_known) + around_known,
+            missing[1] * expit(absent_known) - known[1] * expit(-absent_known),
+        ]
+        return float(cost), np.concatenate(gradient)
+
+    def _sums(self, values: NDArray[Any]) -> Array:
+        return np.bincount(self.column, weights=values, minlength=self.classes).astype(np.float64)
+
+
+def _collect(values: Array, codes: Codes) -> _Entries:
+    """Return the entries of ``(N, K)`` standardized logits; close ones count as their mean where there are many."""
+    images, classes = values.shape
+    column = np.broadcast_to(np.arange(classes), values.shape).ravel()
+    flat, state = values.ravel(), codes.ravel()
+    if images <= _BINS:
+        return _Entries(classes, images, column, state, flat, np.ones(flat.size))
+    bins = np.minimum((flat + _MAX_DEVIATION) * (_BINS / (2 * _MAX_DEVIATION)), _BINS - 1).astype(np.int64)
+    index = ((column * 3) + (state - UNKNOWN)) * _BINS + bins
+    count = np.bincount(index, minlength=classes * 3 * _BINS)
+    used = np.flatnonzero(count)
+    mean = np.bincount(index, weights=flat, minlength=classes * 3 * _BINS)[used] / count[used]
+    state = (used // _BINS % 3 + UNKNOWN).astype(np.int8)
+    return _Entries(classes, images, used // (3 * _BINS), state, mean, count[used].astype(np.float64))
