@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+import numpy as np
 import torch
 from benchmarks.fuzzing import samples
 
 import labelgap as lg
 from labelgap.audit.candidates import Audit
 from labelgap.cli.main import main
-from labelgap.core.cache import FEATURE_FOLDER, cache_limit, list_entries
+from labelgap.core.cache.limit import FEATURE_FOLDER, cache_limit
+from labelgap.core.cache.segments import list_folders
 from labelgap.core.errors import LabelGapError
 from labelgap.data import open_data
 from labelgap.inference.predict.chunks import plan_chunks
@@ -35,7 +37,6 @@ from labelgap.review.store import DecisionStore, decisions, read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
 from labelgap.training.checkpoints.checkpoint import completed_epochs
-from labelgap.training.features.cache import read_features
 
 __all__ = ["READERS", "Reader"]
 
@@ -174,14 +175,16 @@ def _backbone(path: Path) -> Any:
 
 
 def _cached(folder: Path) -> Any:
-    path = folder / FEATURE_FOLDER / f"{samples.CACHE_KEY}.npy"
-    return read_features(path, samples.CACHE_SHAPE)
+    """Return the cached features; None where some are damaged or lost, which is allowed, and the others are intact."""
+    rows = np.zeros_like(samples.CACHED_ROWS)
+    found = samples.feature_store(folder).read(samples.CACHED_KEYS, rows, np.arange(len(rows)))
+    assert np.array_equal(rows[found], samples.CACHED_ROWS[found])
+    return rows if found.all() else None
 
 
 def _cache(folder: Path) -> Any:
     os.environ["LABELGAP_CACHE"] = str(folder)
-    entries = list_entries(folder / FEATURE_FOLDER)
-    return [cache_limit(), [(entry.path, entry.size, entry.complete) for entry in entries]]
+    return [cache_limit(), [(entry.path, entry.size, entry.count) for entry in list_folders(folder / FEATURE_FOLDER)]]
 
 
 def _command(*words: str) -> Reader:

@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 
 import labelgap as lg
-from labelgap.core.cache import FEATURE_FOLDER
+from labelgap.core.cache.limit import FEATURE_FOLDER
+from labelgap.core.cache.row_store import KEY_BYTES, RowStore
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
@@ -26,18 +27,18 @@ from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import Decision, LabelKey, Undo
 from labelgap.studies.study import Study, StudyMember
-from labelgap.training.features.cache import FeatureWriter
 from labelgap.training.progress import Reporter
 
 __all__ = [
     "BATCH",
-    "CACHE_KEY",
-    "CACHE_SHAPE",
+    "CACHED_KEYS",
+    "CACHED_ROWS",
     "COMPARE",
     "METHODS",
     "PREDICTION",
     "SAMPLES_VARIABLE",
     "SIZES",
+    "feature_store",
     "make_samples",
     "prediction_store",
     "test_images",
@@ -47,8 +48,8 @@ SAMPLES_VARIABLE: Final = "LABELGAP_FUZZ_SAMPLES"
 """Environment variable: the folder of the samples, which the runs in it name."""
 SIZES: Final[dict[str, Any]] = {"train": 24, "val": 12, "test": 12}
 FEATURE_SHAPE: Final = (40, 6)
-CACHE_SHAPE: Final = (30, 8)
-CACHE_KEY: Final = "a" * 32
+CACHED_KEYS: Final = np.random.default_rng(1).integers(0, 256, (30, KEY_BYTES), dtype=np.uint8)
+CACHED_ROWS: Final = np.random.default_rng(2).integers(0, 256, (30, 32), dtype=np.uint8)
 PREDICTION: Final = "scores.parquet"
 BATCH: Final = 8
 METHODS: Final = ("an", "wan")
@@ -186,14 +187,13 @@ def _weights(folder: Path) -> None:
         torch.save({"state_dict": state, "epoch": 3}, file)
 
 
-def _cache(folder: Path) -> None:
-    """A complete entry, and the limit of the cache."""
+def feature_store(folder: Path) -> RowStore:
+    """Open the cached features of a network in the cache at ``folder``."""
     os.environ["LABELGAP_CACHE"] = str(folder)
-    path = folder / FEATURE_FOLDER / f"{CACHE_KEY}.npy"
-    values = np.random.default_rng(1).normal(size=CACHE_SHAPE).astype(np.float32)
-    about = {"data": "digits", "images": CACHE_SHAPE[0]}
-    with FeatureWriter(path, CACHE_SHAPE, about, lambda text: None) as writer:
-        writer.resume_rows(np.empty_like(values))
-        writer.append(values)
-        writer.finish()
+    return RowStore(folder / FEATURE_FOLDER / "network", CACHED_ROWS.shape[1], {"backbone": "Tiny", "size": 8})
+
+
+def _cache(folder: Path) -> None:
+    """Cached features, and the limit of the cache."""
+    feature_store(folder).append(CACHED_KEYS, CACHED_ROWS)
     (folder / "settings.json").write_text('{"limit": 1000000000}')

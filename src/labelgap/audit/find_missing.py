@@ -31,7 +31,7 @@ from labelgap.training import Run, open_run
 from labelgap.training.config.cost import format_duration
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.splits import split_features
+from labelgap.training.features.extract import split_features
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import clean_folder
 from labelgap.training.selection import choose_selection

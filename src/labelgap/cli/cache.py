@@ -18,7 +18,7 @@ from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
-    from labelgap.core.cache import CacheEntry
+    from labelgap.core.cache.segments import RowFolder
 
 __all__ = ["cache"]
 
@@ -34,16 +34,8 @@ def list_cache(
     limit: Annotated[str | None, typer.Option(help="Limit the size of all features: 5GB, none, or default.")] = None,
 ) -> None:
     """List the cached features and, a line each, the other subfolders of the cache."""
-    from labelgap.core.cache import (
-        FEATURE_FOLDER,
-        cache_folder,
-        cache_limit,
-        evict,
-        folder_size,
-        list_entries,
-        remove_orphans,
-        set_cache_limit,
-    )
+    from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder, cache_limit, folder_size, set_cache_limit
+    from labelgap.core.cache.segments import evict, list_folders, remove_orphans
 
     if context.invoked_subcommand is not None:
         return
@@ -53,7 +45,7 @@ def list_cache(
         removed = evict(features, 0, set_cache_limit(limit).bytes)
         _print_removed(() if as_json else removed)
     remove_orphans(features)
-    entries, maximum, others = list_entries(features)[::-1], cache_limit(), _other_files(folder)
+    entries, maximum, others = list_folders(features), cache_limit(), _other_files(folder)
     size, total = folder_size(features), folder_size(folder)
     if as_json:
         content = {
@@ -80,22 +72,21 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
-    from labelgap.core.cache import FEATURE_FOLDER, cache_folder, clear_cache
+    from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder
+    from labelgap.core.cache.segments import clear_cache
 
     folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
-    removed, in_use = clear_cache(folder / FEATURE_FOLDER, age)
+    removed = clear_cache(folder / FEATURE_FOLDER, age)
     others = {name: _remove_old(paths, age) for name, paths in _other_files(folder).items()} if everything else {}
     if as_json:
         counts = {name: len(paths) for name, paths in others.items()}
         entries = [_entry_json(entry) for entry in removed]
-        print_json({"removed": entries, "others_removed": counts, "in_use": len(in_use)})
+        print_json({"removed": entries, "others_removed": counts})
         return
     _print_removed(removed)
     for name, paths in others.items():
         if paths:
             print(f"removed   {_SUBFOLDERS.get(name, name)} ({pluralize(len(paths), 'file')})")
-    if in_use:
-        print(f"left      {len(in_use)} that a process writes now")
     if not removed and not any(others.values()):
         print("nothing to remove" + ("" if older_than is None else f" that was not used for {older_than}"))
 
@@ -113,51 +104,41 @@ def format_age(seconds: float) -> str:
     return "just now"
 
 
-def _print_table(entries: Sequence[CacheEntry], others: Mapping[str, Sequence[Path]]) -> None:
+def _print_table(entries: Sequence[RowFolder], others: Mapping[str, Sequence[Path]]) -> None:
     now, rows = time.time(), []
     for entry in entries:
         side = f"{entry.metadata['size']} px" if "size" in entry.metadata else "–"
-        backbone, age = str(entry.metadata.get("backbone", "–")), format_age(now - entry.used)
-        rows.append((_entry_title(entry), _image_count(entry), backbone, side, format_bytes(entry.size), age))
+        rows.append((_title(entry), side, f"{entry.count:,}", format_bytes(entry.size), format_age(now - entry.used)))
     for name, paths in others.items():
         age = format_age(now - max(path.stat().st_mtime for path in paths))
-        rows.append((_SUBFOLDERS.get(name, name), "–", "–", "–", format_bytes(_total_size(paths)), age))
+        rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(_total_size(paths)), age))
     if rows:
-        header = ("data", "images", "backbone", "input", "on disk", "last used")
-        print_table(header, rows, right=("images", "input", "on disk"))
+        print_table(
+            ("features of", "input", "images", "on disk", "last used"), rows, right=("input", "images", "on disk")
+        )
 
 
-def _print_removed(removed: Sequence[CacheEntry]) -> None:
+def _print_removed(removed: Sequence[RowFolder]) -> None:
     for entry in removed:
-        print(f"removed   {_entry_title(entry)}, {_image_count(entry)} images, {format_bytes(entry.size)}")
+        print(f"removed   {_title(entry)}, {entry.count:,} images, {format_bytes(entry.size)}")
     if len(removed) > 1:
         print(f"          {format_bytes(sum(entry.size for entry in removed))} in all")
 
 
-def _entry_title(entry: CacheEntry) -> str:
-    """Return the data of an entry, and how much of it is computed where it is not complete."""
-    title = str(entry.metadata.get("data", f"no metadata ({entry.path.stem[:8]}…)"))
-    if entry.complete:
-        return title
-    rows, images = entry.metadata.get("rows"), entry.metadata.get("images")
-    share = 100 * rows // images if isinstance(rows, int) and isinstance(images, int) and images else 0
-    return f"{title} (unfinished: {share} %)"
+def _title(entry: RowFolder) -> str:
+    """Return the network whose features these are."""
+    unknown = f"no description ({entry.path.name[:8]}…)"
+    return str(entry.metadata.get("backbone", entry.metadata.get("content", unknown)))
 
 
-def _image_count(entry: CacheEntry) -> str:
-    images = entry.metadata.get("images")
-    return f"{images:,}" if isinstance(images, int) else "–"
-
-
-def _entry_json(entry: CacheEntry) -> dict[str, Any]:
-    metadata = {name: value for name, value in entry.metadata.items() if name not in ("used", "crc32")}
+def _entry_json(entry: RowFolder) -> dict[str, Any]:
     used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
-    return {**metadata, "path": str(entry.path), "bytes": entry.size, "used": used, "complete": entry.complete}
+    return {**entry.metadata, "path": str(entry.path), "images": entry.count, "bytes": entry.size, "used": used}
 
 
 def _other_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of every subfolder but that of features."""
-    from labelgap.core.cache import FEATURE_FOLDER
+    from labelgap.core.cache.limit import FEATURE_FOLDER
 
     subfolders = [path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER]
     files = {below.name: [path for path in sorted(below.rglob("*")) if path.is_file()] for below in subfolders}

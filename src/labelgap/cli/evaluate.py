@@ -41,7 +41,7 @@ def evaluate(
     opened_run = open_run(run)
     opened = open_dataset(data, data_options)
     chosen = split or ("all" if not opened_run.uses_data(opened) and is_auto_split(opened) else "test")
-    measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples)
+    measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
     if as_json:
         print_json(measured)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ __all__ = [
     "DiskError",
     "atomic_path",
     "display_path",
+    "file_digest",
     "is_partial",
     "make_folder",
     "remove_file",
@@ -229,6 +231,12 @@ def remove_file(path: Path) -> None:
         if path.is_dir():
             raise RunError(f"{path} is a folder, where a file belongs: remove it.") from None
         raise DiskError.of(path, error.strerror or str(error), full=False) from error
+
+
+def file_digest(path: Path) -> bytes:
+    """Return a digest of a file's bytes, of 16 bytes; ``OSError`` where it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 from xml.etree import ElementTree
@@ -38,6 +39,7 @@ __all__ = [
     "SIGNATURE",
     "check_ordinary",
     "damaged",
+    "open_ordinary",
     "parse_json",
     "parse_xml",
     "read_arrays",
@@ -93,7 +95,7 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
 
 def read_bytes(path: Path, *, limit: int = MAX_JSON_BYTES, remedy: str = "") -> bytes:
     """Return the content of an ordinary file of at most ``limit`` bytes; a pipe or a device is refused."""
-    with reading(path, remedy), _open(path) as file:
+    with reading(path, remedy), open_ordinary(path) as file:
         if os.fstat(file.fileno()).st_size > limit or len(content := file.read(limit + 1)) > limit:
             raise ValueError(f"it has more than {limit:,} bytes")
     return content
@@ -101,7 +103,7 @@ def read_bytes(path: Path, *, limit: int = MAX_JSON_BYTES, remedy: str = "") -> 
 
 def check_ordinary(path: Path, *, remedy: str = "") -> None:
     """Refuse a path that is missing, unreadable, or no ordinary file, before a library opens it that would wait."""
-    with reading(path, remedy), _open(path):
+    with reading(path, remedy), open_ordinary(path):
         pass
 
 
@@ -190,7 +192,7 @@ def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -
         limit: bytes of all arrays together.
         remedy: the last sentence of the error.
     """
-    with reading(path, remedy), _open(path) as file:
+    with reading(path, remedy), open_ordinary(path) as file:
         if file.read(4) != b"PK\x03\x04":
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -248,7 +250,7 @@ def read_table(
         where: which rows to return; the others are in memory a part at a time.
         remedy: the last sentence of the error.
     """
-    with reading(path, remedy), _open(path) as file:
+    with reading(path, remedy), open_ordinary(path) as file:
         size = os.fstat(file.fileno()).st_size
         text = [name for name, kind in schema.items() if pa.types.is_string(kind)]
         with pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True) as parquet:
@@ -286,7 +288,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_ordinary(path: Path) -> BufferedReader:
     """Open an ordinary file; opening a pipe would wait for ever."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -6,7 +6,6 @@ the same size, and perceptual hashes are compared only where three of their seve
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,6 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from labelgap.core.errors import InputError
+from labelgap.core.files import file_digest
 from labelgap.data.decoding import check_file
 from labelgap.data.image_scan import HASH_BITS, ImageScan
 from labelgap.data.images import FileImages
@@ -168,7 +168,6 @@ def _close(
 
 def _digest(path: Path) -> bytes | None:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "blake2b").digest()
+        return file_digest(path)
     except OSError:
         return None

@@ -158,17 +158,17 @@ def _features(context: TrainingContext) -> dict[str, Tensor]:
         return features
     if not is_main_process():
         barrier()  # the first process computes the features, the others find them in the cache
-    with context.reporter.bar("features", sum(map(len, data.splits))):
-        for split in data.splits:
-            extracted = extract_features(
-                split.images,
-                network.backbone,
-                device=context.device,
-                workers=context.workers,
-                advance=context.reporter.advance,
-                log=context.reporter.log,
-            )
-            features[split.name] = torch.from_numpy(np.array(extracted)).to(context.device)
+    extracted = extract_features(
+        [split.images for split in data.splits],
+        network.backbone,
+        device=context.device,
+        workers=context.workers,
+        reporter=context.reporter,
+    )
+    features = {
+        split.name: torch.from_numpy(found).to(context.device)
+        for split, found in zip(data.splits, extracted, strict=True)
+    }
     if is_main_process():
         barrier()
     return features

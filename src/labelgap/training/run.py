@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 from torch import nn
@@ -36,12 +37,14 @@ from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunCon
 from labelgap.training.data_file import read_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
+from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.html_repr import run_html
-from labelgap.training.loop.inputs import ImageInputs, Inputs
+from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import check_links
 
 __all__ = ["Run", "open_run"]
@@ -149,22 +152,44 @@ class Run:
         """Loss, logit and modified flag of the recorded training entries per epoch; empty if none were recorded."""
         return read_trace(self.path)
 
-    def logits(self, images: ImageSource, *, device: str = "auto", workers: int | None = 0) -> NDArray[np.float32]:
-        """Return the ``(N, K)`` logits of images, or of features where the run was trained on features."""
+    def logits(
+        self,
+        images: ImageSource,
+        *,
+        device: str = "auto",
+        workers: int | None = 0,
+        cached: bool = False,
+        reporter: Reporter | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the ``(N, K)`` logits of images, or of features where the run was trained on features.
+
+        Args:
+            images: the images, or features.
+            device: "auto", "cpu", "cuda", "mps".
+            workers: processes that decode images; None for enough for the device.
+            cached: use the feature cache: only images that it lacks are computed, and then stored.
+            reporter: shows the progress where ``cached``.
+        """
         torch_device = choose_device(device)
         network = self.model.to(torch_device)
         if not len(images):
             return np.zeros((0, len(self.config.classes)), dtype=np.float32)
         inputs: Inputs | None = feature_inputs(images, network, torch_device)
-        if inputs is None:
-            inputs = ImageInputs(
-                images,
-                network.backbone,
-                torch_device,
-                workers=choose_workers(workers, torch_device),
-                transform=self.config.transform,
-            )
-        return predict_logits(network, inputs, batch_size=64)
+        workers, transform = choose_workers(workers, torch_device), self.config.transform
+        if inputs is not None:
+            return predict_logits(network, inputs, batch_size=64)
+        if not cached or network.head.needs_feature_maps:
+            inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
+            return predict_logits(network, inputs, batch_size=64)
+        (features,) = extract_features(
+            [images],
+            network.backbone,
+            device=torch_device,
+            transform=transform,
+            workers=workers,
+            reporter=reporter or Reporter(quiet=True),
+        )
+        return predict_logits(network.head, FeatureInputs(torch.from_numpy(features).to(torch_device)))
 
     def predict(self, images: Any, *, device: str = "auto", workers: int = 0) -> NDArray[np.float32]:
         """Return the ``(N, K)`` scores of images, from 0 to 1: the sigmoid of the logits.
@@ -189,8 +214,11 @@ class Run:
         device: str = "auto",
         workers: int | None = None,
         resamples: int = 1000,
+        quiet: bool = True,
     ) -> dict[str, Any]:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
+
+        Features come from the cache as far as they are there.
 
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
@@ -199,6 +227,7 @@ class Run:
             device: "auto", "cpu", "cuda", "mps".
             workers: processes that decode images; by default enough for the device.
             resamples: of the bootstrap intervals; 0 for none.
+            quiet: show no progress.
 
         Returns:
             The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
@@ -207,7 +236,8 @@ class Run:
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
-        logits = np.concatenate([self.logits(each.images, device=device, workers=workers) for each in chosen])
+        options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": Reporter(quiet)}
+        logits = np.concatenate([self.logits(each.images, **options) for each in chosen])
         measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
         trained = self.count_training_images(data, split)
         return {**measured, "classes_missing": list(missing), "classes_extra": list(extra), "trained_images": trained}

@@ -15,8 +15,9 @@ from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
 from labelgap.training.config.cost import CostEstimate
 from labelgap.training.config.resolve import TrainingRequest
-from labelgap.training.features.extract import extract_features, features_cached
+from labelgap.training.features.extract import count_uncached, extract_features
 from labelgap.training.fit import dry_run
+from labelgap.training.progress import Reporter
 
 
 @pytest.fixture
@@ -72,6 +73,7 @@ def test_features_that_are_cached_already_need_no_time(
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     backbone = create_backbone("small-cnn")
-    assert not features_cached(photos.train.images, backbone)
-    extract_features(photos.train.images, backbone, device=torch.device("cpu"))
-    assert features_cached(photos.train.images, backbone)
+    images = photos.train.images
+    assert count_uncached(images, backbone) == len(images)
+    extract_features([images], backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
+    assert count_uncached(images, backbone) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -13,31 +14,51 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.data.images import ArrayImages
+from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.models import Backbone, InputSpec
-from labelgap.training.features import cache as cache_module
+from labelgap.training.features import extract as extract_module
 from labelgap.training.features.extract import extract_features
+from labelgap.training.progress import Reporter
 
 WIDTH = 6
 BATCH = 4
 
 
 class Tiny(Backbone):
-    """The mean of a gray image times a weight; counts its batches, and can report them and sleep."""
+    """The mean of a gray image times a weight; counts its images, and can report its batches and sleep."""
 
     def __init__(self, weight: float = 1.0, size: int = 4) -> None:
         super().__init__(num_features=WIDTH, input_spec=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
         self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, WIDTH) * weight)
-        self.batches = 0
+        self.computed = 0
         self.seconds = 0.0
+        self.fails_after: int | None = None
+        self.hangs_at: int | None = None
         self.pipe: Connection | None = None
 
     def feature_maps(self, images: Tensor) -> Tensor:
-        self.batches += 1
+        if self.computed == self.fails_after:
+            raise KeyboardInterrupt
+        self.computed += len(images)
         if self.pipe is not None:
             self.pipe.send("batch")
-            time.sleep(self.seconds)
+            time.sleep(60 if self.computed == self.hangs_at else self.seconds)
         return images * self.weight[:, None, None]
+
+
+class Recorder(Reporter):
+    """Records messages and the steps of every bar."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.messages: list[str] = []
+        self.steps = 0
+
+    def log(self, text: str) -> None:
+        self.messages.append(text)
+
+    def advance(self, steps: int = 1, note: Any = None) -> None:
+        self.steps += steps
 
 
 def random_images(rows: int, seed: int = 0) -> ArrayImages:
@@ -51,16 +72,25 @@ def expected(images: ArrayImages, weight: float = 1.0) -> NDArray[np.float64]:
     return result
 
 
-def features(images: ArrayImages, backbone: Tiny, **options: Any) -> NDArray[np.float32]:
-    return extract_features(images, backbone, device=torch.device("cpu"), batch_size=BATCH, **options)
+def features(
+    images: ImageSource, backbone: Backbone, reporter: Reporter | None = None, **options: Any
+) -> NDArray[np.float32]:
+    return several([images], backbone, reporter, **options)[0]
 
 
-def extract_slowly(pipe: Connection, cache: str, rows: int, seconds: float, sync_interval: float) -> None:
-    """Extract features in a process of its own; send every batch, every message, and the result."""
+def several(
+    sources: Sequence[ImageSource], backbone: Backbone, reporter: Reporter | None = None, **options: Any
+) -> list[NDArray[np.float32]]:
+    given: dict[str, Any] = {"device": torch.device("cpu"), "batch_size": BATCH, **options}
+    return extract_features(sources, backbone, reporter=reporter or Reporter(quiet=True), **given)
+
+
+def extract_slowly(pipe: Connection, cache: str, first: int, stop: int, seconds: float, hangs_at: int | None) -> None:
+    """Extract the features of some of many images in a process of its own, a batch in a block; send every batch."""
     os.environ["LABELGAP_CACHE"] = cache
     torch.set_num_threads(1)
-    cache_module.SYNC_INTERVAL = sync_interval
+    extract_module.BLOCK_SECONDS, extract_module.FIRST_BLOCK = 0.0, 1
     network = Tiny()
-    network.pipe, network.seconds = pipe, seconds
-    found = features(random_images(rows), network, log=pipe.send)
-    pipe.send((network.batches, zlib.crc32(found.tobytes())))
+    network.pipe, network.seconds, network.hangs_at = pipe, seconds, hangs_at
+    found = features(random_images(stop).select(np.arange(first, stop)), network)
+    pipe.send((network.computed, zlib.crc32(found.tobytes())))

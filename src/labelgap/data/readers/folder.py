@@ -6,7 +6,6 @@ folder has no known label. A photo in one tag's folder is unknown for all other 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from labelgap.core.errors import InputError, suggest_path
+from labelgap.core.files import file_digest
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
@@ -150,10 +150,7 @@ def _size(file: Path) -> int | None:
 def _digest(file: Path) -> bytes | None:
     """Return a digest of a file's bytes; None where it cannot be read, which is reported later."""
     try:
-        if not file.is_file():
-            return None
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "blake2b").digest()
+        return file_digest(file) if file.is_file() else None
     except OSError:
         return None
 

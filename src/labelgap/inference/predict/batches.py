@@ -18,7 +18,9 @@ from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Transform
 
-__all__ = ["ReadBatch", "read_batches"]
+__all__ = ["ReadBatch", "Rows", "read_batches"]
+
+Rows = range | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,14 @@ class ReadBatch:
     values: Tensor
     errors: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def errors_by_row(self) -> dict[int, str]:
+        """Row → why the image cannot be read."""
+        return {int(self.rows[position]): error for position, error in self.errors.items()}
+
 
 def read_batches(
-    images: ImageSource, rows: range, transform: Transform, *, channels: int, batch_size: int, workers: int = 0
+    images: ImageSource, rows: Rows, transform: Transform, *, channels: int, batch_size: int, workers: int = 0
 ) -> Iterator[ReadBatch]:
     """Yield rows of a source in order, a batch at a time; the last batch may be smaller.
 
@@ -65,7 +72,7 @@ class _Batches(Dataset[ReadBatch]):
     """Whole batches by number, for worker processes."""
 
     images: ImageSource
-    rows: range
+    rows: Rows
     transform: Transform
     channels: int
     batch_size: int

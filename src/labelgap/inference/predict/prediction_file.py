@@ -28,7 +28,6 @@ from labelgap.core.files import atomic_path, remove_partials_of
 from labelgap.core.lock import lock_folder
 from labelgap.core.text import pluralize, quote_formulas
 from labelgap.data.images import ImageSource
-from labelgap.inference.predict.batches import ReadBatch, read_batches
 from labelgap.inference.predict.chunks import (
     MAX_ENTRIES,
     Chunk,
@@ -39,9 +38,9 @@ from labelgap.inference.predict.chunks import (
     plan_chunks,
 )
 from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
+from labelgap.inference.predict.logits import CachedLogits, iterate_logits
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import feature_inputs
-from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
@@ -181,38 +180,46 @@ class _Prediction:
         self, missing: Sequence[Chunk], device: torch.device, workers: int, batch_size: int, reporter: Reporter
     ) -> None:
         """Compute the chunks that are missing."""
-        total = sum(map(len, self.sources))
+        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, device)
         if done := total - sum(map(len, missing)):
             reporter.log(f"resuming after {done:,} of {total:,} images")
+        options: dict[str, Any] = {"device": device, "workers": workers, "batch_size": batch_size}
         with reporter.bar("predicting", total, done):
             try:
-                for group in _adjacent(missing):
-                    self._compute_group(group, device, workers, batch_size, reporter)
+                known = [self._compute_cached(chunk, cached, reporter, **options) for chunk in missing]
+                uncached = [chunk for chunk, count in zip(missing, known, strict=True) if not count]
+                for group in _adjacent(uncached):
+                    self._compute_group(group, reporter, **options)
             except KeyboardInterrupt:
                 done = total - sum(map(len, self.missing_chunks(reporter)))
                 reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
                 raise
+        if sum(known):
+            reporter.log(f"features of {sum(known):,} of {total:,} images are from the cache")
 
-    def _compute_group(
-        self, group: Sequence[Chunk], device: torch.device, workers: int, batch_size: int, reporter: Reporter
-    ) -> None:
+    def _compute_cached(self, chunk: Chunk, cached: CachedLogits, reporter: Reporter, **options: Any) -> int:
+        """Compute a chunk if some of its images have cached features, and return their number."""
+        images = self.sources[chunk.source]
+        found, logits = cached.read(images.select(np.arange(chunk.start, chunk.stop)))
+        if not found.any():
+            return 0
+        errors: dict[int, str] = {}
+        for batch, values in iterate_logits(self.run, images, chunk.start + np.flatnonzero(~found), **options):
+            logits[batch.rows - chunk.start] = values
+            errors |= batch.errors_by_row
+        reporter.advance(len(chunk))
+        self.store.write(chunk, logits, errors)
+        return int(np.count_nonzero(found))
+
+    def _compute_group(self, group: Sequence[Chunk], reporter: Reporter, **options: Any) -> None:
         """Compute adjacent chunks of one source."""
-        images, network = self.sources[group[0].source], self.run.model.to(device)
-        inputs = ImageInputs(images, network.backbone, device, transform=self.run.config.transform)
-        batches = read_batches(
-            images,
-            range(group[0].start, group[-1].stop),
-            inputs.transform_of(None),
-            channels=network.backbone.input_spec.channels,
-            batch_size=batch_size,
-            workers=workers,
-        )
+        rows = range(group[0].start, group[-1].stop)
         by_stop = {chunk.stop: chunk for chunk in group}
         logits: list[NDArray[np.float32]] = []
         errors: dict[int, str] = {}
-        for batch in batches:
-            logits.append(_forward(network, batch, device))
-            errors |= {int(batch.rows[position]): error for position, error in batch.errors.items()}
+        for batch, values in iterate_logits(self.run, self.sources[group[0].source], rows, **options):
+            logits.append(values)
+            errors |= batch.errors_by_row
             reporter.advance(len(batch.rows))
             if (chunk := by_stop.get(int(batch.rows[-1]) + 1)) is not None:
                 self.store.write(chunk, np.concatenate(logits), errors)
@@ -320,18 +327,6 @@ def _adjacent(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
         group.append(chunk)
     if group:
         yield group
-
-
-def _forward(network: Any, batch: ReadBatch, device: torch.device) -> NDArray[np.float32]:
-    """Return the logits of a batch, NaN for unreadable images."""
-    values = batch.values.to(device)
-    with torch.inference_mode():
-        inputs = network.normalize(values) if values.dtype == torch.uint8 else values
-        logits: NDArray[np.float32] = network(inputs).float().cpu().numpy().copy()
-    if not np.isfinite(logits).all():
-        raise InputError("the run gives scores that are not finite: its training has diverged.")
-    logits[list(batch.errors)] = np.nan
-    return logits
 
 
 def _open_writer(path: Path, columns: PredictionColumns) -> Any:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError
+from labelgap.core.files import file_digest
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
+from labelgap.training.features.extract import split_features
 from labelgap.training.features.precomputed import check_feature_data
-from labelgap.training.features.splits import split_features
 from labelgap.training.progress import Reporter
 
 __all__ = ["compute_split_features", "default_backbone"]
@@ -41,8 +42,7 @@ def compute_split_features(
     check_feature_data(data, backbone, "linear")
     digest = hashlib.blake2b(f"{backbone} {weights}".encode(), digest_size=12)
     if weights is not None and Path(weights).is_file():
-        with Path(weights).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(file_digest(Path(weights)))
     for split in data.splits[:2]:
         digest.update(split.images.fingerprint().encode())
     names = [split.name for split in data.splits]

@@ -19,7 +19,7 @@ from labelgap.data.images import FileImages
 from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.training.config.schema import LinearPhase, RunConfig
-from labelgap.training.features.extract import features_cached
+from labelgap.training.features.extract import count_uncached
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
@@ -122,18 +122,18 @@ def format_duration(seconds: float) -> str:
 def _feature_seconds(data: Dataset, network: Classifier, device: torch.device, workers: int) -> float:
     """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
-    files = [split for split in data.splits if isinstance(split.images, FileImages)]
-    uncached = [split for split in files if not features_cached(split.images, backbone)]
-    if not uncached:
+    files = [split.images for split in data.splits if isinstance(split.images, FileImages)]
+    uncached = [count_uncached(images, backbone) for images in files]
+    if not sum(uncached):
         return 0.0
-    images = uncached[0].images
+    images = files[int(np.argmax(uncached))]
     was_training = backbone.training
     backbone.eval()
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
         each = _fastest(lambda values: backbone.features(values), batches, device)
     backbone.train(was_training)
-    return each * sum(map(len, uncached)) / max(workers, 1)
+    return each * sum(uncached) / max(workers, 1)
 
 
 def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> float:

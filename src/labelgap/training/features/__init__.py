@@ -1,4 +1,4 @@
-"""Features of images: extracted by a backbone (``extract``), cached on disk (``cache``), or given with the data
+"""Features of images: their keys in the cache (``keys``), extracted by a backbone (``extract``), or given with the data
 (``precomputed``)."""
 
 __all__: list[str] = []

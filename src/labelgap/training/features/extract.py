@@ -1,132 +1,222 @@
-"""Features that a backbone extracts once: the inputs of the linear protocol.
+"""Features that a backbone extracts, once per image: the inputs of the linear protocol.
 
-The key of a cache entry covers what decides its content: the images, their transform, the backbone and its weights, and
-the precision. All runs and studies of a machine share the entries; ``labelgap cache`` lists them.
+They are cached by the content of an image and the network (``keys``), so that whatever split, table or command asks for
+an image, it is computed once; ``labelgap cache`` lists them. Images are computed in blocks of about twenty seconds. A
+block is stored when it is complete, and after each one the cache is searched again: several processes that want the
+same images take blocks in a random order and so share the work.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, Final
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.core.cache import FEATURE_FOLDER, cache_folder, utc_now
-from labelgap.data.images import FileImages, ImageSource
+from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder
+from labelgap.core.cache.row_store import RowStore
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import ImageSource
 from labelgap.models import Backbone
-from labelgap.training.features.cache import FeatureWriter, read_features
-from labelgap.training.loop.inputs import ImageInputs, Inputs
+from labelgap.training.features.keys import ContentKeys, content_keys, network_key, open_digests
+from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.progress import Reporter
 
-__all__ = ["extract_features", "features_cached"]
+__all__ = ["CachedFeatures", "count_uncached", "extract_features", "split_features"]
 
-_VERSION: Final = 2
-"""Increased when the same images and weights give other features than before."""
+BLOCK_SECONDS = 20.0
+"""The duration of a block: what is lost by a kill, and how long others wait to see what is computed."""
+FIRST_BLOCK = 4
+"""Batches of the first block."""
+_DTYPE: Final = np.dtype("<f4")
+
+Rows = NDArray[np.int64]
+
+
+class _Batch(NamedTuple):
+    """Images that are computed together: the number of their source, and rows counted over all sources."""
+
+    source: int
+    rows: Rows
+
+
+def split_features(
+    data: Dataset,
+    splits: Iterable[str],
+    build_backbone: Callable[[], Backbone],
+    device: torch.device,
+    workers: int,
+    reporter: Reporter,
+) -> dict[str, NDArray[Any]]:
+    """Return the ``(N, D)`` features of splits: the data's own vectors, or those that a backbone computes.
+
+    Args:
+        data: the data set.
+        splits: names of splits.
+        build_backbone: called only where the data are images.
+        device: where to compute.
+        workers: processes that decode images.
+        reporter: shows the progress.
+    """
+    sources = {name: data.split(name).images for name in splits}
+    vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
+    if vectors:
+        return vectors
+    found = extract_features(
+        list(sources.values()), build_backbone(), device=device, workers=workers, reporter=reporter
+    )
+    return dict(zip(sources, found, strict=True))
 
 
 def extract_features(
-    images: ImageSource,
+    sources: Sequence[ImageSource],
     backbone: Backbone,
     *,
     device: torch.device,
-    inputs: Inputs | None = None,
-    transform: str = "",
-    precision: str = "float32",
+    transform: str = "resize",
     batch_size: int = 32,
     workers: int = 0,
-    advance: Callable[[int], None] = lambda count: None,
-    log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
-) -> NDArray[np.float32]:
-    """Return the (N, D) pooled features of all images, from the cache where they are there.
+    reporter: Reporter,
+) -> list[NDArray[np.float32]]:
+    """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
-    A killed computation resumes. Where the cache cannot be used, features are computed without it.
+    Images with the same content are computed once. Where the cache cannot be used, features are computed without it.
 
     Args:
-        images: the source.
+        sources: of images.
         backbone: moved to ``device``, in eval mode.
         device: of the computation.
-        inputs: gives the images as the backbone sees them; resized to its input size when left out.
-        transform: describes ``inputs``: any text that changes when they do.
-        precision: "float32", or "bf16" where that is safe.
+        transform: of images, without augmentation; see ``ImageInputs``.
         batch_size: images at a time.
-        workers: processes that decode, where ``inputs`` is left out.
-        advance: called with the number of images done, after each batch.
-        log: called with what the user should know of the cache.
+        workers: processes that decode images.
+        reporter: shows the progress, how many images were computed, and what the user should know of the cache.
     """
-    shape = (len(images), backbone.num_features)
-    if not len(images):
-        return np.empty(shape, dtype=np.float32)
-    path = _entry_path(images, backbone, transform, precision)
-    features = read_features(path, shape, log)
-    if features is not None:
-        advance(len(images))
-        return features
-    backbone = backbone.to(device).eval()
-    inputs = ImageInputs(images, backbone, device, workers=workers) if inputs is None else inputs
-    metadata = {**_metadata(images, backbone, transform), "precision": precision, "created": utc_now()}
-    with FeatureWriter(path, shape, metadata, log) as writer:
-        if writer.finished is not None:
-            advance(len(images))
-            return writer.finished
-        features = np.empty(shape, dtype=np.float32)
-        done = writer.resume_rows(features)
-        advance(done)
-        for rows in _iterate_features(inputs, backbone, done, batch_size, precision):
-            features[done : done + len(rows)] = rows
-            done += len(rows)
-            writer.append(rows)
-            advance(len(rows))
-        writer.finish()
-    return features
+    digests = open_digests()
+    contents = [content_keys(images, digests, reporter) for images in sources]
+    starts = np.cumsum([0, *map(len, sources)])
+    features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
+    if len(features):
+        store = _open_store(backbone, transform, reporter)
+        extraction = _Extraction(contents, starts, features, store, batch_size)
+        backbone = backbone.to(device).eval()
+        inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
+        extraction.run(inputs, backbone, reporter)
+    return [features[start:stop] for start, stop in pairwise(starts.tolist())]
 
 
-def features_cached(
-    images: ImageSource, backbone: Backbone, *, transform: str = "", precision: str = "float32"
-) -> bool:
-    """Return whether the features of images are in the cache."""
-    return _entry_path(images, backbone, transform, precision).exists()
+class CachedFeatures:
+    """The features of a network that are in the cache, to be read only."""
+
+    def __init__(self, backbone: Backbone, transform: str = "resize") -> None:
+        self._width, self._digests = backbone.num_features, open_digests()
+        self._store = _open_store(backbone, transform, Reporter(quiet=True))
+
+    def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which images have features, and the ``(N, D)`` features.
+
+        Files that were not hashed before are not read, and count as images without features.
+        """
+        features = np.zeros((len(images), self._width), dtype=_DTYPE)
+        keys = content_keys(images, self._digests, hash_files=False).keys
+        return self._store.read(keys, features.view(np.uint8), np.arange(len(images))), features
 
 
-def _metadata(images: ImageSource, backbone: Backbone, transform: str) -> dict[str, Any]:
-    return {
-        "data": str(images.root) if isinstance(images, FileImages) else type(images).__name__,
-        "images": len(images),
+def count_uncached(images: ImageSource, backbone: Backbone, transform: str = "resize") -> int:
+    """Return how many images have no cached features."""
+    keys, store = content_keys(images, open_digests()).keys, _open_store(backbone, transform, Reporter(quiet=True))
+    return int(np.count_nonzero(store.find(keys) < 0))
+
+
+def _open_store(backbone: Backbone, transform: str, reporter: Reporter) -> RowStore:
+    metadata = {
         "backbone": backbone.name,
         "size": backbone.input_spec.size,
         "width": backbone.num_features,
-        "transform": transform or repr(backbone.input_spec),
+        "transform": transform,
     }
+    folder = cache_folder() / FEATURE_FOLDER / network_key(backbone, transform)
+    return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
 
 
-def _entry_path(images: ImageSource, backbone: Backbone, transform: str, precision: str) -> Path:
-    """Return the cache entry of the features of images."""
-    weights = hashlib.sha256()
-    for name, value in sorted(backbone.state_dict().items()):
-        weights.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        weights.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    network = f"{type(backbone).__qualname__} {backbone.name}"
-    inputs = f"{backbone.input_spec!r}\n{transform}"
-    parts = [str(_VERSION), images.fingerprint(), inputs, network, weights.hexdigest(), precision]
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-    return cache_folder() / FEATURE_FOLDER / f"{key}.npy"
+class _Extraction:
+    """Fills a matrix of features; rows are counted over all sources."""
 
+    def __init__(
+        self,
+        contents: Sequence[ContentKeys],
+        starts: NDArray[np.int64],
+        features: NDArray[np.float32],
+        store: RowStore,
+        batch_size: int,
+    ) -> None:
+        self.contents, self.starts, self.features, self.store = contents, starts, features, store
+        self.bytes = features.view(np.uint8)
+        self.keys = np.concatenate([content.keys for content in contents])
+        every = np.arange(len(features))
+        self.missing = every[~store.read(self.keys, self.bytes, every)]
+        _, first, self.copy_of = np.unique(
+            self.keys[self.missing].view("V16").ravel(), return_index=True, return_inverse=True
+        )
+        self.first = self.missing[first]
+        self.batches = list(self._batches(np.sort(self.first), batch_size))
 
-def _iterate_features(
-    inputs: Inputs, backbone: Backbone, start: int, batch_size: int, precision: str
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the features of the rows from ``start`` on, batch by batch."""
-    if start == len(inputs):
-        return
-    for index, values in inputs.batches(np.arange(start, len(inputs)), batch_size=batch_size):
-        if index.tolist() != list(range(start, start + len(index))):
-            raise ValueError("the inputs of features must come in the order of their rows")
-        autocast = torch.autocast(values.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-        with torch.inference_mode(), autocast:
-            rows: NDArray[np.float32] = backbone.features(values).float().cpu().numpy()
-        yield rows
-        start += len(index)
+    def run(self, inputs: Sequence[ImageInputs], backbone: Backbone, reporter: Reporter) -> None:
+        """Compute what is missing, a block at a time, and store it."""
+        computed, total, count = 0, len(self.features), FIRST_BLOCK
+        if self.batches:
+            self.store.reserve(len(self.first))
+            with reporter.bar("features", len(self.first)):
+                while self.batches:
+                    start = secrets.randbelow(max(len(self.batches) - count, 0) + 1)
+                    block = self.batches[start : start + count]
+                    del self.batches[start : start + count]
+                    began = time.monotonic()
+                    for rows in self._compute(block, inputs, backbone):
+                        computed += len(rows)
+                        reporter.advance(len(rows))
+                    count = max(1, round(len(block) * BLOCK_SECONDS / max(time.monotonic() - began, 1e-3)))
+                    reporter.advance(self._skip_computed_elsewhere())
+            self.features[self.missing] = self.features[self.first[self.copy_of]]
+        others = ", the others are from the cache" if computed < total else ""
+        reporter.log(f"features of {computed:,} of {total:,} images computed{others}")
+
+    def _batches(self, rows: Rows, batch_size: int) -> Iterator[_Batch]:
+        """Yield batches of rows, each of one source."""
+        bounds = np.searchsorted(rows, self.starts)
+        for source, (start, stop) in enumerate(pairwise(bounds.tolist())):
+            for first in range(start, stop, batch_size):
+                yield _Batch(source, rows[first : min(first + batch_size, stop)])
+
+    def _compute(self, block: Sequence[_Batch], inputs: Sequence[ImageInputs], backbone: Backbone) -> Iterator[Rows]:
+        """Compute and store a block, yielding the rows of every batch; also what a failure leaves is stored."""
+        for source, group in groupby(block, key=lambda batch: batch.source):
+            batches, start, done = list(group), int(self.starts[source]), []
+            rows = np.concatenate([batch.rows for batch in batches]) - start
+            try:
+                for index, values in inputs[source].batches(rows, batch_size=len(batches[0].rows)):
+                    with torch.inference_mode():
+                        found = backbone.features(values).float().cpu().numpy()
+                    self.features[index.numpy() + start] = found
+                    done.append(index.numpy() + start)
+                    yield done[-1]
+            finally:
+                if done:
+                    rows = np.concatenate(done)
+                    rows = rows[self.contents[source].still_valid(rows - start)]
+                    self.store.append(self.keys[rows], self.bytes[rows])
+
+    def _skip_computed_elsewhere(self) -> int:
+        """Read what other processes have stored since; return the number of images in batches that are complete."""
+        if not self.batches:
+            return 0
+        left = np.concatenate([batch.rows for batch in self.batches])
+        found = np.zeros(len(self.features), dtype=bool)
+        found[left] = self.store.read(self.keys[left], self.bytes, left)
+        before, self.batches = self.batches, [batch for batch in self.batches if not found[batch.rows].all()]
+        return sum(len(batch.rows) for batch in before) - sum(len(batch.rows) for batch in self.batches)
