@@ -8,6 +8,7 @@ import signal
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from tests.training.features.tiny_backbone import (
 
 from labelgap.core.cache import row_store
 from labelgap.core.cache.segments import list_folders, list_segments
+from labelgap.core.files import file_digest
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.training.features import extract, keys
 
@@ -86,7 +88,7 @@ class SlowProcess:
         return result
 
 
-def computed(images: ArrayImages | FileImages, **options: object) -> int:
+def computed(images: ArrayImages | FileImages, **options: Any) -> int:
     """How many images are computed when features are asked for."""
     network = Tiny()
     features(images, network, **options)
@@ -173,7 +175,12 @@ def test_files_are_read_once_unless_they_changed_a_moment_ago(
     photos: FileImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(keys, "file_digest", lambda path, digest=keys.file_digest: read.append(path) or digest(path))
+
+    def recorded(path: Path) -> bytes:
+        read.append(path)
+        return file_digest(path)
+
+    monkeypatch.setattr(keys, "file_digest", recorded)
     monkeypatch.setattr(keys, "_SETTLED", 3_600_000_000_000)
     assert computed(photos) == 10 and computed(photos) == 0 and len(read) == 20
     monkeypatch.setattr(keys, "_SETTLED", -1_000_000_000)
@@ -260,8 +267,8 @@ def test_only_damaged_rows_are_computed_again(cache: Path, damage: str) -> None:
 def test_a_symbolic_link_is_not_written_to(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
-    monkeypatch.setattr(row_store.secrets, "token_hex", lambda count: "0")
-    monkeypatch.setattr(row_store.time, "time_ns", lambda: 7)
+    monkeypatch.setattr("secrets.token_hex", lambda count: "0")
+    monkeypatch.setattr("time.time_ns", lambda: 7)
     network, reporter = Tiny(), Recorder()
     folder = cache / keys.network_key(network, "resize")
     folder.mkdir(parents=True)
