@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,8 @@ METADATA: dict[str, Any] = {
 }
 
 
-def write(path: Path, metadata: dict[str, Any] = METADATA) -> Audit:
-    table = LabelTable.from_dense(np.full((40, 2), -1), ["cat", "dog"])
+def write(path: Path, metadata: dict[str, Any] = METADATA, classes: tuple[str, str] = ("cat", "dog")) -> Audit:
+    table = LabelTable.from_dense(np.full((40, 2), -1), classes)
     rows, columns = np.divmod(np.arange(60), 2)
     scores = np.linspace(0.9, 0.1, 60, dtype=np.float32)
     missing = CandidateList.of_unknown(rows, columns, scores)
@@ -44,6 +45,15 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     found = write(tmp_path / FILE)
     assert found.table == pq.read_table(found.path) and len(found) == 60
     assert {name: found.metadata[name] for name in METADATA} == METADATA
+
+
+def test_a_notebook_shows_what_was_found_and_names_are_escaped(tmp_path: Path) -> None:
+    evil = "<img src=x>&"
+    found = write(tmp_path / FILE, {**METADATA, "method": evil}, (evil, "dog"))
+    page = ElementTree.fromstring(found._repr_html_())
+    text = " ".join(page.itertext())
+    assert page.find(".//img") is None and text.count(evil) == 1 + 3
+    assert "90 unknown labels of 40 images" in text and "60 missing" in text and str(found.path) in text
 
 
 def test_a_damaged_file_is_a_run_error_or_reads_as_valid_candidates(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -163,3 +164,13 @@ def test_a_data_set_lists_the_splits_it_has() -> None:
     assert [part.name for part in data.splits] == ["train", "val", "test"]
     assert [part.name for part in Dataset("one", data.train).splits] == ["train"]
     assert repr(data) == "Dataset(official: 40 train, 10 val, 20 test; 6 classes)"
+
+
+def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
+    evil = "<img src=x>&"
+    table = LabelTable.from_dense(np.array([[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]], dtype=np.int8), classes=[evil, "b"])
+    data = Dataset(evil, split("train", table), split("val", table.select([0])))
+    page = ElementTree.fromstring(data._repr_html_())
+    text = " ".join(page.itertext())
+    assert page.find(".//img") is None and text.count(evil) == 2
+    assert "2 images: 1 label present, 1 absent, 2 unknown" in text and "1 image: " in text

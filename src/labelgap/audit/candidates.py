@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.manifest import check_files, replacing
 from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_table, reading, validate
-from labelgap.core.text import truncate_text
+from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 __all__ = ["Audit", "FILE", "FORMAT", "KINDS", "read_candidates", "read_metadata", "write_candidates"]
@@ -42,6 +43,7 @@ COLUMNS: Final = {
 }
 REMEDY: Final = "Audit the run again."
 _METADATA_KEY: Final = b"labelgap"
+_SHOWN: Final = 5
 _Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
@@ -116,6 +118,21 @@ class Audit:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    def _repr_html_(self) -> str:
+        """Show the audit in a notebook: how many labels are probably missing, where most are, and the first few."""
+        metadata, estimate = self.metadata, self.estimate
+        unknown, images = pluralize(metadata["unknown_total"], "unknown label"), pluralize(metadata["images"], "image")
+        rows = [("audited", f"{unknown} of {images}, {metadata['method']}")]
+        if estimate is not None:
+            rows.append(("missing", f"about {pluralize(round(estimate['missing']), 'label')}"))
+            most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]
+            rows.append(("most in", ", ".join(f"{name} {round(count):,}" for name, count in most if round(count))))
+        counts = Counter(self.table["kind"].to_pylist())
+        rows.append(("candidates", ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind]) or "none"))
+        first = self.of_kind("missing").slice(0, _SHOWN).to_pylist()
+        rows += [("", f"{row['class']} in {row['image']}") for row in first]
+        return html_facts("audit", [*((name, text) for name, text in rows if text), ("file", str(self.path))])
 
     def __repr__(self) -> str:
         return f"Audit({str(self.path)!r}: {len(self):,} candidates)"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from html import escape
 from typing import Final
 
 __all__ = [
     "FORMULA",
     "escape_control",
     "format_option",
+    "html_facts",
     "plural",
     "pluralize",
     "quote_formula",
@@ -91,6 +93,26 @@ def pluralize(count: int, noun: str) -> str:
         ('1 label', '2,000 labels')
     """
     return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def html_facts(kind: str, facts: Iterable[tuple[str, str]], rest: str = "") -> str:
+    """Return names and texts as a small HTML table for a notebook; both are escaped.
+
+    Args:
+        kind: of the thing, for the class of the element.
+        facts: a name and a text per row.
+        rest: HTML below the table.
+
+    Example:
+        >>> html_facts("run", [("method", "<an>")]).count("&lt;an&gt;")
+        1
+    """
+    cells = "".join(
+        f'<tr><th style="text-align:left;padding:2px 12px 2px 0">{escape(name)}</th>'
+        f'<td style="text-align:left;padding:2px 0">{escape(text)}</td></tr>'
+        for name, text in facts
+    )
+    return f'<div class="labelgap-{kind}"><table style="border-collapse:collapse">{cells}</table>{rest}</div>'
 
 
 def format_option(name: str, value: str) -> str:

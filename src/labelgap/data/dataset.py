@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
+from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsShown
 from labelgap.data.images import ImageSource
@@ -21,6 +22,8 @@ from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.masking import Amount
 
 __all__ = ["Boxes", "Dataset", "Split"]
+
+_SHOWN_CLASSES: Final = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +153,17 @@ class Dataset:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(split):,} {split.name}" for split in self.splits)
         return f"Dataset({self.name}: {sizes}; {len(self.classes):,} classes)"
+
+    def _repr_html_(self) -> str:
+        """Show the data set in a notebook: its classes, the labels of every split, and how they were read."""
+        shown = [truncate_text(name, 28) for name in self.classes[:_SHOWN_CLASSES]]
+        more = f" and {len(self.classes) - len(shown):,} more" if len(self.classes) > len(shown) else ""
+        rows = [("data", self.name), (pluralize(len(self.classes), "class"), ", ".join(shown) + more)]
+        for split in self.splits:
+            present, absent, unknown = split.labels.counts().total
+            labels = f"{pluralize(present, 'label')} present, {absent:,} absent, {unknown:,} unknown"
+            rows.append((split.name, f"{pluralize(len(split), 'image')}: {labels}"))
+        return html_facts("data", [*rows, *(("read as", str(finding)) for finding in self.findings)])
 
     def observe(
         self,

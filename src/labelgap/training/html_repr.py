@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from labelgap.core.text import html_facts
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
@@ -41,13 +41,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
         *(("to measure it", command) for command in _review_commands(path, config, metrics)),
         ("folder", str(path)),
     ]
-    cells = "".join(
-        f'<tr><th style="text-align:left;padding:2px 12px 2px 0">{name}</th>'
-        f'<td style="text-align:left;padding:2px 0">{escape(text)}</td></tr>'
-        for name, text in rows
-    )
-    chart = _sparkline(config.select, history, metrics.get("best_epoch"))
-    return f'<div class="labelgap-run"><table style="border-collapse:collapse">{cells}</table>{chart}</div>'
+    return html_facts("run", rows, _sparkline(config.select, history, metrics.get("best_epoch")))
 
 
 def _review_commands(path: Path, config: RunConfig, metrics: Mapping[str, Any]) -> tuple[str, ...]:

@@ -111,11 +111,11 @@ def format_duration(seconds: float) -> str:
     """Return a duration as rounded text.
 
     Example:
-        >>> [format_duration(seconds) for seconds in (0.4, 12, 30, 1260, 8000)]
-        ['a few seconds', '15 s', '30 s', '21 min', '2.2 h']
+        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000)]
+        ['5 s', '15 s', '30 s', '21 min', '2.2 h']
     """
     if seconds < 57.5:
-        return "a few seconds" if seconds <= 5 else f"{5 * math.ceil(seconds / 5)} s"
+        return f"{5 * math.ceil(seconds / 5)} s"
     return f"{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
