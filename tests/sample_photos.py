@@ -20,3 +20,12 @@ def write_color_photos(folder: str = "photos", table: str = "tags.csv", extra: s
         green = number % 2 if split != "train" else ""
         rows.append(f"{number}.jpg,{split},{1 - number % 2},{green}" + (",50" if extra else ""))
     Path(table).write_text("\n".join(rows) + "\n")
+
+
+def write_small_photos(folder: Path, count: int = 30) -> None:
+    """Write photos 00.jpg, 01.jpg … that are all different, also to a perceptual hash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3)).astype(np.uint8)
+        photo = Image.fromarray(pixels).resize((64, 48), Image.Resampling.BICUBIC)
+        photo.save(folder / f"{number:02d}.jpg")

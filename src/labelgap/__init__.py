@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelgap.audit import find_missing
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
+    from labelgap.data.cleaning import fix_table
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods, register_method
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
@@ -50,6 +51,7 @@ __all__ = [
     "f1",
     "find_missing",
     "fit",
+    "fix_table",
     "load",
     "loss",
     "methods",
@@ -77,6 +79,7 @@ _HOMES = {
         "load",
         "register_dataset",
     ),
+    "data.cleaning": ("fix_table",),
     "labels": (
         "ABSENT",
         "LabelTable",

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 from tests.cli.conftest import call
 
-from labelgap.cli.inspect import format_arguments, training_time
+from labelgap.cli.inspect import training_time
 from labelgap.cli.inspect_screen import class_table, inspect_lines
-from labelgap.cli.options import DataOptions
+from labelgap.cli.options import DataOptions, format_arguments
 from labelgap.data import ArrayImages, Dataset, FileImages, Split, load
 from labelgap.data.findings import AutoSplit, LabelsCounted
 from labelgap.data.summary import DatasetSummary, summarize

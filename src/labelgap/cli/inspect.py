@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import AsJson, Data, DataOptions, LabelSeed, Observe, open_dataset, with_options
+from labelgap.cli.options import (
+    AsJson,
+    Data,
+    DataOptions,
+    Force,
+    LabelSeed,
+    Observe,
+    fix_command,
+    format_arguments,
+    open_dataset,
+    with_options,
+)
 from labelgap.cli.printing import print_json
-from labelgap.core.errors import LabelGapError
+from labelgap.core.errors import InputError, LabelGapError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from labelgap.data import Dataset
 
-__all__ = ["format_arguments", "inspect", "training_time"]
+__all__ = ["inspect", "training_time"]
 
 
 @with_options(data_options=DataOptions)
@@ -35,10 +45,20 @@ def inspect(
     report: Annotated[bool, typer.Option("--report", help="Write a page of images with their labels.")] = False,
     out: Annotated[Path | None, typer.Option(help="File of --report.", show_default="NAME-inspect.html")] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out of the page.")] = False,
+    fix: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a clean copy of a table, and say every change; print nothing else."),
+    ] = None,
+    force: Force = False,
 ) -> None:
     """Print how DATA is read, what looks wrong, and what its labels allow."""
     from labelgap.data.summary import summarize
 
+    if fix is not None:
+        if observe is not None or per_class or report or out is not None:
+            raise InputError(f"--fix writes {fix}: inspect that file for a report, or with --observe or --per-class.")
+        _fix(data, fix, data_options, force, as_json)
+        return
     started = time.perf_counter()
     opened = open_dataset(data, data_options, observe, label_seed)
     seconds = time.perf_counter() - started
@@ -54,14 +74,39 @@ def inspect(
         return
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
     from labelgap.core.terminal.console import make_console
+    from labelgap.labels.io.similar_names import fold_case
 
     console = make_console(soft_wrap=True)
     estimate = training_time(opened) if summary.next else None
     lines = inspect_lines(summary, seconds, estimate, console.width)
     if page is not None:
         lines.append(f"{'report':<{LABEL_WIDTH}}{page}")
+    if opened.recipe.get("name") in ("csv", "parquet") and fold_case(
+        {row.name: row.present for row in summary.classes}
+    ):
+        command = fix_command(data, Path(opened.recipe["path"]).name, data_options)
+        lines.append(f"{'fix':<{LABEL_WIDTH}}{command}   (one spelling of each tag)")
     lines += ["", *class_table(summary)] if per_class else []
     _print_lines(lines, console)
+
+
+def _fix(data: str, out: Path, options: DataOptions, force: bool, as_json: bool) -> None:
+    """Write a clean table and print its changes."""
+    from labelgap.cli.inspect_fix import fix_lines
+    from labelgap.data.cleaning import fix_table
+
+    given = options.given()
+    given.pop("on_bad_image", None)
+    fixed = fix_table(data, out, given.pop("images", None), force=force, **given)
+    if as_json:
+        print_json(fixed.to_json())
+        return
+    images = options.images
+    if images is None and fixed.source.parent.resolve() != out.parent.resolve():
+        images = fixed.source.parent
+    classes = list(fixed.data.classes) if options.classes else None
+    left = replace(options, images=images, classes=classes, rename=None, aliases=None, on_bad_image=None)
+    print("\n".join(fix_lines(fixed, f"labelgap train {format_arguments(str(out), left)} --out runs/first")))
 
 
 def training_time(data: Dataset) -> str | None:
@@ -81,25 +126,6 @@ def training_time(data: Dataset) -> str | None:
     except (LabelGapError, ImportError, RuntimeError, OSError):
         return None
     return f"about {format_duration(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
-
-
-def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
-    """Return DATA and its options as arguments of another command, quoted for a shell.
-
-    Example:
-        >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
-        "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
-    """
-    words = [data]
-    for field in fields(options):
-        value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
-        if value is None or value is False:
-            continue
-        values = value if isinstance(value, list | tuple) else [value]
-        words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
-    if observe is not None:
-        words += ["--observe", observe, *(["--label-seed", str(label_seed)] if label_seed != 1200 else [])]
-    return " ".join(map(shlex.quote, words))
 
 
 def _page_name(name: str) -> Path:

@@ -115,7 +115,7 @@ def _run() -> int:
 def _describe(error: Exception) -> tuple[str, int]:
     """Return the message of an error and its exit code."""
     if isinstance(error, LabelGapError):
-        return str(error), error.exit_code
+        return "\n".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code
     if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
         message = error.format_message()

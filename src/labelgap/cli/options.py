@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+
+from labelgap.core.errors import ProblemsError
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -26,6 +30,8 @@ __all__ = [
     "RunData",
     "RunFolder",
     "Workers",
+    "fix_command",
+    "format_arguments",
     "open_dataset",
     "with_options",
 ]
@@ -140,11 +146,46 @@ def with_options(**groups: type[Any]) -> Callable[[Command], Command]:
     return decorate
 
 
+def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
+    """Return DATA and its options as arguments of another command, quoted for a shell.
+
+    Example:
+        >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
+        "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
+    """
+    words = [data]
+    for field in fields(options):
+        value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
+        if value is None or value is False:
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
+    if observe is not None:
+        words += ["--observe", observe, *(["--label-seed", str(label_seed)] if label_seed != 1200 else [])]
+    return " ".join(map(shlex.quote, words))
+
+
+def fix_command(data: str, path: str | os.PathLike[str], options: DataOptions) -> str:
+    """Return the command that writes a clean copy of a table beside it.
+
+    Example:
+        >>> fix_command("csv=old/tags.csv", "old/tags.csv", DataOptions())
+        'labelgap inspect csv=old/tags.csv --fix old/tags-clean.csv'
+    """
+    clean = Path(path).with_name(f"{Path(path).stem}-clean{Path(path).suffix}")
+    return f"labelgap inspect {format_arguments(data, options)} --fix {shlex.quote(str(clean))}"
+
+
 def open_dataset(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> Dataset:
-    """Open DATA, and hide labels when ``--observe`` is given."""
+    """Open DATA, and hide labels when ``--observe`` is given; an error names the command that cleans a table."""
     from labelgap.cli.parsing import parse_observe
     from labelgap.data import open_data
 
     hidden = None if observe is None else parse_observe(observe)
-    opened = open_data(data, **options.given())
+    try:
+        opened = open_data(data, **options.given())
+    except ProblemsError as error:
+        if error.fixable:
+            error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")
+        raise
     return opened if hidden is None else opened.observe(**hidden, seed=label_seed)

@@ -95,6 +95,7 @@ class ProblemsError(InputError):
         outcome: what was not done because of them.
         shown: how many problems the message lists; the attribute ``problems`` has all.
         unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
+        fixable: whether the file is a table that ``labelgap inspect --fix`` can clean.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class ProblemsError(InputError):
         outcome: str = "nothing was trained",
         shown: int = 20,
         unit: str = "line",
+        fixable: bool = False,
     ) -> None:
         self.path = path
+        self.fixable = fixable
         self.problems = tuple(sorted(problems))
         self.unit = unit
         count = len(self.problems)

@@ -33,6 +33,7 @@ __all__ = [
     "load_moved",
     "load_stored",
     "open_data",
+    "recognize_format",
     "register_dataset",
 ]
 
@@ -245,6 +246,11 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
         near = nearest_path(path)
         raise UnknownNameError("data set", text, [*dataset_names(), *([] if near is None else [str(near)])], hint)
     raise InputError(describe_missing_path(path))
+
+
+def recognize_format(path: Path) -> str:
+    """Return the name of the data that an existing path leads to."""
+    return _recognize(path)[0]
 
 
 def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -22,18 +22,13 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
-from labelgap.labels.io.class_names import similar_class_names
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
-from labelgap.labels.io.table_file import TableFile
+from labelgap.labels.io.similar_names import similar_class_names
+from labelgap.labels.io.table_file import SPLIT_NAMES, TableFile
 
 __all__ = ["is_tag_folder", "load_folder"]
 
-_SPLIT_NAMES: Final = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 _SUFFIXES_SHOWN: Final = 3
 
 
@@ -103,10 +98,10 @@ def is_tag_folder(path: Path) -> bool:
 def _tag_folders(root: Path) -> list[tuple[str | None, str | None, Path]]:
     """Return (split, tag, folder) of every tag's folder, and with tag None of the folders they lie in."""
     folders = _folders(root)
-    if folders and all(folder.name.lower() in _SPLIT_NAMES for folder in folders):
+    if folders and all(folder.name.lower() in SPLIT_NAMES for folder in folders):
         found: list[tuple[str | None, str | None, Path]] = []
         for folder in folders:
-            split = _SPLIT_NAMES[folder.name.lower()]
+            split = SPLIT_NAMES[folder.name.lower()]
             found += [(split, None, folder), *((split, tag.name, tag) for tag in _folders(folder))]
         return found
     return [(None, None, root), *((None, folder.name, folder) for folder in folders)]

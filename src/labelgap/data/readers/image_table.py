@@ -19,13 +19,13 @@ from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.duplicates import find_duplicates
 from labelgap.data.findings import ImagesSkipped, LabelsCounted
-from labelgap.data.image_scan import scan_images
+from labelgap.data.image_scan import ImageScan, scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.split import assign_splits
 from labelgap.labels.io.table_file import TableFile, check_choice
 
-__all__ = ["ImageOptions", "build_dataset", "read_image_table"]
+__all__ = ["ImageOptions", "build_dataset", "image_folder", "read_image_table"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,7 @@ def read_image_table(
     options: ImageOptions,
 ) -> Dataset:
     """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error."""
-    refuse_url(path, "tables")
-    path = Path(path)
-    folder = path.parent
-    if images is not None:
-        refuse_url(images, "images")
-        folder = Path(images)
-        if not folder.is_dir():
-            what = "is not a folder" if folder.exists() else "does not exist"
-            rule = "images is the folder that the names under 'image' are relative to."
-            raise InputError(f"{folder} {what}: {rule}{suggest_path(folder)}")
+    path, folder = Path(path), image_folder(path, images)
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
     try:
         file = read(path, finder)
@@ -74,11 +65,27 @@ def read_image_table(
         if not finder.checked:
             raise
         outcome = "nothing was trained"
-        if finder.missing == finder.checked:
+        all_missing = finder.missing == finder.checked
+        if all_missing:
             outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
         problems = [*error.problems, *_unreadable_images(folder, finder)]
-        raise ProblemsError(path, problems, outcome, unit=error.unit) from None
+        fixable = error.fixable and not all_missing
+        raise ProblemsError(path, problems, outcome, unit=error.unit, fixable=fixable) from None
     return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
+
+
+def image_folder(path: str | os.PathLike[str], images: str | os.PathLike[str] | None) -> Path:
+    """Return the folder that the names of a table are relative to: its own when ``images`` is None."""
+    refuse_url(path, "tables")
+    if images is None:
+        return Path(path).parent
+    refuse_url(images, "images")
+    folder = Path(images)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        rule = "images is the folder that the names under 'image' are relative to."
+        raise InputError(f"{folder} {what}: {rule}{suggest_path(folder)}")
+    return folder
 
 
 def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
@@ -97,6 +104,7 @@ def build_dataset(
     skipped: Mapping[str, str],
     options: ImageOptions,
     findings: Sequence[Finding],
+    scanner: Callable[[FileImages], ImageScan] = scan_images,
 ) -> Dataset:
     """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
 
@@ -105,13 +113,13 @@ def build_dataset(
     images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
     invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
     usable = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
-    scan = scan_images(images.select(usable))
+    scan = scanner(images.select(usable))
     invalid |= {int(usable[row]): reason for row, reason in scan.unreadable.items()}
     if invalid and options.on_bad_image == "error":
         problems = [Problem(int(file.lines[row]), reason) for row, reason in invalid.items()]
         count = pluralize(len(invalid), "image")
         outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
-        raise ProblemsError(file.path, problems, outcome, unit=file.unit)
+        raise ProblemsError(file.path, problems, outcome, unit=file.unit, fixable=file.unit != "")
     good = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
     if not len(good):
         raise InputError(

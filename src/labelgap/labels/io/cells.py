@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["CellParser", "SEPARATORS", "TagListParser", "describe_separator", "parse_separator"]
+__all__ = [
+    "Cell",
+    "CellParser",
+    "ListNotation",
+    "SEPARATORS",
+    "TagListParser",
+    "choose_spellings",
+    "describe_separator",
+    "parse_separator",
+]
+
+Cell = str | list[str]  # a list where the file itself has lists
 
 SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
 """Characters that separate cells or class names, by the names that options accept."""
@@ -22,6 +35,7 @@ _SPELLINGS: Final = {
     ABSENT: frozenset({"false", "f", "no", "n"}),
     UNKNOWN: frozenset({"", "na", "n/a", "nan", "null", "none"}),
 }
+_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n"}
 _NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
 _PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
 _DETECTED: Final = (";", "|", ",")
@@ -73,6 +87,37 @@ def _state(cell: str) -> int | None:
     return next((state for state, spellings in _SPELLINGS.items() if lower in spellings), None)
 
 
+def choose_spellings(counts: Mapping[int | None, Counter[str]]) -> dict[int, str]:
+    """Return how a table writes each state, given its cells by state: the most frequent, or one that fits the others.
+
+    Example:
+        >>> choose_spellings({PRESENT: Counter({"TRUE": 7, "1": 2}), UNKNOWN: Counter({"NA": 3})})
+        {1: 'TRUE', 0: 'FALSE', -1: 'NA'}
+    """
+    present, absent, unknown = (
+        next(iter(dict(counts.get(state, Counter[str]()).most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
+    )
+    inverse = {no: yes for yes, no in _OPPOSITE.items()}
+    return {
+        PRESENT: _matching(absent, inverse, "1") if present is None else present,
+        ABSENT: _matching(present, _OPPOSITE, "0") if absent is None else absent,
+        UNKNOWN: unknown or "",
+    }
+
+
+def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
+    """Return the opposite of a spelling, in the same case.
+
+    Example:
+        >>> _matching("TRUE", _OPPOSITE, "0"), _matching("x", _OPPOSITE, "0")
+        ('FALSE', '0')
+    """
+    if known is None or known.lower() not in opposite:
+        return default
+    word = opposite[known.lower()]
+    return word.upper() if known.isupper() else word.capitalize() if known[0].isupper() else word
+
+
 class TagListParser:
     """Parses cells that list classes: ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``.
 
@@ -116,6 +161,30 @@ class TagListParser:
             return []
         separator = describe_separator(self.separator)
         return [Note(f"{separator} between tags, as it seems (--separator says otherwise)", "source")]
+
+
+class ListNotation:
+    """How the cells of a table list classes."""
+
+    def __init__(self, separator: str | None, cells: Iterable[str]) -> None:
+        texts = [cell for cell in cells if cell]
+        self.parser = TagListParser(separator, texts)
+        pattern = re.compile(rf"\s*{re.escape(self.parser.separator)}\s*")
+        joints = Counter(joint for text in texts for joint in pattern.findall(text))
+        self.joint = next(iter(dict(joints.most_common(1))), self.parser.separator)
+        self.json = any(text.startswith('["') for text in texts)
+
+    def names(self, cell: Cell) -> list[str]:
+        """Return the classes that a cell lists."""
+        return self.parser.names(cell) if isinstance(cell, str) else list(cell)
+
+    def cell(self, names: list[str], like: Cell) -> Cell:
+        """Return a cell that lists classes, in the notation of the cell that it replaces."""
+        if not isinstance(like, str):
+            return names
+        if self.parser.bracketed:
+            return json.dumps(names, ensure_ascii=False) if self.json else repr(names)
+        return self.joint.join(names)
 
 
 def _parse_bracketed(cell: str) -> list[str] | None:

@@ -1,9 +1,7 @@
-"""The options about classes: renames, aliases, selection and hierarchy; and names that may mean the same class."""
+"""The options about classes: renames, aliases, selection and hierarchy."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,13 +17,12 @@ from labelgap.labels.io.findings import (
     ClassesRenamed,
     ClassNeverListed,
     HierarchyApplied,
-    MoreSimilarClasses,
-    SimilarClasses,
 )
 from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS
 from labelgap.labels.io.hierarchy import describe_cycle, implied_labels
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import split_records
+from labelgap.labels.io.similar_names import similar_class_names
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
@@ -36,12 +33,9 @@ __all__ = [
     "rename_classes",
     "resolve_aliases",
     "resolve_class_names",
-    "similar_class_names",
 ]
 
-_PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_SHOWN: Final = 10
-_MAX_COMPARED: Final = 200
 _MAX_COMPARISONS: Final = 100_000
 _HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})
 
@@ -119,6 +113,7 @@ def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]
                 pairs.append((cells[0], cells[1]))
             else:
                 problems.add(line, f"a line is {first},{second}; this has {len(cells)} cells")
+    problems.fixable = False  # it is no table of labels
     problems.refuse()
     return pairs[1:] if pairs and {*map(str.casefold, pairs[0])} <= _HEADERS else pairs
 
@@ -174,37 +169,3 @@ def rename_classes(
     row, column = np.divmod(place[kept], max(len(classes), 1))
     renamed = LabelTable.from_entries(row, column, value[kept], classes, table.images)
     return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
-
-
-def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:
-    """Find classes whose names differ only in case, blanks, marks or a plural.
-
-    Example:
-        >>> for found in similar_class_names(LabelTable.from_lists([["Dog", "cats"], ["Dog", "dog"], ["cat", "owl"]])):
-        ...     print(found)
-        'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog
-        'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat
-    """
-    present = table.counts().present.tolist()
-    by_key: dict[str, list[tuple[str, int]]] = {}
-    for column, name in enumerate(table.classes):
-        by_key.setdefault(_key(name), []).append((name, present[column]))
-    similar = [
-        SimilarClasses(tuple(sorted(names, key=lambda item: (-item[1], item[0]))))
-        for names in by_key.values()
-        if len(names) > 1
-    ]
-    more = [MoreSimilarClasses(len(similar) - _MAX_SHOWN)] if len(similar) > _MAX_SHOWN else []
-    return [*similar[:_MAX_SHOWN], *more]
-
-
-def _key(name: str) -> str:
-    """Return a name without case, blanks, punctuation and plural ending."""
-    if len(name) > _MAX_COMPARED:  # normalization may take quadratic time
-        return name
-    letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
-    if len(letters) > 3 and not letters.endswith("ss"):
-        for ending, singular in _PLURALS:
-            if letters.endswith(ending):
-                return letters.removesuffix(ending) + singular
-    return letters or name

@@ -20,7 +20,7 @@ from labelgap.core.findings import Note
 from labelgap.core.text import unquote_formula
 from labelgap.labels.io.cells import describe_separator, parse_separator
 
-__all__ = ["Dialect", "detect_dialect", "open_text"]
+__all__ = ["Dialect", "detect_dialect", "encoding_to_write", "open_text"]
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
@@ -69,6 +69,14 @@ def open_text(path: Path, encoding: str) -> Iterator[TextIO]:
             raise InputError(
                 f"{path}, line {line}: not {known} text. Save the table as 'CSV UTF-8', or name its --encoding."
             ) from None
+
+
+def encoding_to_write(path: Path, encoding: str) -> str:
+    """Return the encoding to write: UTF-8 with a byte order mark only where the file has one."""
+    if encoding != "utf-8-sig":
+        return encoding
+    with path.open("rb") as file:
+        return encoding if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else "utf-8"
 
 
 @contextmanager

@@ -106,6 +106,7 @@ def parse_header(
         problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
         beside_lists = beside_lists if len(beside_lists) > 1 else []  # the only one is probably it
     chosen = _select_columns(header, rest, options, names) if not lists else []
+    problems.fixable &= "image" in position and bool(chosen or lists)
     for message in _problems(header, roles, used, beside_lists, special):
         problems.add(line, message)
     if not chosen and not lists:

@@ -21,14 +21,25 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError, LabelGapError, describe_missing_path
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, parse_json
-from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.cells import CellParser
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
 from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
-__all__ = ["CLASSES_KEY", "column_cells", "open_parquet", "read_parquet", "read_table", "write_table"]
+__all__ = [
+    "CLASSES_KEY",
+    "column_cells",
+    "open_parquet",
+    "read_parquet",
+    "read_table",
+    "rows_of_cells",
+    "stored_classes",
+    "typed_cell",
+    "write_table",
+]
 
 CLASSES_KEY: Final = b"labelgap.classes"
 """Where the metadata of a file have the names of all classes, in their order."""
@@ -62,7 +73,7 @@ def read_table(path: Path) -> LabelTable:
         name: _flat(file.column(name), f"{path}, column '{name}'") for name in _STATES if name in file.schema.names
     }
     found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
-    classes = _stored_classes(file.schema.metadata, path) or sorted(found)
+    classes = stored_classes(file.schema.metadata, path) or sorted(found)
     number = {name: column for column, name in enumerate(classes)}
     unknown = sorted(found - number.keys())
     if unknown:
@@ -87,9 +98,11 @@ def read_parquet(
 ) -> TableFile:
     """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
     with open_parquet(path) as file:
-        classes = _stored_classes(file.schema_arrow.metadata, path)
+        classes = stored_classes(file.schema_arrow.metadata, path)
         options = options or TableOptions()
-        return parse_rows(_rows(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes)
+        return parse_rows(
+            rows_of_cells(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes
+        )
 
 
 @contextmanager
@@ -124,7 +137,7 @@ def _check_claims(metadata: pq.FileMetaData, path: Path) -> None:
         raise ValueError(f"its {size:,} bytes would become {unpacked:,}")
 
 
-def _rows(file: pq.ParquetFile) -> Iterator[Row]:
+def rows_of_cells(file: pq.ParquetFile) -> Iterator[Row]:
     """Yield the names of the columns, then the cells of every row, as strings or lists of strings."""
     yield 0, [name.strip() for name in file.schema_arrow.names]
     number, size = 0, max(1, min(8192, _BATCH_CELLS // max(file.metadata.num_columns, 1)))
@@ -150,6 +163,18 @@ def column_cells(column: pa.Array) -> list[Cell]:
     return [text.strip() for text in texts]
 
 
+def typed_cell(cell: Cell, kind: pa.DataType) -> Any:
+    """Return an edited cell as a value of a Parquet column."""
+    if not isinstance(cell, str):
+        return cell
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [cell] if cell else []
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return cell or None
+    state = CellParser().code(cell)
+    return None if state in (None, UNKNOWN) else bool(state) if pa.types.is_boolean(kind) else state
+
+
 def _opened(path: Path) -> pa.Table:
     with open_parquet(path) as opened:
         groups = [opened.read_row_group(number) for number in range(opened.num_row_groups)]
@@ -164,7 +189,7 @@ def _opened(path: Path) -> pa.Table:
     return file
 
 
-def _stored_classes(metadata: Any, path: Path) -> list[str] | None:
+def stored_classes(metadata: Any, path: Path) -> list[str] | None:
     """Return the class names that ``write_table`` stored in a file, or None."""
     stored = (metadata or {}).get(CLASSES_KEY)
     if stored is None:

@@ -19,11 +19,15 @@ class ProblemList:
     Args:
         path: the file.
         unit: what lines count: "line", or "row" in files without lines.
+
+    Attributes:
+        fixable: whether ``labelgap inspect --fix`` can clean the file; a problem that prevents it sets this to False.
     """
 
     def __init__(self, path: Path, unit: str = "line") -> None:
         self.path = path
         self.unit = unit
+        self.fixable = unit != ""
         self._found: list[Problem] = []
 
     def __len__(self) -> int:
@@ -36,7 +40,12 @@ class ProblemList:
             self._found.append(Problem(line, "reading stopped here, after too many problems"))
             self.refuse()
 
+    @property
+    def found(self) -> tuple[Problem, ...]:
+        """The problems so far."""
+        return tuple(self._found)
+
     def refuse(self) -> None:
         """Raise one error with all problems; nothing when there are none."""
         if self._found:
-            raise ProblemsError(self.path, self._found, unit=self.unit)
+            raise ProblemsError(self.path, self._found, unit=self.unit, fixable=self.fixable)

@@ -37,6 +37,7 @@ def split_records(file: TextIO, delimiter: str, skip: int, problems: ProblemList
             opened, closed = _last_quote(lines, delimiter)
             if opened is not None and not closed:
                 problems.add(first + opened, "a quote is opened here and never closed; what follows was not read")
+                problems.fixable = False
                 return
             problems.add(first, _describe(error, first, opened, len(lines)))
             continue

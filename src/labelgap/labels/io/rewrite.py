@@ -9,11 +9,8 @@ in a wide table whose 0 means unknown, such cells become blank, so that 0 can sa
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +24,11 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.core.text import quote_formula, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser, TagListParser
+from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
-from labelgap.labels.io.dialect import detect_dialect, open_text
+from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
 from labelgap.labels.io.header import is_header, parse_header
-from labelgap.labels.io.parquet import column_cells, open_parquet
+from labelgap.labels.io.parquet import column_cells, open_parquet, typed_cell
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import raw_records
 from labelgap.labels.io.rows import Cell
@@ -42,7 +39,6 @@ __all__ = ["LabelChanges", "RewriteResult", "rewrite_csv", "rewrite_parquet"]
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""
 
-_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n"}
 _ABSENT_COLUMN: Final = "absent"
 
 
@@ -75,7 +71,7 @@ def rewrite_csv(
     text = (dialect.delimiter, dialect.skip)
     with open_text(source, dialect.encoding) as file:
         editor = _LabelEditor(source, (_stripped(cells) for _, cells in raw_records(file, *text)), changes, options)
-    codec = _write_codec(source, dialect.encoding)
+    codec = encoding_to_write(source, dialect.encoding)
     with (
         open_text(source, dialect.encoding) as file,
         atomic_path(out) as temporary,
@@ -101,7 +97,7 @@ def rewrite_parquet(source: Path, out: Path, changes: LabelChanges, options: Tab
         edited = editor.edit(cells)
         for column, cell in enumerate(edited):
             if column >= len(cells) or cell != cells[column]:
-                values[column][number] = _typed(cell, schema.field(column).type)
+                values[column][number] = typed_cell(cell, schema.field(column).type)
     arrays = [pa.array(cells, field.type) for cells, field in zip(values, schema, strict=True)]
     with atomic_path(out) as temporary:
         pq.write_table(pa.table(arrays, schema=schema), temporary)
@@ -141,7 +137,7 @@ class _LabelEditor:
         if self.absent_added and _ABSENT_COLUMN in map(str.lower, header):
             raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
         if self.columns.lists:
-            self.notation = _ListNotation(
+            self.notation = ListNotation(
                 options.separator, (cell for row in rows for number in listed if isinstance(cell := row[number], str))
             )
         else:
@@ -197,52 +193,7 @@ class _LabelEditor:
             for number in self.columns.class_columns:
                 cell = row[number]
                 counts[self._state(cell)][str(cell)] += 1
-        present, absent, unknown = (
-            next(iter(dict(counts[state].most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
-        )
-        inverse = {no: yes for yes, no in _OPPOSITE.items()}
-        return {
-            PRESENT: _matching(absent, inverse, "1") if present is None else present,
-            ABSENT: _matching(present, _OPPOSITE, "0") if absent is None else absent,
-            UNKNOWN: unknown or "",
-        }
-
-
-class _ListNotation:
-    """How the cells of a table list classes."""
-
-    def __init__(self, separator: str | None, cells: Iterable[str]) -> None:
-        texts = [cell for cell in cells if cell]
-        self.parser = TagListParser(separator, texts)
-        pattern = re.compile(rf"\s*{re.escape(self.parser.separator)}\s*")
-        joints = Counter(joint for text in texts for joint in pattern.findall(text))
-        self.joint = next(iter(dict(joints.most_common(1))), self.parser.separator)
-        self.json = any(text.startswith('["') for text in texts)
-
-    def names(self, cell: Cell) -> list[str]:
-        """Return the classes that a cell lists."""
-        return self.parser.names(cell) if isinstance(cell, str) else list(cell)
-
-    def cell(self, names: list[str], like: Cell) -> Cell:
-        """Return a cell that lists classes, in the notation of the cell that it replaces."""
-        if not isinstance(like, str):
-            return names
-        if self.parser.bracketed:
-            return json.dumps(names, ensure_ascii=False) if self.json else repr(names)
-        return self.joint.join(names)
-
-
-def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
-    """Return the opposite of a spelling, in the same case.
-
-    Example:
-        >>> _matching("TRUE", _OPPOSITE, "0"), _matching("x", _OPPOSITE, "0")
-        ('FALSE', '0')
-    """
-    if known is None or known.lower() not in opposite:
-        return default
-    word = opposite[known.lower()]
-    return word.upper() if known.isupper() else word.capitalize() if known[0].isupper() else word
+        return choose_spellings(counts)
 
 
 def _stripped(cells: Sequence[str]) -> list[Cell]:
@@ -279,23 +230,3 @@ def _record(cells: Sequence[str], delimiter: str, quoting: Any) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, delimiter=delimiter, quoting=quoting, lineterminator="").writerow(cells)
     return buffer.getvalue()
-
-
-def _write_codec(path: Path, encoding: str) -> str:
-    """Return the encoding to write: UTF-8 with a byte order mark only where the file has one."""
-    if encoding != "utf-8-sig":
-        return encoding
-    with path.open("rb") as file:
-        return encoding if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else "utf-8"
-
-
-def _typed(cell: Cell, kind: pa.DataType) -> Any:
-    """Return an edited cell as a value of a Parquet column."""
-    if not isinstance(cell, str):
-        return cell
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [cell] if cell else []
-    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return cell or None
-    state = CellParser().code(cell)
-    return None if state in (None, UNKNOWN) else bool(state) if pa.types.is_boolean(kind) else state

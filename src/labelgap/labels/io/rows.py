@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError, nearest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser, TagListParser
+from labelgap.labels.io.cells import Cell, CellParser, TagListParser
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
 from labelgap.labels.io.header import HeaderColumns, parse_header
@@ -28,9 +28,8 @@ from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
 
-__all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "parse_rows"]
+__all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "is_no_class", "parse_rows"]
 
-Cell = str | list[str]  # a list where the file itself has lists
 Row = tuple[int, list[Cell]]
 CheckImage = Callable[[str, int], str | None]  # of the name of an image and its line
 
@@ -93,6 +92,11 @@ def parse_rows(
         unit=problems.unit,
         revisions=revisions,
     )
+
+
+def is_no_class(bad: int, filled: int) -> bool:
+    """Return whether so many cells of a column are no state that it cannot be a class."""
+    return bad >= _MIN_BAD_CELLS and 2 * bad > filled
 
 
 def image_name_problem(name: str) -> str | None:
@@ -189,7 +193,7 @@ class _RowParser:
         """
         if self.columns.image is None and count == filled:
             return
-        if count < _MIN_BAD_CELLS or 2 * count <= filled:
+        if not is_no_class(count, filled):
             for line, cell in bad:
                 self.problems.add(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
             return

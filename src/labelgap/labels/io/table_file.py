@@ -16,9 +16,15 @@ from labelgap.core.findings import Finding
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["SPLITS", "TableFile", "TableOptions", "check_choice"]
+__all__ = ["SPLITS", "SPLIT_NAMES", "TableFile", "TableOptions", "check_choice"]
 
 SPLITS: Final = ("train", "val", "test")
+SPLIT_NAMES: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""What people call the splits, in lower case."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""From a table with every kind of problem to a training, by the commands that labelgap itself names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import call
+from tests.sample_photos import write_small_photos
+
+HEADERS = {
+    "wide": "file,subset,person,Dog,dog,preson,,notes,cat",
+    "lists": "subset;file;present;absent;notes",
+}
+SPOILED = [
+    ("gone.jpg", "train", "1", ""),
+    ("broken.jpg", "train", "1", ""),
+    ("empty.jpg", "val", "1", ""),
+    ("", "train", "1", ""),
+    ("../outside.jpg", "train", "1", ""),
+    ("00.jpg", "train", "1", "1"),
+    ("./02.jpg", "test", "0", "1"),
+]
+"""Image, split, person and dog of rows that cannot stay as they are; the last two repeat an image."""
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Thirty photos, one of them twice, and a table with every kind of problem; the bytes of the table."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = Path("my photos")
+    write_small_photos(folder)
+    (folder / "29.jpg").write_bytes((folder / "01.jpg").read_bytes())
+    (folder / "broken.jpg").write_text("no image")
+    (folder / "empty.jpg").touch()
+    good = [(f"{n:02d}.jpg", "train" if n < 20 else "val" if n < 25 else "test") for n in range(30)]
+    spellings = {3: "Training", 4: "tarin", 5: ""}
+    rows = [
+        (name, spellings.get(n, split), "1" if n % 2 else "0", str(n % 3 // 2)) for n, (name, split) in enumerate(good)
+    ]
+    make = _wide_row if request.param == "wide" else _list_row
+    lines = [make(number, *row) for number, row in enumerate([*rows, *SPOILED])]
+    lines += ["10.jpg,train" if request.param == "wide" else "train;10.jpg", '"11.jpg"x,train']
+    Path("tags.csv").write_text("\n".join([HEADERS[request.param], *lines]) + "\n")
+    return Path("tags.csv").read_bytes()
+
+
+def _wide_row(number: int, image: str, split: str, person: str, dog: str) -> str:
+    upper, lower = (dog, "") if number == 7 else ("", dog)
+    return f"{image},{split},{person},{upper},{lower},{1 if number == 9 else ''},,a note,{'cta' if number == 8 else 0}"
+
+
+def _list_row(number: int, image: str, split: str, person: str, dog: str) -> str:
+    labels = {("person", "preson")[number == 9]: person, ("dog", "Dog")[number == 7]: dog, "cat": "0"}
+    listed = ["|".join(name for name, value in labels.items() if value == state) for state in "10"]
+    listed[0] += "|cat" if number == 8 else ""
+    return f"{split};{image};{listed[0]};{listed[1]};a note"
+
+
+@pytest.mark.parametrize("broken", ["wide", "lists"], indirect=True)
+def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
+    broken: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = ("--out", "runs/a", "--epochs", "1", "--device", "cpu", "--method", "an", "--backbone", "small-cnn")
+    assert call("train", "tags.csv", "--images", "my photos", *training) == 2
+    error = capsys.readouterr().err
+    for found in ("gone.jpg does not exist", "broken.jpg is not an image", "empty.jpg is empty", "'tarin' under split"):
+        assert found in error
+    command = error.splitlines()[-1].partition("labelgap ")[2]
+    assert command == "inspect tags.csv --images 'my photos' --fix tags-clean.csv"
+    assert call(*shlex.split(command)) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("tags.csv: 38 rows; tags-clean.csv: 28 photos, ")
+    for kind in ("left out", "merged", "unknown", "split", "columns", "tags", "copies", "perhaps", "wrote", "next"):
+        assert re.search(rf"^{kind} ", said, re.MULTILINE), kind
+    assert re.search(r"^  line 3 .*01.jpg \(train\) is a copy of 29.jpg \(test\), line 31$", said, re.MULTILINE)
+    assert re.search(r"'person' \(\d+\) and 'preson' \(1\) look like one tag: --rename preson=person", said)
+    assert Path("tags.csv").read_bytes() == broken
+    after = said.splitlines()[-1].partition("labelgap ")[2]
+    assert after == "train tags-clean.csv --images 'my photos' --out runs/first"
+    assert call(*shlex.split(after), *training) == 0
+    assert "28 images, 4 classes" in capsys.readouterr().out
+    assert call(*shlex.split(command), "--force", "--rename", "preson=person", "--json") == 0
+    fixed = json.loads(capsys.readouterr().out)
+    assert sorted(fixed["classes"]) == ["cat", "dog", "person"] and fixed["proposals"] == []
+    assert "'preson' (1 image): renamed to 'person'" in {change["text"] for change in fixed["changes"]}
+
+
+def test_a_table_in_another_folder_says_where_the_images_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small_photos(Path("album"), 25)
+    rows = [f"{number:02d}.jpg,{number % 2},0" for number in range(25)]
+    Path("album/tags.csv").write_text("\n".join(["image,cat,Cat", *rows, *(f"{n}.jpg,1,0" for n in range(30, 60))]))
+    assert call("inspect", "album/tags.csv", "--fix", "clean.csv", "--classes", "Cat,cat") == 0
+    said = capsys.readouterr().out
+    assert "…and 10 more: clean.changes.csv" in said and len(said.splitlines()) < 60
+    assert "next         labelgap train clean.csv --images album --classes cat --out runs/first" in said
+    assert call("inspect", "album/tags.csv", "--fix", "clean.csv") == 2
+    assert "clean.csv exists already" in capsys.readouterr().err
+    assert call("inspect", "album/tags.csv", "--fix", "other.csv", "--report") == 2
+    assert "inspect that file" in capsys.readouterr().err and not Path("other.csv").exists()
+
+
+def test_variants_of_case_alone_name_the_command_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small_photos(tmp_path, 3)
+    Path("tags.csv").write_text("image,present\n00.jpg,Dog\n01.jpg,dog\n02.jpg,cat\n")
+    assert call("inspect", "tags.csv") == 0
+    assert "fix          labelgap inspect tags.csv --fix tags-clean.csv" in capsys.readouterr().out
+    Path("tags.csv").write_text("photo file,cat\n00.jpg,1\n")
+    assert call("inspect", "tags.csv") == 2
+    assert "--fix" not in capsys.readouterr().err, "it cannot know which column names the images"
