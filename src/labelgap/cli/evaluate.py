@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.inspect import format_arguments
-from labelgap.cli.options import AsJson, Data, DataOptions, Device, RunFolder, Workers, open_dataset, with_options
+from labelgap.cli.options import (
+    AsJson,
+    Data,
+    DataOptions,
+    Device,
+    RunFolder,
+    Workers,
+    format_arguments,
+    open_dataset,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset

@@ -13,7 +13,7 @@ from labelgap.data.cleaning.table_row import TableRow
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
-from labelgap.labels.io.header import HeaderColumns
+from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS, UNSURE_COLUMN, HeaderColumns
 from labelgap.labels.io.raw_table import OutputColumn, RawTable
 from labelgap.labels.io.rows import Cell, is_no_class
 from labelgap.labels.io.similar_names import fold_case
@@ -99,11 +99,12 @@ class Layout(ABC):
         reserved = (columns.image, columns.split, columns.group, columns.present, columns.absent)
         if number in reserved:
             return OutputColumn(self.options.rename.get(name, name), number)
-        if name in self.options.ignore_columns or (self.options.classes is not None and not columns.lists and name):
+        kept = name == UNSURE_COLUMN if columns.lists else name and self.options.classes is not None
+        if kept or name in self.options.ignore_columns:
             return OutputColumn(name, number)
         if not name:
             text = f"column {number + 1} has no name: left out"
-        elif self.options.rename.get(name, name).lower() in ("image", "split", "group", "present", "absent"):
+        elif self.options.rename.get(name, name).lower() in (*RESERVED_COLUMNS, *LIST_COLUMNS):
             text = f"the column '{truncate_text(name)}' is there twice: the second is left out"
         else:
             text = f"the column '{truncate_text(name)}' holds no tags: left out"
