@@ -50,7 +50,7 @@ def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.Cap
     assert re.search(r"^to get it +label a few hundred random images in full, then evaluate again:$", said, re.M)
     check_command(review, "review tags.csv --images photos --duplicates off --random 300 --split test")
     check_command(evaluate, "evaluate runs/a runs/a-tags-review")
-    assert "1,000 resamples of the 36 images" in said
+    assert "1,000 resamples of 36 images" in said
     assert call(*arguments, "--json", "--resamples", "50") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["intervals"]["resamples"] == 50 and len(found["per_class"]) == 3
@@ -62,7 +62,7 @@ def test_classes_that_are_not_there_are_named(pets: Path, capsys: pytest.Capture
     assert call(*common, "--classes", "cat", "--split", "all") == 0
     said = capsys.readouterr().out
     assert re.search(r"^no number +dog, owl: not a class of these data \(--rename old=new\)$", said, re.M)
-    assert "to get it" not in said and "the 40 images" in said
+    assert "to get it" not in said and "of 40 images" in said
     assert call(*common, "--classes", "ostrich") == 2
     said = capsys.readouterr().err
     assert "no class of the run is in these data" in said and "cat, dog, owl" in said and "Traceback" not in said

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from labelgap.core.text import escape_control, truncate_text
+from labelgap.core.text import escape_control, pluralize, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -52,7 +52,8 @@ def print_json(value: Any) -> None:
 
 def print_data(data: Dataset) -> None:
     """Print how the data were read, and the labels of each state per split."""
-    print(f"{data.name}: {sum(map(len, data.splits)):,} images, {len(data.classes):,} classes")
+    images, classes = pluralize(sum(map(len, data.splits)), "image"), pluralize(len(data.classes), "class")
+    print(f"{data.name}: {images}, {classes}")
     for finding in data.findings:
         print(f"  {finding}")
     print(f"{'':<8}{'images':>10}{'present':>12}{'absent':>12}{'unknown':>12}")
@@ -102,7 +103,8 @@ def print_evaluation(name: str, measured: Mapping[str, Any], commands: Sequence[
         print(f"{truncate_text(row['name'], width):<{width}}{cells}")
     intervals = measured.get("intervals")
     if intervals:
-        print(f"\n{'intervals':<10}95 %, by {intervals['resamples']:,} resamples of the {measured['images']:,} images")
+        images = pluralize(measured["images"], "image")
+        print(f"\n{'intervals':<10}95 %, by {intervals['resamples']:,} resamples of {images}")
     for line in _unsupported(measured, commands):
         print(line)
 
@@ -156,10 +158,11 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     undecided = marks["default"] * (result.images - result.unreadable)
     if near := result.unsure - undecided:
         share = 100 * near / (result.present + result.absent + result.unsure)
-        print(f"{'unsure':<10}{near:,} labels ({share:.1f} %) are too near their threshold to decide")
+        print(f"{'unsure':<10}{pluralize(near, 'label')} ({share:.1f} %) too near the threshold to decide")
     if undecided:
         names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
-        print(f"{'unsure':<10}{undecided:,} labels of {join_names(names)}: too few are known present for a threshold")
+        labels = f"{pluralize(undecided, 'label')} of {join_names(names)}"
+        print(f"{'unsure':<10}{labels}: too few are known present for a threshold")
     calibration = run.calibration
     if calibration is None:
         known = "calibration" in run.metrics
@@ -170,13 +173,13 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
         partly = "" if calibration.known == 1 else known_share
         print(f"{'calibrated':<11}on held-out images: {sum(calibration.classes):,} classes have a probability{partly}")
     if result.unreadable:
-        count = f"{result.unreadable:,} image{'s' if result.unreadable > 1 else ''}"
+        count = pluralize(result.unreadable, "image")
         print(f"labelgap: {count} could not be read, the rows are blank:", file=sys.stderr)
         for reason in result.errors:
             print(f"  {reason}", file=sys.stderr)
         more = result.unreadable - len(result.errors)
         print(f"  {f'…and {more:,} more; ' if more else ''}all of them: {result.error_file}", file=sys.stderr)
-    print(f"{'wrote':<10}{result.path}: {result.images:,} images")
+    print(f"{'wrote':<10}{result.path}: {pluralize(result.images, 'image')}")
 
 
 def print_run(run: Run, report: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from labelgap.core.findings import Finding
+from labelgap.core.text import pluralize
 from labelgap.labels.masking import Amount
 
 __all__ = [
@@ -45,11 +46,7 @@ class FormatRecognized(Finding, topic="source"):
 
 
 @dataclass(frozen=True)
-class LabelsCounted(
-    Finding,
-    topic="counts",
-    text="{images:,} images, {classes:,} classes: {present:,} labels present, {absent:,} absent, {unknown:,} unknown",
-):
+class LabelsCounted(Finding, topic="counts"):
     """How many images, classes and labels of each state a table holds."""
 
     images: int
@@ -57,6 +54,11 @@ class LabelsCounted(
     present: int
     absent: int
     unknown: int
+
+    def __str__(self) -> str:
+        counted = f"{pluralize(self.images, 'image')}, {pluralize(self.classes, 'class')}"
+        labels = f"{pluralize(self.present, 'label')} present, {self.absent:,} absent, {self.unknown:,} unknown"
+        return f"{counted}: {labels}"
 
 
 @dataclass(frozen=True)

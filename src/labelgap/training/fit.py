@@ -19,6 +19,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
 from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
@@ -177,7 +178,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         reporter.log(f"{folder} is finished already")
         return run
     reason = "" if config.why is None else f" ({config.why})"
-    reporter.log(f"{config.method}{reason}; {config.protocol}, {config.backbone}, {config.epochs} epochs")
+    reporter.log(f"{config.method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}")
     reporter.log(selection.why)
     if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
         reporter.log("single labels are not traced on a GPU; --trace all does")

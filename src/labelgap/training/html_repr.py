@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.text import html_facts
+from labelgap.core.text import html_facts, pluralize
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
@@ -34,7 +34,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
     source = [format_value(config.data[key]) for key in ("name", "path") if config.data.get(key)]
     rows = [
         ("method", config.method if config.why is None else f"{config.method}: {config.why}"),
-        ("data", f"{' '.join(source) or 'made by hand'}, {len(config.classes):,} classes"),
+        ("data", f"{' '.join(source) or 'made by hand'}, {pluralize(len(config.classes), 'class')}"),
         ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
         ("epochs", _epochs(config, history, metrics)),
         *((split, _measured(metrics[split])) for split in ("val", "test") if metrics.get(split)),

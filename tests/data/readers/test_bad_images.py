@@ -47,7 +47,7 @@ def test_images_that_cannot_be_read_are_left_out_and_counted_when_asked(tmp_path
     assert names == [f"good{number}.png" for number in (0, 1, 2, 5, 6, 7, 8, 9)]
     expected = "9 images cannot be read and are left out: good3.png, good4.png, bad00.jpg, bad01.jpg, bad02.jpg …"
     assert expected in sentences(data)
-    assert "8 images, 1 classes" in sentences(data)[2]
+    assert "8 images, 1 class:" in sentences(data)[2]
     for split in data.splits:
         assert all(split.images[row].shape == (8, 8, 3) for row in range(len(split)))
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.compute as pc
 
+from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.example_images import random_examples
@@ -83,7 +84,8 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
 
 def _lead(config: RunConfig) -> str:
     name = config.data.get("name", "")
-    epochs = f"{config.epochs} epochs" if config.linear is None else f"{config.linear.epochs} + {config.epochs} epochs"
+    first = "" if config.linear is None else f"{config.linear.epochs} + "
+    epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
     text = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
     return single_line(f"{name}: {text}" if name else text)
 
@@ -130,7 +132,7 @@ def _curves(run: Run, figures: FigureRenderer) -> ResponsiveFigure | None:
 
     return figures.render(
         lambda width: learning_curves(loss, scores if scored else None, rule=rule, chosen=chosen, width=width),
-        f"Training loss{' and ' + rule if scored else ''} over {len(history)} epochs.",
+        f"Training loss{' and ' + rule if scored else ''} over {pluralize(len(history), 'epoch')}.",
     )
 
 

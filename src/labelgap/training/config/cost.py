@@ -115,7 +115,7 @@ def format_duration(seconds: float) -> str:
         ['5 s', '15 s', '30 s', '21 min', '2.2 h']
     """
     if seconds < 57.5:
-        return f"{5 * math.ceil(seconds / 5)} s"
+        return f"{max(5 * math.ceil(seconds / 5), 5)} s"
     return f"{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
