@@ -24,7 +24,6 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import fit_calibration, platt_line
-from labelgap.audit.estimate import estimate_from_scores
 from labelgap.audit.fold_heads import HeadConfig, train_folds
 from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
@@ -173,11 +172,11 @@ def whole(scorer: HeadScorer, split: lg.Split) -> NDArray[np.float32]:
 
 
 def audited(data: lg.Dataset, scorers: list[HeadScorer]) -> tuple[Matrix, str]:
-    """Return the log-odds of all labels of train, and how many are estimated to be missing: at random, at most."""
-    calibration, estimate = fit_calibration(sample_scores({"train": data.train.labels}, scorers))
-    assert estimate is not None
-    text = f"{estimate.missing:,.0f} to {estimate.upper:,.0f}"
-    return calibration.log_odds(np.stack([whole(scorer, data.train) for scorer in scorers])), text
+    """Return the log-odds of all labels of train, and how many are estimated to be missing."""
+    ranking = rank_candidates({"train": data.train.labels}, scorers, CandidateLimits(random=0))
+    assert ranking.estimate is not None
+    logits = np.stack([whole(scorer, data.train) for scorer in scorers])
+    return ranking.calibration.log_odds(logits), f"{ranking.estimate.missing:,.0f}"
 
 
 def cleanlab_orders(scores: Matrix, labels: lg.LabelTable) -> dict[str, Matrix]:
@@ -259,10 +258,8 @@ def score_variants(sample: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     odds = one[0] * logits + one[1]
     each = np.array([platt_line(of_class(sample, k)) for k in range(classes)])
     own = each[:, 0] * logits + each[:, 1]
-    estimate = estimate_from_scores(sample)
-    assert estimate is not None
     known = np.bincount(sample.present_class, minlength=classes)
-    missing = np.log(np.maximum(estimate.upper_by_class, 0.5) / known)
+    calibration = fit_calibration(sample.map(lambda values: values[None]))
     held_out = expit(each[sample.present_class, 0] * sample.present + each[sample.present_class, 1])
     labelled = np.bincount(sample.present_class, weights=held_out, minlength=classes) / known
     elkan = np.log((1 - labelled) / labelled)
@@ -274,17 +271,16 @@ def score_variants(sample: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
         "… and Elkan-Noto's offset": own + elkan,
         "one line, Elkan-Noto's offset": odds + elkan,
         "one line, half of Elkan-Noto's offset": odds + 0.5 * elkan,
-        "one line, ln(missing / known)": odds + missing,
-        "one line, half of ln(missing / known): ours": odds + 0.5 * missing,
+        "one line, offsets of the label model: ours": calibration.log_odds(logits[None]),
         "place among the class's known labels": ranks,
     }
 
 
 def of_class(sample: ScoreSample, number: int) -> ScoreSample:
     mine = sample.present_class == number
-    empty = np.empty(0), np.empty(0, dtype=np.int64)
-    column = sample.unknown[:, number : number + 1]
-    return ScoreSample(sample.present[mine], np.zeros(int(mine.sum()), dtype=np.int64), *empty, column)
+    zeros, none = np.zeros(int(mine.sum()), dtype=np.int64), np.empty(0, dtype=np.int64)
+    column, others = sample.unknown[:, number : number + 1], sample.present_others[mine]
+    return ScoreSample(sample.present[mine], zeros, np.empty(0), none, column, others, sample.unknown_others)
 
 
 def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matrix]:
@@ -326,15 +322,15 @@ def estimates_at_random(data: lg.Dataset) -> list[str]:
     """Return the table of estimates where each present label is known with the same probability, and no absent one."""
     assert data.train.truth is not None
     truth = data.train.truth.to_dense()
-    lines = ["| known | truly missing | if at random | up to |", "|---|---|---|---|"]
+    lines = ["| known | truly missing | estimated |", "|---|---|---|"]
     for share in (0.8, 0.5, 0.2):
         shown = (truth == PRESENT) & (np.random.default_rng(0).random(truth.shape) < share)
         labels = lg.LabelTable.from_dense(np.where(shown, PRESENT, UNKNOWN), data.classes)
         scorers = train_scorers(data, labels, BEST_METHOD)
-        estimate = fit_calibration(sample_scores({"train": labels}, scorers))[1]
+        estimate = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).estimate
         assert estimate is not None
         missing = int(((truth == PRESENT) & ~shown).sum())
-        lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} | {estimate.upper:,.0f} |")
+        lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} |")
     return lines
 
 

@@ -74,6 +74,9 @@ def test_what_is_ranked_is_unknown_and_in_the_order_of_the_calibrated_scores() -
     assert (np.diff(missing.scores) <= 0).all()
     assert np.array_equal(ranking.random.scores, scores[ranking.random.rows, ranking.random.columns])
     assert len(ranking.random.rows) == round(0.1 * len(missing.rows))
+    sums = np.bincount(missing.columns, weights=missing.scores, minlength=5)
+    assert ranking.estimate is not None and ranking.estimate.by_class == pytest.approx(sums, rel=1e-5)
+    assert ranking.estimate.missing == pytest.approx(float(missing.scores.sum(dtype=np.float64)), rel=1e-5)
 
 
 def test_labels_that_look_wrong_are_beyond_the_mean_of_the_other_state() -> None:

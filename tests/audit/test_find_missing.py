@@ -65,12 +65,10 @@ def test_the_file_has_the_columns_and_metadata_that_a_review_reads(run: lg.Run, 
     assert about["data"] == run.config.data and about["folds"] == 5
     assert about["unknown_total"] == int(unknown.sum())
     assert about["unknown_per_class"] == dict(zip(CLASSES, unknown.tolist(), strict=True))
-    assert (
-        audit.estimate == about["estimate"]
-        and about["estimate"]["missing"] > 0
-        and "at random" in about["estimate"]["assumption"]
-    )
-    assert about["estimate"]["interval"] is None
+    estimate = about["estimate"]
+    assert audit.estimate == estimate and 0 < estimate["range"][0] < estimate["missing"] < estimate["range"][1]
+    assert list(estimate["missing_per_class"]) == list(CLASSES)
+    assert sum(estimate["missing_per_class"].values()) == estimate["missing"]
 
 
 def test_ranks_go_from_one_within_their_kind_and_class(run: lg.Run, audit: Audit) -> None:

@@ -18,7 +18,7 @@ from labelgap.review.candidates import MISSING, Candidates
 from labelgap.training.features import extract as features_module
 
 
-def test_the_screen_says_what_is_missing_on_what_assumption_and_what_to_do_next(
+def test_the_screen_says_how_many_are_missing_and_what_to_do_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = train(tmp_path, lg.load("features", write(tmp_path)))
@@ -26,7 +26,7 @@ def test_the_screen_says_what_is_missing_on_what_assumption_and_what_to_do_next(
     assert call("audit", str(run.path), "--device", "cpu") == 0
     said = capsys.readouterr().out
     assert "audited      900 unknown labels of 300 images (train), 5 folds, em" in said
-    assert "are missing at random" in said and "gives an interval" in said
+    assert "labels, by the scores; " in said and "gives an interval" in said
     assert "candidates   900 ranked" in said and "90 random ones" in said
     assert "most in" in said and str(run.path / "candidates.parquet") in said
     assert all(len(line) <= 80 for line in said.splitlines() if "/" not in line)
@@ -42,7 +42,8 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert found["path"] == str(out) and found["folds"] == 3 and found["seed"] == 2
-    assert found["missing"] == 50 and found["estimate"]["interval"] is None
+    assert found["missing"] == 50
+    assert found["estimate"]["missing"] == sum(found["estimate"]["missing_per_class"].values())
     assert said.err == ""
     read = Candidates(out, run.config.classes)
     assert read.metadata["unknown_total"] == 900 and len(read) <= 55 + found["wrong"]

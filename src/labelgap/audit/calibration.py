@@ -1,22 +1,14 @@
 r"""From logits of several runs to one score, comparable between classes: the probability that a label is missing.
 
-Four steps, each with few parameters, so that little data is enough. All of them use out-of-fold logits:
+Three steps, each with few parameters, so that little data is enough. All of them use out-of-fold logits:
 
 1. *One scale.* The logits :math:`x_r` of each run become log-odds that a label is *observed present*, by one slope and
    one intercept for all classes (Platt), and so does the mean over runs:
    :math:`z = a\,\overline{(a_r x_r + b_r)} + b`.
-2. *How many labels are missing* of each class, :math:`m_k` beside its :math:`n_k` known ones, at most:
-   ``upper_by_class`` of ``estimate_from_scores``.
-3. *An offset for each class.* If tags were missing at random, the odds that an unknown label is present would be
-   :math:`(m_k / n_k)\,e^{z}` (Elkan and Noto). Estimates of :math:`m_k` are inexact, so the offset is half of that:
-   :math:`\tfrac12 \ln (m_k / n_k)`.
-4. *One shift* :math:`\beta` for all classes, such that the scores of all unknown labels sum to :math:`\sum_k m_k`. Most
-   scores are close to zero, and their large number balances the false positives in :math:`m_k`.
-
-.. math:: \text{score} = \sigma\big(z + \tfrac12 \ln (m_k / n_k) + \beta\big)
-
-Reference: Elkan & Noto, "Learning classifiers from only positive and unlabeled data", KDD 2008. Chosen among some
-thirty variants on the val images of VOC 2012; see docs/audit.md.
+2. *Which labels are present, and which of those are known*: the model of ``estimate``, fitted to histograms of
+   :math:`z`.
+3. *Scores*: the model's probability that an unknown label is present, one slope for all classes and an offset for each.
+   Their sum over the unknown labels of a class is the estimate of how many are missing.
 """
 
 from __future__ import annotations
@@ -30,19 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.audit.estimate import MissingEstimate, cut_points, estimate_from_scores
+from labelgap.audit.estimate import fit_label_model, stopping_ratio
 from labelgap.audit.score_sample import ScoreSample
 from labelgap.metrics.calibration import platt_scaling
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "shift_to_estimate"]
+__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line"]
 
-OFFSET_SHARE: Final = 0.5
-"""The share of ln(missing / known) that becomes the offset of a class."""
 _MIN_SLOPE: Final = 0.01
 """Per standard deviation of the logits: an uninformative model does not reverse the ranking of the others."""
 _MAX_UNKNOWN: Final = 500_000
-_BINS: Final = 8192
+_BINS: Final = 64
+"""Of the histogram of a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +43,7 @@ class ScoreCalibration:
     Attributes:
         lines: ``(R, 2)`` slope and intercept of each run.
         mean_line: slope and intercept of their mean.
-        offset: ``(K,)`` of each class, including the common shift.
+        offset: ``(K,)`` of each class.
         mean_not_present: ``(K,)`` the mean score of the labels of a class that are not known to be present.
         mean_present: ``(K,)`` the mean score of those that are; 1 where they are fewer than five.
     """
@@ -77,28 +68,64 @@ UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.fl
 """Counts the unknown labels of all images at or above cuts; see ``count_unknown_above``."""
 
 
-def fit_calibration(
-    sample: ScoreSample, counter: UnknownCounter | None = None
-) -> tuple[ScoreCalibration, MissingEstimate | None]:
-    """Fit the calibration of R runs, the leading axis of the sample, and estimate how many labels are missing.
+def fit_calibration(sample: ScoreSample, counter: UnknownCounter | None = None) -> ScoreCalibration:
+    """Fit the calibration of R runs, the leading axis of the sample.
 
-    ``counter`` is given where the sample does not hold all unknown labels. The estimate is None where no class has
-    enough known labels.
+    ``counter`` is given where the sample does not hold all unknown labels.
     """
     runs = [sample.map(itemgetter(run)) for run in range(len(sample.present))]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
     mean = sample.map(lambda logits: _mean_log_odds(logits, lines))
     mean_line = np.array(platt_line(mean))
     odds = mean.map(lambda values: _apply(values, mean_line))
-    cuts = cut_points(odds)
+    edges = _bin_edges(odds)
     unknown_above = None
     if counter is not None:
-        unknown_above = counter(lambda logits: _apply(_mean_log_odds(logits, lines), mean_line), cuts)
-    estimate = estimate_from_scores(odds, cuts, unknown_above)
-    offset = OFFSET_SHARE * np.log(_missing_per_known(odds, estimate))
-    offset = offset + (0.0 if estimate is None else shift_to_estimate(odds.shift(offset), estimate))
-    means = _class_means(odds.shift(offset).map(expit))
-    return ScoreCalibration(lines, mean_line, offset, *means), estimate
+        unknown_above = counter(lambda logits: _apply(_mean_log_odds(logits, lines), mean_line), edges)
+    model = fit_label_model(_centers(edges), _histograms(odds, edges, unknown_above))
+    offset = model.unknown_offset(stopping_ratio(odds))
+    means = _class_means(odds.map(lambda values: values * model.slope).shift(offset).map(expit))
+    return ScoreCalibration(lines, model.slope * mean_line, offset, *means)
+
+
+def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
+    """Return the lower edges of each class's bins, ``(K, G)``, evenly spaced over its scores; the first is -inf."""
+    low, high = np.full(odds.classes, np.inf), np.full(odds.classes, -np.inf)
+    for values, columns in ((odds.present, odds.present_class), (odds.absent, odds.absent_class)):
+        np.minimum.at(low, columns, values)
+        np.maximum.at(high, columns, values)
+    low = np.minimum(low, np.nanmin(odds.unknown, axis=0, initial=np.inf))
+    high = np.maximum(high, np.nanmax(odds.unknown, axis=0, initial=-np.inf))
+    low, high = np.where(low <= high, low, 0.0), np.where(low <= high, high, 0.0)
+    edges: NDArray[np.float64] = np.linspace(low, np.maximum(high, low + 1e-3), _BINS, axis=1, endpoint=False)
+    edges[:, 0] = -np.inf
+    return edges
+
+
+def _centers(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the centers of bins; that of the first, which is open, is as far from its upper edge as the others'."""
+    width = edges[:, 2:3] - edges[:, 1:2]
+    return edges[:, 1:2] + width * (np.arange(edges.shape[1]) - 0.5)
+
+
+def _histograms(
+    odds: ScoreSample, edges: NDArray[np.float64], unknown_above: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """Return how many known present, known absent and unknown labels are in each bin, ``(3, K, G)``."""
+    counts = np.zeros((3, *edges.shape))
+    for number in range(odds.classes):
+        states = (
+            odds.present[odds.present_class == number],
+            odds.absent[odds.absent_class == number],
+            odds.unknown[~np.isnan(odds.unknown[:, number]), number],
+        )
+        for state, values in enumerate(states):
+            at = np.searchsorted(edges[number], values, side="right") - 1
+            counts[state, number] = np.bincount(at, minlength=edges.shape[1])
+    counts[2] *= odds.scale
+    if unknown_above is not None:
+        counts[2] = -np.diff(unknown_above, axis=1, append=0)
+    return counts
 
 
 def platt_line(sample: ScoreSample) -> tuple[float, float]:
@@ -118,25 +145,6 @@ def platt_line(sample: ScoreSample) -> tuple[float, float]:
     return platt_scaling(values, is_present, weights, min_slope=_MIN_SLOPE)
 
 
-def shift_to_estimate(odds: ScoreSample, estimate: MissingEstimate) -> float:
-    """Return the number that, added to all log-odds, makes the scores of unknown labels sum to the upper estimate.
-
-    Only the classes that the estimate counts take part. A fine histogram of the log-odds bounds the cost of the search.
-    """
-    values = odds.unknown[:, estimate.counted]
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return 0.0
-    counts, edges = np.histogram(values, bins=_BINS)
-    centers = (edges[1:] + edges[:-1]) / 2
-    target = np.clip(estimate.upper / odds.scale, 0.5, 0.99 * len(values))
-    low, high = -60.0 - float(edges[-1]), 60.0 - float(edges[0])
-    for _ in range(80):
-        shift = (low + high) / 2
-        low, high = (shift, high) if float(counts @ expit(centers + shift)) < target else (low, shift)
-    return (low + high) / 2
-
-
 def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the mean over runs, the first axis, of their log-odds."""
     total: NDArray[np.float32] = np.zeros(logits.shape[1:], dtype=np.float32)
@@ -149,17 +157,6 @@ def _apply(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float3
     slope, intercept = line.astype(np.float32)
     result: NDArray[np.float32] = np.asarray(values, dtype=np.float32) * slope + intercept
     return result
-
-
-def _missing_per_known(odds: ScoreSample, estimate: MissingEstimate | None) -> NDArray[np.float64]:
-    """Return missing labels per known one, ``(K,)``; classes with few known labels shrink to the overall ratio."""
-    if estimate is None or not estimate.upper_by_class.any():
-        return np.ones(odds.classes)
-    known = np.bincount(odds.present_class, minlength=odds.classes)
-    overall = float(estimate.upper_by_class.sum()) / estimate.known
-    missing = np.where(estimate.counted, estimate.upper_by_class, overall * known)
-    ratio: NDArray[np.float64] = (missing + MIN_PRESENT * overall) / (known + MIN_PRESENT)
-    return ratio
 
 
 def _class_means(scores: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

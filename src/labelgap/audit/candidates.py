@@ -50,17 +50,12 @@ _Count = Annotated[int, Field(ge=0, le=10**15)]
 class _Estimate(BaseModel):
     """How many labels are missing: ``MissingEstimate.to_json``."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     missing: _Count
-    assumption: str = Field(max_length=1000)
-    upper: _Count
-    interval: tuple[float, float] | None
+    range: tuple[_Count, _Count] | None = None
     known: _Count
-    known_above_cut: _Count
-    unknown_above_cut: _Count
-    classes: _Count
-    missing_per_class: dict[str, float]
+    missing_per_class: dict[str, int | float]
 
 
 class _Metadata(BaseModel):
@@ -112,7 +107,7 @@ class Audit:
 
     @property
     def estimate(self) -> dict[str, Any] | None:
-        """How many labels are missing, and under which assumption; None where too few labels are known."""
+        """How many labels are missing, in all and of each class; None where too few labels are known."""
         estimate: dict[str, Any] | None = self.metadata["estimate"]
         return estimate
 

@@ -1,23 +1,31 @@
-r"""How many labels are missing, estimated from scores before a review, and the assumption behind the estimate.
+r"""How many labels are missing: a model of which labels are present, and which of those are known.
 
-**If tags are missing at random**, missing labels score as high as known present ones. Then nearly all labels that score
-as high as the top quarter of a class's known present labels are present, and a quarter of the missing labels score that
-high. Let :math:`u` be the number of unknown labels at or above a cut, and :math:`r` the share of the known present
-labels at or above it, all with out-of-fold scores. Then
+Let :math:`z` be the log-odds, from out-of-fold scores, that a label is observed present. Of class :math:`k`
 
-.. math:: m = \frac{u\,p}{r}, \qquad
-          p = \frac{\text{known present at or above}}{\text{known present and known absent at or above}}
+.. math:: P(\text{present}) = p = \sigma(a z + b_k), \qquad P(\text{known} \mid \text{present}) = e_k, \qquad
+          P(\text{known} \mid \text{absent}) = f_k
 
-labels are missing; where no absent label is known, :math:`p = 1`.
+with one slope for all classes. Where nearly all of the highest-scoring labels are known, :math:`e_k` is high; where
+few of them are, many labels are missing. Scores that hardly separate, or a handful of known labels, say nothing about
+:math:`e_k`, so classes share their strength: the logits of :math:`e_k` are normal around the album's mean, which has a
+prior too, and :math:`b_k + \ln e_k`, 0 for exact scores and :math:`a = 1`, is normal around a common number. The
+parameters are the posterior's maximum. :math:`f_k` is 0 where no absent label is known.
 
-**If annotators tagged the obvious labels first**, missing labels score lower than known ones, and few of them score
-high. At a lower cut, where recall² / share taken is largest (Lee and Liu, as in ``metrics.thresholds`` where only
-positives are known), the same formula gives a larger number: more missing labels are above that cut, and false
-positives too. The class offsets of ``calibration`` use it, and the command shows it as an upper value.
+**People stop after one or two tags.** Then a label beside a known one is known less often than :math:`e_k`. Let
+:math:`r` be the number of known present labels beside another known present label of their image, divided by the sum
+of :math:`\sigma(z)` over all labels beside a known present one. It is about 0.7 without such a habit (of several likely
+labels of an image some are alternatives), and 0 if nobody gives a second tag. With :math:`\kappa = 0.4 + 0.6
+\min(1, r / 0.7)` the odds of an unknown label are
 
-There is no interval: only a review of random candidates supports one.
+.. math:: \frac{P(\text{present} \mid \text{unknown})}{P(\text{absent} \mid \text{unknown})}
+          = e^{a z + b_k}\; \frac{1 - \kappa e_k}{1 - f_k}
 
-Reference: Lee & Liu, "Learning with positive and unlabeled examples using weighted logistic regression", ICML 2003.
+These probabilities are the scores of the candidates. The estimate of a class *is* their sum over its unknown labels,
+and that of all classes the sum of those. The range, half to twice as many, is wide: who tags which labels is not known.
+Only a review of random candidates supports an interval. docs/audit.md says how the constants were chosen, and what
+came true.
+
+Reference: Elkan & Noto, "Learning classifiers from only positive and unlabeled data", KDD 2008, for :math:`e_k`.
 """
 
 from __future__ import annotations
@@ -28,135 +36,165 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 from labelgap.audit.score_sample import ScoreSample
-from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ASSUMPTION", "MissingEstimate", "cut_points", "estimate_from_scores"]
+__all__ = ["LabelModel", "MissingEstimate", "fit_label_model", "round_to_sum", "stopping_ratio"]
 
-MAX_CUTS: Final = 256
-TOP_SHARE: Final = 0.25
-ASSUMPTION: Final = "tags are missing at random"
+KNOWN_MEAN: Final = 1.0
+"""Mean of the prior of the album's mean logit of e."""
+KNOWN_MEAN_SPREAD: Final = 0.7
+KNOWN_SPREAD: Final = 0.5
+"""Standard deviation of the logits of e over classes."""
+OFFSET_SPREAD: Final = 0.25
+"""Standard deviation of b + ln e over classes."""
+SLOPE_SPREAD: Final = 0.5
+ABSENT_MEAN, ABSENT_MEAN_SPREAD, ABSENT_SPREAD = -2.0, 3.0, 1.0
+INDEPENDENT_RATIO: Final = 0.7
+"""What the ratio of known labels beside known ones to their scores is where people do not stop early."""
+MIN_STOPPING: Final = 0.4
+"""The smallest κ."""
+RANGE_FACTOR: Final = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class LabelModel:
+    """The parameters; see the module's docstring.
+
+    Attributes:
+        slope: a.
+        offset: ``(K,)`` b.
+        known: ``(K,)`` e, the share of the present labels that is known.
+        known_absent: ``(K,)`` f, that of the absent labels.
+    """
+
+    slope: float
+    offset: NDArray[np.float64]
+    known: NDArray[np.float64]
+    known_absent: NDArray[np.float64]
+
+    def unknown_offset(self, stopping: float) -> NDArray[np.float64]:
+        """Return what is added to ``slope`` × z for the log-odds of unknown labels, ``(K,)``; ``stopping`` is κ."""
+        return self.offset + np.log1p(-stopping * self.known) - np.log1p(-self.known_absent)
 
 
 @dataclass(frozen=True, eq=False)
 class MissingEstimate:
-    """How many unknown labels are present.
+    """How many unknown labels are present, estimated before a review.
 
     Attributes:
-        by_class: ``(K,)`` if tags are missing at random; 0 where a class is not counted.
-        upper_by_class: ``(K,)`` if the obvious labels were tagged first.
-        counted: ``(K,)`` whether a class has enough known present labels, five.
-        known: known present labels of those classes.
-        known_above_cut: the top quarter of them.
-        unknown_above_cut: unknown labels that score as high.
+        by_class: ``(K,)`` the sum of the scores of each class's unknown labels.
+        known: ``(K,)`` known present labels.
     """
 
     by_class: NDArray[np.float64]
-    upper_by_class: NDArray[np.float64]
-    counted: NDArray[np.bool_]
-    known: int
-    known_above_cut: int
-    unknown_above_cut: float
+    known: NDArray[np.int64]
 
     @property
     def missing(self) -> float:
-        """Missing labels of all counted classes, if tags are missing at random."""
+        """Missing labels of all classes."""
         return float(self.by_class.sum())
 
     @property
-    def upper(self) -> float:
-        """Missing labels if the obvious ones were tagged first; at least ``missing``."""
-        return max(float(self.upper_by_class.sum()), self.missing)
+    def range(self) -> tuple[float, float]:
+        """How few and how many they may be."""
+        return self.missing / RANGE_FACTOR, self.missing * RANGE_FACTOR
 
     def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Return the metadata for ``candidates.parquet``."""
-        by_class = {name: round(float(self.by_class[k]), 1) for k, name in enumerate(classes) if self.counted[k]}
+        """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total."""
+        by_class = round_to_sum(self.by_class).tolist()
         return {
-            "missing": round(self.missing),
-            "assumption": ASSUMPTION,
-            "upper": round(self.upper),
-            "interval": None,
-            "known": self.known,
-            "known_above_cut": self.known_above_cut,
-            "unknown_above_cut": round(self.unknown_above_cut),
-            "classes": int(self.counted.sum()),
-            "missing_per_class": by_class,
+            "missing": sum(by_class),
+            "range": [round(end) for end in self.range],
+            "known": int(self.known.sum()),
+            "missing_per_class": dict(zip(classes, by_class, strict=True)),
         }
 
 
-def cut_points(scores: ScoreSample, max_cuts: int = MAX_CUTS) -> NDArray[np.float64]:
-    """Return possible cuts of each class: the scores of its known present labels, or evenly spaced ones of them.
-
-    They are ``(K, G)``, ascending, inf where a class has fewer.
-    """
-    by_class = _by_class(scores.present, scores.present_class, scores.classes)
-    points = [np.unique(values) if len(values) >= MIN_PRESENT else values[:0] for values in by_class]
-    points = [
-        values if len(values) <= max_cuts else values[np.linspace(0, len(values) - 1, max_cuts).round().astype(int)]
-        for values in points
-    ]
-    cuts = np.full((scores.classes, max(map(len, points), default=0)), np.inf)
-    for number, values in enumerate(points):
-        cuts[number, : len(values)] = values
-    return cuts
-
-
-def estimate_from_scores(
-    scores: ScoreSample,
-    cuts: NDArray[np.float64] | None = None,
-    unknown_above: NDArray[np.integer[Any]] | None = None,
-) -> MissingEstimate | None:
-    """Estimate how many labels are missing; the formula is in the module's docstring.
-
-    Args:
-        scores: any that rank the images of a class.
-        cuts: ``(K, G)`` possible cuts; ``cut_points`` when None.
-        unknown_above: ``(K, G)`` unknown labels at or above the cuts; counted in the sample when None.
-
-    Returns:
-        None where no class has five known present labels.
+def round_to_sum(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Round numbers to integers that sum to their rounded sum: those with the largest fractions are rounded up.
 
     Example:
-        >>> unknown = np.array([[0.9], [0.7], [0.2], [0.1], [0.1], [0.0]])
-        >>> present = np.array([0.9, 0.8, 0.8, 0.7, 0.1])
-        >>> empty = np.empty(0), np.empty(0, np.int64)
-        >>> estimate = estimate_from_scores(ScoreSample(present, np.zeros(5, np.int64), *empty, unknown))
-        >>> round(estimate.missing, 2), estimate.upper
-        (1.67, 2.5)
+        >>> round_to_sum(np.array([1.4, 1.4, 0.4]))
+        array([2, 1, 0])
     """
-    cuts = cut_points(scores) if cuts is None else cuts
-    classes = scores.classes
-    present = _by_class(scores.present, scores.present_class, classes)
-    absent = _by_class(scores.absent, scores.absent_class, classes)
-    missing, upper, counted = np.zeros(classes), np.zeros(classes), np.zeros(classes, dtype=np.bool_)
-    known, known_above_cut, unknown_above_cut = 0, 0, 0.0
-    for k in range(classes):
-        points = cuts[k][np.isfinite(cuts[k])]
-        if not len(points):
-            continue
-        unknown = _unknown_above(scores, k, points) if unknown_above is None else unknown_above[k, : len(points)]
-        true, false = (len(values) - np.searchsorted(values, points) for values in (present[k], absent[k]))
-        missing_at = unknown * (true / (true + false)) * len(present[k]) / true
-        top = int(np.flatnonzero(true >= TOP_SHARE * len(present[k]))[-1])
-        merit = true.astype(np.float64) ** 2 / (true + false + unknown)
-        best = len(merit) - 1 - int(np.argmax(merit[::-1]))  # the highest cut of equals
-        counted[k], missing[k], upper[k] = True, missing_at[top], missing_at[best]
-        known, known_above_cut = known + len(present[k]), known_above_cut + int(true[top])
-        unknown_above_cut += float(unknown[top])
-    if not counted.any():
-        return None
-    return MissingEstimate(missing, upper, counted, known, known_above_cut, unknown_above_cut)
+    floor = np.floor(values).astype(np.int64)
+    up = round(float(values.sum())) - int(floor.sum())
+    floor[np.argsort(floor - values, kind="stable")[:up]] += 1
+    return floor
 
 
-def _unknown_above(scores: ScoreSample, number: int, points: NDArray[Any]) -> NDArray[np.float64]:
-    """Return how many unknown labels of a class are at or above points, extrapolated from the sample."""
-    column = np.sort(scores.unknown[:, number])
-    unknown = column[: len(column) - int(np.isnan(column).sum())]
-    return scores.scale * (len(unknown) - np.searchsorted(unknown, points)).astype(np.float64)
+def fit_label_model(z: NDArray[np.float64], counts: NDArray[np.floating[Any]]) -> LabelModel:
+    """Fit the model to histograms of z.
+
+    Args:
+        z: ``(K, G)`` centers of each class's bins.
+        counts: ``(3, K, G)`` known present, known absent and unknown labels in each bin.
+
+    Example:
+        >>> z = np.linspace(-6, 3, 10)[None]
+        >>> present = 1000 / (1 + np.exp(-z))
+        >>> model = fit_label_model(z, np.stack([0.5 * present, 0 * z, 1000 - 0.5 * present]))
+        >>> model.known.round(1), model.known_absent
+        (array([0.5]), array([0.]))
+    """
+    classes = len(z)
+    start = np.zeros(4 + 3 * classes)
+    start[2:4] = KNOWN_MEAN, ABSENT_MEAN
+    result = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options={"maxiter": 1000})
+    slope, offset, known, absent = _unpack(result.x, classes)
+    return LabelModel(slope, offset, known, absent if counts[1].any() else np.zeros(classes))
 
 
-def _by_class(values: NDArray[Any], columns: NDArray[np.int64], classes: int) -> list[NDArray[Any]]:
-    """Return the values of every class, ascending."""
-    order = np.lexsort((values, columns))
-    return np.split(values[order], np.searchsorted(columns[order], np.arange(1, classes)))
+def _unpack(
+    values: NDArray[np.float64], classes: int
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return a, b, e and f; the free parameters are standard normal but for the first four."""
+    by_class = values[4:].reshape(3, classes)
+    known, absent = expit(values[2] + KNOWN_SPREAD * by_class[0]), expit(values[3] + ABSENT_SPREAD * by_class[2])
+    return float(np.exp(values[0])), values[1] - np.log(known) + OFFSET_SPREAD * by_class[1], known, absent
+
+
+def _loss(
+    values: NDArray[np.float64], z: NDArray[np.float64], counts: NDArray[np.floating[Any]]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return minus the logarithm of the posterior, and its gradient."""
+    classes = len(z)
+    slope, offset, known, known_absent = _unpack(values, classes)
+    any_absent = bool(counts[1].any())
+    e, f = known[:, None], known_absent[:, None] * any_absent
+    x = slope * z + offset[:, None]
+    p, q = expit(x), expit(-x)
+    unknown = np.maximum((1 - e) * p + (1 - f) * q, 1e-300)
+    cost = (counts[0] * (np.logaddexp(0, -x) - np.log(e)) - counts[2] * np.log(unknown)).sum()
+    by_x = -counts[0] * q - counts[2] * (f - e) * p * q / unknown
+    by_known = ((counts[2] * p / unknown).sum(axis=1) - counts[0].sum(axis=1) / known) * known * (1 - known)
+    by_absent = np.zeros(classes)
+    if any_absent:
+        cost += (counts[1] * (np.logaddexp(0, x) - np.log(f))).sum()
+        by_x += counts[1] * p
+        by_f = (counts[2] * q / unknown).sum(axis=1) - counts[1].sum(axis=1) / known_absent
+        by_absent = by_f * known_absent * (1 - known_absent)
+    by_offset = by_x.sum(axis=1)
+    by_known -= by_offset * (1 - known)
+    prior_mean = np.array([0.0, values[1], KNOWN_MEAN, ABSENT_MEAN])
+    prior_spread = np.array([SLOPE_SPREAD, 1.0, KNOWN_MEAN_SPREAD, ABSENT_MEAN_SPREAD])
+    common = (values[:4] - prior_mean) / prior_spread
+    gradient = np.concatenate([common / prior_spread, values[4:]])
+    gradient[:4] += [slope * (by_x * z).sum(), by_offset.sum(), by_known.sum(), by_absent.sum()]
+    gradient[4:] += np.concatenate([KNOWN_SPREAD * by_known, OFFSET_SPREAD * by_offset, ABSENT_SPREAD * by_absent])
+    return float(cost + 0.5 * (common @ common + values[4:] @ values[4:])), gradient
+
+
+def stopping_ratio(odds: ScoreSample) -> float:
+    """Return κ, from 0.4 to 1: 1 where a known label makes others in the image no less likely to be known.
+
+    ``odds`` are z. A few pseudo-counts keep it near 1 where hardly any label stands beside a known one.
+    """
+    beside = odds.present_others > 0
+    expected = odds.scale * float(np.nansum(expit(odds.unknown[odds.unknown_others > 0])))
+    expected += float(expit(odds.present[beside]).sum())
+    ratio = min(1.0, (float(beside.sum()) / INDEPENDENT_RATIO + 2) / (expected + 2))
+    return MIN_STOPPING + (1 - MIN_STOPPING) * ratio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from labelgap.audit.score_sample import MAX_SAMPLED_SCORES, count_unknown_above,
 from labelgap.audit.scorers import ScoreBlock, Scorer, score_blocks
 from labelgap.audit.top_candidates import RankedCandidates, TopCandidates
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+from labelgap.metrics.thresholds import MIN_PRESENT
 
 __all__ = ["CandidateLimits", "CandidateList", "CandidateRanking", "rank_candidates"]
 
@@ -115,10 +117,9 @@ def rank_candidates(
     limits = limits or CandidateLimits()
     classes = len(next(iter(tables.values())).classes)
     sample = sample_scores(tables, scorers, seed, max_sampled, advance)
-    complete = sample.scale <= 1
-    calibration, estimate = fit_calibration(
-        sample, None if complete else lambda odds, cuts: count_unknown_above(tables, scorers, odds, cuts, advance)
-    )
+    counter = partial(count_unknown_above, tables, scorers, advance=advance)
+    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter)
+    known = np.bincount(sample.present_class, minlength=classes)
     del sample
     missing = TopCandidates(classes, limits.per_class, limits.limit)
     wrong = TopCandidates(classes, limits.per_class, max(limits.limit // WRONG_SHARE, 1))
@@ -126,7 +127,7 @@ def rank_candidates(
     count = min(round(limits.random * min(limits.limit, limits.per_class * classes, unknown)), unknown)
     rows, columns = draw_unknown(list(tables.values()), count, seed)
     order = np.argsort(rows, kind="stable")
-    scores = np.empty(len(order), dtype=np.float32)
+    scores, by_class = np.empty(len(order), dtype=np.float32), np.zeros(classes)
     for block in score_blocks(tables, scorers):
         odds = calibration.log_odds(block.logits)
         _update_wrong(wrong, block, expit(odds.reshape(-1)[block.known]), calibration, reviewed)
@@ -135,6 +136,7 @@ def rank_candidates(
         scores[drawn] = expit(odds[rows[drawn] - block.first, columns[drawn]])
         odds.reshape(-1)[block.known] = -np.inf
         missing.update(odds, block.first)
+        by_class += expit(odds).sum(axis=0, dtype=np.float64)
         advance(len(odds))
     best = missing.ranked()
     return CandidateRanking(
@@ -142,7 +144,7 @@ def rank_candidates(
         _wrong_candidates(wrong.ranked(), tables),
         CandidateList.of_unknown(rows, columns, scores),
         calibration,
-        estimate,
+        MissingEstimate(by_class, known) if known.sum() >= MIN_PRESENT else None,
     )
 
 

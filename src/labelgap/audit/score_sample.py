@@ -33,6 +33,8 @@ class ScoreSample:
         absent: ``(…, A)`` of known absent labels.
         absent_class: ``(A,)``
         unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
+        present_others: ``(P,)`` other known present labels in the image of each known present one.
+        unknown_others: ``(M,)`` known present labels of the sampled images.
         scale: number of images per sampled image.
     """
 
@@ -41,6 +43,8 @@ class ScoreSample:
     absent: NDArray[np.floating[Any]]
     absent_class: NDArray[np.int64]
     unknown: NDArray[np.floating[Any]]
+    present_others: NDArray[np.int64]
+    unknown_others: NDArray[np.int64]
     scale: float = 1.0
 
     @property
@@ -76,20 +80,30 @@ def sample_scores(
     count = min(images, max(1, max_sampled // max(classes * len(scorers), 1)))
     sampled = np.sort(numpy_generator(seed, "evidence").permutation(images)[:count])
     unknown = np.empty((len(scorers), count, classes), dtype=np.float32)
-    known: list[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int8]]] = []
+    unknown_others = np.empty(count, dtype=np.int64)
+    known: list[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int8], NDArray[np.int64]]] = []
     for block in score_blocks(tables, scorers):
-        flat = block.logits.reshape(len(scorers), -1)
-        known.append((flat[:, block.known], block.known % classes, block.values))
+        flat, length = block.logits.reshape(len(scorers), -1), block.logits.shape[1]
+        row = block.known // classes
+        present_count = np.bincount(row[block.values == PRESENT], minlength=length)
+        known.append((flat[:, block.known], block.known % classes, block.values, present_count[row] - 1))
         flat[:, block.known] = np.nan
-        length = block.logits.shape[1]
         first, last = np.searchsorted(sampled, [block.first, block.first + length])
-        unknown[:, first:last] = block.logits[:, sampled[first:last] - block.first]
+        rows = sampled[first:last] - block.first
+        unknown[:, first:last], unknown_others[first:last] = block.logits[:, rows], present_count[rows]
         advance(length)
     logits = np.concatenate([part[0] for part in known], axis=1)
-    columns, values = (np.concatenate([part[item] for part in known]) for item in (1, 2))
+    columns, values, others = (np.concatenate([part[item] for part in known]) for item in (1, 2, 3))
     present, absent = values == PRESENT, values == ABSENT
     return ScoreSample(
-        logits[:, present], columns[present], logits[:, absent], columns[absent], unknown, images / max(count, 1)
+        logits[:, present],
+        columns[present],
+        logits[:, absent],
+        columns[absent],
+        unknown,
+        others[present],
+        unknown_others,
+        images / max(count, 1),
     )
 
 

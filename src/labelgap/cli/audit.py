@@ -108,15 +108,14 @@ def _missing(metadata: dict[str, Any]) -> list[str]:
     if not metadata["unknown_total"]:
         return [_line("missing", "nothing: every label is known")]
     if estimate is None:
-        return [_line("missing", "no class has five known labels: too few for an estimate")]
+        return [_line("missing", "fewer than five known present labels: too few for an estimate")]
+    low, high = estimate["range"]
     lines = [
-        _line("missing", f"about {estimate['missing']:,} labels, if {estimate['assumption']}:"),
-        _line("", f"{estimate['unknown_above_cut']:,} score as high as the top quarter of the known ones."),
-        _line("", f"Up to about {estimate['upper']:,}, if the obvious ones were labeled first. Only"),
-        _line("", "a review of random candidates gives an interval."),
+        _line("missing", f"about {estimate['missing']:,} labels, by the scores; {low:,} to {high:,} are possible."),
+        _line("", "A review of random candidates gives an interval."),
     ]
     most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]
-    shown = [f"{name} {round(count):,}" for name, count in most if round(count)]
+    shown = [f"{name} {count:,}" for name, count in most if count]
     return [*lines, _line("most in", " · ".join(shown))] if shown else lines
 
 

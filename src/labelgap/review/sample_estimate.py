@@ -226,7 +226,7 @@ def describe_estimate(
         return f"{_labels(estimate, class_name)}: every unknown label is decided{exact}.{unsure}"
     if estimate is None or estimate.reviewed < MIN_SAMPLE:
         count = 0 if estimate is None else estimate.reviewed
-        guess = f"About {audit['missing']:,}, if {audit['assumption']}. " if audit and "assumption" in audit else ""
+        guess = f"About {audit['missing']:,} were missing, by the audit's scores. " if audit else ""
         return (
             f"{guess}An estimate needs {MIN_SAMPLE} reviewed random candidates; {count} so far. "
             "A random candidate counts once everything above it in its list is decided."
