@@ -183,14 +183,16 @@ def test_a_single_head_returns_its_revisions() -> None:
 )
 def test_optimizers_are_torchs_and_loss_parameters_do_not_decay(settings: dict[str, Any]) -> None:
     options = {"expected_positives": 2.0}
-    plans = [HeadPlan(name, options, lr, TABLE) for name in ("epr", "role") for lr in (1e-1, 1e-2)]
-    weights = train_together(plans, FEATURES, **settings).heads[0]
+    pairs = [(name, lr) for name in ("epr", "role") for lr in (1e-1, 1e-2)]
+    decays = {"weight_decay": settings.get("weight_decay", 0.0)}
+    plans = [HeadPlan(name, options, lr, TABLE, **decays) for name, lr in pairs]
+    rest = {name: value for name, value in settings.items() if name not in ("optimizer", "weight_decay")}
     kind: Any = torch.optim.SGD if settings.get("optimizer") == "sgd" else torch.optim.Adam
-    rest = {name: value for name, value in settings.items() if name != "optimizer"}
+    weights = train_together(plans, FEATURES, optimizer=settings.get("optimizer", "adam"), **rest).heads[0]
     for plan, weight in zip(plans, weights, strict=True):
         single = Alone(plan, FEATURES)
         learned = [{**group, "weight_decay": 0.0} for group in single.loss_fn.parameter_groups(plan.lr)]
-        single.optimizer = kind([{"params": list(single.head.parameters())}, *learned], lr=plan.lr, **rest)
+        single.optimizer = kind([{"params": list(single.head.parameters())}, *learned], lr=plan.lr, **rest, **decays)
         for epoch in range(1, EPOCHS + 1):
             single.train_epoch(epoch)
         torch.testing.assert_close(weight, single.head.weight.detach(), rtol=0, atol=1e-9)

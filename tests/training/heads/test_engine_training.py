@@ -189,13 +189,15 @@ def test_the_unfused_adam_is_adam() -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(4, 30, generator=generator, dtype=torch.float64)
     rates, active = (1e-1, 1e-1, 1e-2, 1e-3), torch.tensor([True, True, False, True])
+    decays = (0.01, 0.0, 0.01, 0.1)
     kinds = {fused: values.clone() for fused in (True, False)}
     made = {
-        fused: StackedAdam([StackedParameter(kind, rates, range(4))], active, 0.01, fused=fused)
+        fused: StackedAdam([StackedParameter(kind, rates, range(4), decays)], active, fused=fused)
         for fused, kind in kinds.items()
     }
     single = [row.clone().requires_grad_() for row in values]
-    peers = [torch.optim.Adam([row], lr=rate, weight_decay=0.01) for row, rate in zip(single, rates, strict=True)]
+    settings = [{"lr": rate, "weight_decay": decay} for rate, decay in zip(rates, decays, strict=True)]
+    peers = [torch.optim.Adam([row], **each) for row, each in zip(single, settings, strict=True)]
     for _ in range(20):
         gradient = torch.randn(values.shape, generator=generator, dtype=torch.float64)
         for row, peer, slope in zip(single, peers, gradient, strict=True):

@@ -26,6 +26,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
 from labelgap.training.devices import widest_float
+from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
 from labelgap.training.heads.grouping import HeadGroup
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
@@ -55,10 +56,11 @@ class LinearEngine(HeadStack):
         order_seed: of the order of the images, which all heads share.
         device: of all tensors.
         dtype: float32 or float64.
-        optimizer: "adam" or "sgd".
+        optimizer: "adam", "sgd", or "newton", which steps on all images at once.
         momentum: of "sgd".
         nesterov: of "sgd".
-        weight_decay: times the weights, added to their gradient; not for the parameters of losses.
+        standardize: whether heads are trained on standardized features; their weights are on the features all the same.
+        basis: the coordinates of the features, where several engines share them; else they are fitted here.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
 
     Attributes:
@@ -82,12 +84,16 @@ class LinearEngine(HeadStack):
         optimizer: str = "adam",
         momentum: float = 0.0,
         nesterov: bool = False,
-        weight_decay: float = 0.0,
+        standardize: bool = False,
+        basis: FeatureBasis | None = None,
         graphs: bool = True,
     ) -> None:
-        super().__init__(
-            features, plans, epochs=epochs, batch_size=batch_size, device=torch.device(device), dtype=dtype
-        )
+        self.full_batch = optimizer == "newton"
+        if basis is None and (standardize or self.full_batch):
+            basis = FeatureBasis.fit(features, standardize=standardize, rotate=self.full_batch)
+        size = len(features) if self.full_batch else batch_size
+        target = torch.device(device)
+        super().__init__(features, plans, epochs=epochs, batch_size=size, device=target, dtype=dtype, basis=basis)
         self.order_seed, self.epochs = order_seed, epochs
         self.kernel = MixtureKernel(
             self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
@@ -95,9 +101,12 @@ class LinearEngine(HeadStack):
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
-        stacked = [self.stacked_parameter(self.weight), self.stacked_parameter(self.bias), *self._loss_parameters()]
+        bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
+        stacked = [self.stacked_parameter(self.weight), bias, *self._loss_parameters()]
+        if self.full_batch:
+            self._start_from_frequencies()
         self.optimizer = create_optimizer(
-            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
+            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, curvatures=self._curvatures()
         )
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
@@ -131,7 +140,21 @@ class LinearEngine(HeadStack):
                     parameter.data = parameter.data.contiguous()  # fused kernels run over memory in order
                     self.loss_parameters.append((group, parameter))
                     slots = range(group.slots.start, group.slots.stop)
-                    yield StackedParameter(group.with_axis(parameter.detach()), rates, slots, decays=False)
+                    yield StackedParameter(group.with_axis(parameter.detach()), rates, slots)
+
+    def _start_from_frequencies(self) -> None:
+        """Start from weights of 0, and biases that give how often each class is known to be present."""
+        counts = [(plan.labels.counts().present, len(plan.labels)) for plan in self.plans]
+        odds = [np.log((present + 0.5) / (images - present + 0.5)) for present, images in counts]
+        bias = torch.from_numpy(np.stack(odds))
+        self._set_weights(torch.zeros(*bias.shape, self.features.shape[1]), bias)
+
+    def _curvatures(self) -> list[Tensor]:
+        """Return a bound of the second derivatives of a mean loss in the weights and biases of a head."""
+        if self.basis is None:
+            return []
+        variances = self.basis.variances.to(self.weight) / (4 * self.classes)
+        return [variances.repeat(self.classes), variances.new_full((self.classes,), 1 / (4 * self.classes))]
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:
@@ -150,7 +173,8 @@ class LinearEngine(HeadStack):
         self.steps_done.zero_()
         for group in self.groups:
             group.loss_fn.set_epoch(epoch)
-        order = self.order(epoch).to(self.device)
+        order = torch.arange(len(self.features)) if self.full_batch else self.order(epoch)
+        order = order.to(self.device)
         if self.graph_runner is not None and hook is None:
             total = self.graph_runner.run_epoch(order, self.train_batch)
         else:
@@ -187,7 +211,7 @@ class LinearEngine(HeadStack):
 
     def _step(self, rows: Tensor, batch: BatchWeights, hook: StepHook | None = None) -> Tensor:
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
-        features = self.features.index_select(0, rows)
+        features = self.features if self.full_batch else self.features.index_select(0, rows)
         logits = torch.addmm(self.bias[:, None], self.weight, features.t())
         logits = logits.view(len(self.plans), self.classes, len(rows))
         logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits

@@ -24,6 +24,8 @@ class HeadPlan:
         lr: learning rate; those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast).
         labels: the observed labels; heads may differ in them, but have the same images and classes.
         seed: of the initial weights, and of what the method draws.
+        weight_decay: times the weights, added to their gradient; not for the parameters of losses, and not for the
+            biases under the optimizer "newton".
         name: for tables and messages.
     """
 
@@ -32,6 +34,7 @@ class HeadPlan:
     lr: float
     labels: LabelTable
     seed: int = 0
+    weight_decay: float = 0.0
     name: str = ""
 
     def __str__(self) -> str:

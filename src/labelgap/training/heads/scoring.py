@@ -39,7 +39,7 @@ class ValScorer:
         self.codes = np.ascontiguousarray(unknown_as_absent(codes) if selection.rule == "observed" else codes)
         present, absent = (np.count_nonzero(self.codes == state, axis=1) for state in (PRESENT, ABSENT))
         self.counted = (present > 0) & (absent > 0)
-        self.stack, self.features = stack, features.detach().to(stack.device, stack.dtype)
+        self.stack, self.features = stack, stack.coordinates(features)
         self.on_device = torch.from_numpy(self.codes).to(stack.device) if stack.device.type == "cuda" else None
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
 from labelgap.losses.base.per_image_state import free_memory
 from labelgap.models.heads import LinearHead
+from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.grouping import HeadGroup, group_plans
 from labelgap.training.heads.label_tables import LabelTables
 from labelgap.training.heads.optimizers import StackedParameter
@@ -50,7 +51,10 @@ class HeadStack:
         plan_of_slot: M numbers, as is ``table_of_slot``, the number of each slot's label table.
         slot_of_plan: ``(M,)``, as are ``row_of_plan``, ``row_of_slot`` and ``slot_of_row``.
         reordered: whether slots and rows differ.
-        weight: ``(M · K, D)``, by row.
+        basis: the coordinates of the features in which heads are trained; None for the features themselves.
+        width: D, the number of features.
+        features: ``(N, R)`` coordinates of the training images.
+        weight: ``(M · K, R)``, by row.
         bias: ``(M · K,)``, by row.
         active: ``(M,)`` bool by slot; False for frozen heads.
         failed_epoch: ``(M,)`` by slot, the epoch in which the loss was not finite; 0 where it always was.
@@ -69,60 +73,76 @@ class HeadStack:
         batch_size: int,
         device: torch.device,
         dtype: torch.dtype,
+        basis: FeatureBasis | None = None,
     ) -> None:
         self.plans, self.batch_size, self.device, self.dtype = tuple(plans), batch_size, device, dtype
         _check(features, self.plans, batch_size, dtype)
-        self.classes, self.width = len(plans[0].labels.classes), features.shape[1]
+        self.classes, self.width, self.basis = len(plans[0].labels.classes), features.shape[1], basis
         _check_memory(features, len(plans) * self.classes, device, dtype)
-        self.features = features.detach().to(device, dtype)
+        self.features = self.coordinates(features)
         self.tables = LabelTables([plan.labels for plan in plans], device)
         self.groups = group_plans(self.plans, self.tables.number, epochs=epochs, device=device, dtype=dtype)
         self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
-        by_rate = sorted(range(len(plans)), key=lambda slot: -plans[self.plan_of_slot[slot]].lr)
+        settings = [(-plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
+        by_rate = sorted(range(len(plans)), key=settings.__getitem__)
         self.slot_of_plan, self.slot_of_row = self.index(self.plan_of_slot).argsort(), self.index(by_rate)
         self.row_of_slot = self.slot_of_row.argsort()
         self.row_of_plan = self.row_of_slot[self.slot_of_plan]
         self.reordered = by_rate != list(range(len(plans)))
         self.table_of_slot = [self.tables.number[plan] for plan in self.plan_of_slot]
-        self.weight = torch.empty(len(plans) * self.classes, self.width, dtype=dtype, device=device)
+        self.weight = torch.empty(len(plans) * self.classes, self.features.shape[1], dtype=dtype, device=device)
         self.bias = torch.empty(len(plans) * self.classes, dtype=dtype, device=device)
         self.active = torch.ones(len(plans), dtype=torch.bool, device=device)
         self.failed_epoch = torch.zeros(len(plans), dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_epoch)
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
-        first = [initial_head(self.width, self.classes, plan.seed) for plan in plans]
-        self.set_heads(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
+        first = [initial_head(self.features.shape[1], self.classes, plan.seed) for plan in plans]
+        self._set_weights(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
 
     def index(self, numbers: Sequence[int]) -> Tensor:
         """Return numbers as an index on the device."""
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)
 
-    def stacked_parameter(self, values: Tensor) -> StackedParameter:
-        """Return weights of all heads for the optimizer."""
+    def stacked_parameter(self, values: Tensor, *, decays: bool = True) -> StackedParameter:
+        """Return weights of all heads for the optimizer, with or without their weight decay."""
         slots = self.slot_of_row.tolist()
-        rates = [self.plans[self.plan_of_slot[slot]].lr for slot in slots]
-        return StackedParameter(values.view(len(slots), -1), rates, slots)
+        plans = [self.plans[self.plan_of_slot[slot]] for slot in slots]
+        decay = [plan.weight_decay for plan in plans] if decays else ()
+        return StackedParameter(values.view(len(slots), -1), [plan.lr for plan in plans], slots, decay)
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """Return the coordinates ``(N, R)`` of features ``(N, D)``, on the device."""
+        features = features.detach().to(self.device, self.dtype)
+        return features if self.basis is None else self.basis.apply(features)
 
     @property
     def heads(self) -> tuple[Tensor, Tensor]:
-        """Copies of the weights ``(M, K, D)`` and biases ``(M, K)`` of all plans."""
+        """Copies of the weights ``(M, K, D)`` and biases ``(M, K)`` of all plans, on the features."""
         shape = len(self.plans), self.classes
-        weight, bias = self.weight.view(*shape, -1), self.bias.view(shape)
-        return weight.index_select(0, self.row_of_plan), bias.index_select(0, self.row_of_plan)
+        weight, bias = (
+            values.view(*shape, -1).index_select(0, self.row_of_plan) for values in (self.weight, self.bias)
+        )
+        heads = weight, bias.squeeze(-1)
+        return heads if self.basis is None else self.basis.to_features(*heads)
 
     @torch.no_grad()
     def set_heads(self, weight: Tensor, bias: Tensor) -> None:
-        """Replace the weights ``(M, K, D)`` and biases ``(M, K)``, in the order of the plans."""
+        """Replace the weights ``(M, K, D)`` and biases ``(M, K)`` on the features, in the order of the plans."""
         shape = len(self.plans), self.classes, self.width
         if tuple(weight.shape) != shape or tuple(bias.shape) != shape[:2]:
             raise InputError(
                 f"the heads' weights have shape {shape} and their biases {shape[:2]}; "
                 f"not {tuple(weight.shape)} and {tuple(bias.shape)}."
             )
+        weight, bias = (values.detach().to(self.device, self.dtype) for values in (weight, bias))
+        self._set_weights(*((weight, bias) if self.basis is None else self.basis.from_features(weight, bias)))
+
+    def _set_weights(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the weights ``(M, K, R)`` and biases ``(M, K)`` on the coordinates, in the order of the plans."""
         plan_of_row = self.row_of_plan.argsort()
-        self.weight.view(shape).copy_(weight.detach().to(self.device).index_select(0, plan_of_row))
-        self.bias.view(shape[:2]).copy_(bias.detach().to(self.device).index_select(0, plan_of_row))
+        self.weight.view(weight.shape).copy_(weight.to(self.device).index_select(0, plan_of_row))
+        self.bias.view(bias.shape).copy_(bias.to(self.device).index_select(0, plan_of_row))
 
     @property
     def failed(self) -> list[int | None]:
@@ -132,17 +152,18 @@ class HeadStack:
     @torch.no_grad()
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits ``(M, N, K)`` of images by their features ``(N, D)``, in the order of the plans."""
-        return torch.cat([logits for _, logits in self.iterate_logits(features, self.row_of_plan)], dim=1)
+        pairs = self.iterate_logits(self.coordinates(features), self.row_of_plan)
+        return torch.cat([logits for _, logits in pairs], dim=1)
 
     @torch.no_grad()
-    def iterate_logits(self, features: Tensor, heads: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def iterate_logits(self, coordinates: Tensor, heads: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images ``(B,)`` and their logits ``(n, B, K)``, of heads by row, a bounded number at a time."""
         shape = len(heads), self.classes
-        weight = self.weight.view(-1, self.classes, self.width).index_select(0, heads).flatten(0, 1)
+        weight = self.weight.view(-1, self.classes, self.weight.shape[1]).index_select(0, heads).flatten(0, 1)
         bias = self.bias.view(-1, self.classes).index_select(0, heads).flatten()
         step = max(1, CHUNK // max(len(bias), 1))
-        for first in range(0, max(len(features), 1), step):
-            part = features[first : first + step].to(self.device, self.dtype)
+        for first in range(0, max(len(coordinates), 1), step):
+            part = coordinates[first : first + step]
             rows = torch.arange(first, first + len(part), device=self.device)
             yield rows, torch.addmm(bias[:, None], weight, part.t()).view(*shape, -1).mT
 

@@ -42,7 +42,7 @@ class LinearTrainer(Trainer):
         config, self.features, self.handoff = context.config, features, handoff
         self.engine = LinearEngine(
             features["train"],
-            [HeadPlan(config.method, config.options, config.lr, self.table, config.seed)],
+            [HeadPlan(config.method, config.options, config.lr, self.table, config.seed, config.weight_decay)],
             epochs=config.epochs,
             batch_size=config.batch_size,
             order_seed=config.seed,
@@ -50,7 +50,7 @@ class LinearTrainer(Trainer):
             optimizer=config.optimizer,
             momentum=config.momentum,
             nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
+            standardize=config.standardize,
         )
         self.saved = nn.ModuleDict({"head": context.network.head})
         if not context.network.backbone.reproducible:
