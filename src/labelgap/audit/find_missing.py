@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, Audit, write_candidates
 from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
-from labelgap.audit.folds import assign_folds, duplicate_groups
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.audit.reviewed_labels import reviewed_labels
@@ -25,6 +24,7 @@ from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.folds import assign_folds, duplicate_groups
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
@@ -209,7 +209,7 @@ def _train_heads(runs: Sequence[Run], context: _Context) -> Sequence[Scorer]:
         context.reporter,
     )
     fold = context.assign_folds(features["train"])
-    heads = [HeadConfig.from_run(run.config) for run in runs]
+    heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
     with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
         return train_folds(
             features,

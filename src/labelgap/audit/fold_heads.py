@@ -32,7 +32,10 @@ MEMORY_SHARE: Final = 0.25
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """How the heads of one run are trained; names as in ``RunConfig``."""
+    """How the heads of one run are trained; names as in ``RunConfig``.
+
+    ``penalty`` is the weight decay times the number of training images: the same for a fold as for all of them.
+    """
 
     method: str
     options: Mapping[str, Any]
@@ -41,17 +44,21 @@ class HeadConfig:
     batch_size: int
     seed: int = 0
     stop_below: float | None = None
+    penalty: float = 0.0
     optimizer: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def from_run(cls, config: RunConfig) -> HeadConfig:
-        """Return the configuration of a run's linear head; the defaults of one if the run has no linear phase."""
+    def from_run(cls, config: RunConfig, images: int) -> HeadConfig:
+        """Return the configuration of a run's linear head on so many training images.
+
+        The defaults of one if the run has no linear phase.
+        """
         common: dict[str, Any] = {"method": config.method, "options": dict(config.options), "seed": config.seed}
         if config.protocol == "linear":
-            names = ("optimizer", "momentum", "nesterov", "weight_decay")
+            names = ("optimizer", "momentum", "nesterov", "standardize")
             optimizer = tuple((name, getattr(config, name)) for name in names)
             own = {name: getattr(config, name) for name in ("lr", "epochs", "batch_size", "stop_below")}
-            return cls(**common, **own, optimizer=optimizer)
+            return cls(**common, **own, penalty=images * config.weight_decay, optimizer=optimizer)
         linear = None if config.linear is None else config.linear.model_dump()
         defaults = defaults_for("linear", True)
         return cls(**common, **(linear or {name: defaults[name] for name in ("lr", "epochs", "batch_size")}))
@@ -140,7 +147,10 @@ def train_group(
     first = configs[0]
     return train_heads(
         _tensor(features["train"]),
-        [HeadPlan(config.method, config.options, config.lr, labels, seed=config.seed) for config in configs],
+        [
+            HeadPlan(config.method, config.options, config.lr, labels, config.seed, config.penalty / len(labels))
+            for config in configs
+        ],
         epochs=first.epochs,
         batch_size=first.batch_size,
         order_seed=order_seed,

@@ -71,7 +71,13 @@ class TrainingOptions:
     linear_epochs: Annotated[int | None, _training_option(help="Epochs of the first phase of linear-init.")] = None
     linear_lr: Annotated[float | None, _training_option(help="Learning rate of that phase.")] = None
     linear_batch_size: Annotated[int | None, _training_option(help="Batch size of that phase.")] = None
-    optimizer: Annotated[str | None, _training_option(help="adam or sgd.")] = None
+    optimizer: Annotated[str | None, _training_option(help="adam, sgd, or newton (linear heads, all images).")] = None
+    standardize: Annotated[
+        bool | None, _training_option("--standardize/--no-standardize", help="Standardize features of a linear head.")
+    ] = None
+    folds: Annotated[
+        int | None, _training_option(help="Folds of the cross-validation where there is no val; 0 for none.")
+    ] = None
     momentum: Annotated[float | None, _training_option(help="Momentum of sgd.", show_default="0.9")] = None
     nesterov: Annotated[bool | None, _training_option("--nesterov/--no-nesterov", help="Variant of sgd.")] = None
     weight_decay: Annotated[float | None, _training_option(help="L2 penalty, added to the gradient.")] = None

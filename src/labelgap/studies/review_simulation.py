@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds, train_group
-from labelgap.audit.folds import assign_folds, equal_row_groups
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.sampling import draw_unknown
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.folds import assign_folds, equal_row_groups
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.selection import Selection, choose_selection

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from scipy.special import expit
-from torch import nn
+from torch import Tensor, nn
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
@@ -34,6 +34,7 @@ from labelgap.training.config.cost import CostEstimate, measure_cost, report_cos
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
+from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
@@ -43,7 +44,15 @@ from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import PhaseResult, linear_init_phase, linear_phase, network_phase
+from labelgap.training.protocols import (
+    FOLDS_REASON,
+    PhaseResult,
+    cross_validation_phase,
+    linear_features,
+    linear_init_phase,
+    linear_phase,
+    network_phase,
+)
 from labelgap.training.run import Run
 from labelgap.training.run_folder import check_links, clean_folder, finish_folder, lock_run, reopen_folder
 
@@ -166,6 +175,14 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=reporter.log)
         request = _as_started(request, stored) if changes else request
     config, selection, loss_fn = resolve_config(data, request, device, stored)
+    if changes and config.folds:
+        raise RunError(
+            f"the folds of a cross-validation are of the data as they were, and {changes}: train into a new folder."
+        )
+    requested = config
+    validation = CrossValidation.load(folder, requested.fingerprint()) if resume and config.folds else None
+    if validation is not None:
+        config = config.model_copy(update=dict(validation.settings))
     if changes.rows and "index" in loss_fn.needs:
         raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
     check_batch_size(config.batch_size)
@@ -178,8 +195,9 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         reporter.log(f"{folder} is finished already")
         return run
     reason = "" if config.why is None else f" ({config.why})"
-    reporter.log(f"{config.method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}")
-    reporter.log(selection.why)
+    method = "auto" if request.method == "auto" and config.folds else config.method
+    reporter.log(f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}")
+    reporter.log(selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds))
     if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
         reporter.log("single labels are not traced on a GPU; --trace all does")
     if loss_fn.state_bytes:
@@ -199,10 +217,20 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     context = TrainingContext(
         folder, data, config, selection, network, device, execution.workers, reporter, data_changed=identity.changed
     )
-    result = _train(context, loss_fn)
+    features = None
+    if config.folds:
+        features = linear_features(context)
+        validation = validation or cross_validation_phase(context, request, features)
+        config = config.model_copy(update={**validation.settings, "why": validation.reason})
+        context = replace(context, config=config)
+        reporter.log(f"{config.method}: {validation.reason}")
+        if is_main_process():
+            validation.save(folder, requested.fingerprint())
+            write_config(folder, config)
+    result = _train(context, loss_fn, features)
     if result.state.epoch:
         with report_saved_epochs(folder):
-            _finish(context, result)
+            _finish(context, result, validation)
     barrier()
     return Run(folder, backbone=backbone)
 
@@ -221,11 +249,11 @@ def _as_started(request: TrainingRequest, stored: RunConfig) -> TrainingRequest:
     return replace(request, method=method[0], options=method[1], select=select)
 
 
-def _train(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
+def _train(context: TrainingContext, loss_fn: Loss, features: dict[str, Tensor] | None = None) -> PhaseResult:
     """Train the phases of the protocol."""
     config = context.config
     if config.protocol == "linear":
-        return linear_phase(context)
+        return linear_phase(context, features)
     if config.protocol == "end-to-end":
         return network_phase(context, loss_fn)
     handoff = linear_init_phase(context)
@@ -236,15 +264,21 @@ def _train(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
     return network_phase(context, loss_fn, handoff)
 
 
-def _finish(context: TrainingContext, result: PhaseResult) -> None:
-    """Measure the best epoch, and write predictions, trace and summary."""
+def _finish(context: TrainingContext, result: PhaseResult, validation: CrossValidation | None = None) -> None:
+    """Measure the best epoch, and write predictions, trace and summary.
+
+    With a cross-validation the training images are measured as well, by their out-of-fold scores.
+    """
     data, config, state = context.data, context.config, result.state
-    measured = [split for split in data.splits if split.name != "train" or split.truth is not None]
-    logits = {split.name: result.logits(split.name) for split in measured}
-    val, backbone = data.val, context.network.backbone
-    cuts = Thresholds.default(len(data.classes))
-    if val is not None:
-        cuts = choose_thresholds(expit(logits["val"]), val.labels.to_dense())
+    measured = [split for split in data.splits if split.name != "train" or split.truth is not None or validation]
+    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or not validation}
+    if validation is not None:
+        logits["train"] = validation.logits
+    chosen_on, backbone = data.val if validation is None else data.train, context.network.backbone
+    cuts, calibration = Thresholds.default(len(data.classes)), None
+    if chosen_on is not None:
+        cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
+        calibration = fit_platt_calibration(logits[chosen_on.name], chosen_on.labels)
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
@@ -253,7 +287,7 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
         "select": config.select,
         "score": state.best_score,
         "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
-        "calibration": None if val is None else fit_platt_calibration(logits["val"], val.labels),
+        "calibration": calibration,
         "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
     }
     for split in measured:
@@ -263,7 +297,10 @@ def _finish(context: TrainingContext, result: PhaseResult) -> None:
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
     if not is_main_process():
         return
-    held_out = {split.name: (split.labels.images, logits[split.name]) for split in measured if split.name != "train"}
+    if validation is not None:
+        summary["cross_validation"] = {"folds": config.folds, "compared": list(validation.compared)}
+    scored = [split for split in measured if split.name != "train" or validation is not None]
+    held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
     write_predictions(context.folder, held_out, config.classes)
     merge_trace(context.folder)
     write_history(context.folder, state.history, summary)

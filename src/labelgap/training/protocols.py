@@ -16,11 +16,15 @@ from torch import Tensor
 
 from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.files import make_folder
+from labelgap.data.folds import assign_folds, duplicate_groups
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
 from labelgap.training.checkpoints.weights import load_weights
+from labelgap.training.config.candidates import candidate_configs
+from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.config.schema import LinearPhase, RunConfig
+from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.distributed import barrier
@@ -29,8 +33,18 @@ from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
 from labelgap.training.loop.trainer import TrainingContext
 
-__all__ = ["Handoff", "PhaseResult", "linear_init_phase", "linear_phase", "network_phase"]
+__all__ = [
+    "FOLDS_REASON",
+    "Handoff",
+    "PhaseResult",
+    "cross_validation_phase",
+    "linear_features",
+    "linear_init_phase",
+    "linear_phase",
+    "network_phase",
+]
 
+FOLDS_REASON = "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
 LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
 _NETWORK_SETTINGS = (
@@ -98,14 +112,40 @@ def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
     return config.model_copy(update={**defaults, **own})
 
 
-def linear_phase(context: TrainingContext, *, handoff: bool = False) -> PhaseResult:
+def cross_validation_phase(
+    context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor]
+) -> CrossValidation:
+    """Compare the settings that a request leaves open, out of fold; several processes each do the same."""
+    data, config, train = context.data, context.config, features["train"]
+    groups = duplicate_groups(data, "train", train.cpu().numpy())
+    left_open = {
+        "auto": request.method == "auto",
+        "decay": request.preset is None and request.training.get("weight_decay") is None,
+        "rate": request.preset is None and request.training.get("lr") is None,
+    }
+    candidates = candidate_configs(config, data.train.labels, train.shape[1], **left_open)
+    with single_process(), context.reporter.bar("cross-validation", config.folds):
+        return cross_validate(
+            train,
+            data.train.labels,
+            candidates,
+            assign_folds(data.train.labels, config.folds, config.seed, groups),
+            device=context.device,
+            advance=context.reporter.advance,
+        )
+
+
+def linear_phase(
+    context: TrainingContext, features: dict[str, Tensor] | None = None, *, handoff: bool = False
+) -> PhaseResult:
     """Train a head on fixed features; several processes each train the same head.
 
     Args:
         context: of the phase.
+        features: of every split, where they are there already.
         handoff: whether another phase follows, which continues from the loss of the best epoch.
     """
-    features = _features(context)
+    features = linear_features(context) if features is None else features
     with single_process():
         trainer = LinearTrainer(context, features, handoff=handoff)
         state = trainer.fit()
@@ -146,7 +186,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
     )
 
 
-def _features(context: TrainingContext) -> dict[str, Tensor]:
+def linear_features(context: TrainingContext) -> dict[str, Tensor]:
     """Return the features of every split: those of the data, or those that the backbone computes."""
     data, network = context.data, context.network
     features = {

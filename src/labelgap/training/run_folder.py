@@ -18,6 +18,7 @@ from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
 from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS
+from labelgap.training.cross_validation import CROSS_VALIDATION_FILE
 from labelgap.training.data_file import DATA_FILE
 from labelgap.training.loop.distributed import broadcast_text
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
@@ -30,7 +31,7 @@ __all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "lock_ru
 
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
-    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, PREDICTIONS_FILE, TRACE_FILE),
+    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, CROSS_VALIDATION_FILE, PREDICTIONS_FILE, TRACE_FILE),
     *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""

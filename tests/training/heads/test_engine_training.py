@@ -196,8 +196,8 @@ def test_the_unfused_adam_is_adam() -> None:
         for fused, kind in kinds.items()
     }
     single = [row.clone().requires_grad_() for row in values]
-    settings = [{"lr": rate, "weight_decay": decay} for rate, decay in zip(rates, decays, strict=True)]
-    peers = [torch.optim.Adam([row], **each) for row, each in zip(single, settings, strict=True)]
+    settings = zip(single, rates, decays, strict=True)
+    peers = [torch.optim.Adam([row], lr=rate, weight_decay=decay) for row, rate, decay in settings]
     for _ in range(20):
         gradient = torch.randn(values.shape, generator=generator, dtype=torch.float64)
         for row, peer, slope in zip(single, peers, gradient, strict=True):

@@ -32,7 +32,7 @@ def test_assume_negative_converges_to_scikit_learn(width: int) -> None:
     penalties = (0.3, 3.0, 300.0)
     plans = [HeadPlan("an", {}, 1.0, table, weight_decay=each / (IMAGES * CLASSES)) for each in penalties]
     results = train_heads(
-        features, plans, epochs=400, batch_size=1, optimizer="newton", standardize=True, dtype=torch.float64
+        features, plans, epochs=40, batch_size=1, optimizer="newton", standardize=True, dtype=torch.float64
     )
     scaler = StandardScaler().fit(features.numpy())
     for penalty, result in zip(penalties, results, strict=True):
@@ -56,9 +56,9 @@ def test_only_known_labels_count_for_a_method_that_ignores_unknown_ones() -> Non
     expected = minimize(loss, np.zeros(CLASSES * 6), tol=1e-12).x
     plan = HeadPlan("iu", {"reduction": "mean"}, 1.0, table, weight_decay=decay)
     engine = LinearEngine(
-        features, [plan], epochs=300, batch_size=1, optimizer="newton", standardize=True, dtype=torch.float64
+        features, [plan], epochs=30, batch_size=1, optimizer="newton", standardize=True, dtype=torch.float64
     )
-    for epoch in range(1, 301):
+    for epoch in range(1, 31):
         engine.train_epoch(epoch)
     logits = standardized @ expected[:-CLASSES].reshape(CLASSES, -1).T + expected[-CLASSES:]
     np.testing.assert_allclose(engine.logits(features)[0].numpy(), logits, atol=1e-3)

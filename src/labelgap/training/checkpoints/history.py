@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from labelgap.core.files import write_text
 from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
@@ -107,6 +107,24 @@ class StoredWeights(_Stored):
     size: Count
 
 
+class ComparedSettings(_Stored):
+    """Settings that cross-validation compared, and their score; None where nothing could be ranked."""
+
+    method: Text
+    options: dict[Text, JsonValue]
+    weight_decay: Annotated[float, Field(ge=0, le=1e30)]
+    lr: Annotated[float, Field(gt=0, le=1e30)]
+    backbone_lr: Annotated[float, Field(gt=0, le=1e30)]
+    score: Share | None
+
+
+class StoredCrossValidation(_Stored):
+    """The cross-validation of a run without val."""
+
+    folds: Count
+    compared: list[ComparedSettings]
+
+
 class RunSummary(_Stored):
     """The last line of a finished run."""
 
@@ -123,6 +141,7 @@ class RunSummary(_Stored):
     val: SplitMeasures | None = None
     test: SplitMeasures | None = None
     revisions: StoredRevisionQuality | None = None
+    cross_validation: StoredCrossValidation | None = None
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> None:

@@ -27,7 +27,9 @@ class TrainingSettings(TypedDict, total=False):
     linear_epochs: int | None
     linear_lr: float | None
     linear_batch_size: int | None
-    optimizer: Literal["adam", "sgd"] | None
+    optimizer: Literal["adam", "sgd", "newton"] | None
+    standardize: bool | None
+    folds: int | None
     momentum: float | None
     nesterov: bool | None
     weight_decay: float | None
@@ -92,8 +94,10 @@ def resolve_settings(
     if protocol == "linear":
         _check_linear(settings, explicit)
         settings["backbone_lr"] = settings["lr"]
-    elif "lr" in explicit and "backbone_lr" not in explicit:
-        settings["backbone_lr"] = _rounded(base["backbone_lr"] / base["lr"] * float(explicit["lr"]))
+    else:
+        _check_network(explicit)
+        if "lr" in explicit and "backbone_lr" not in explicit:
+            settings["backbone_lr"] = _rounded(base["backbone_lr"] / base["lr"] * float(explicit["lr"]))
     _resolve_optimizer(settings, explicit)
     phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
     if protocol == "linear-init":
@@ -116,6 +120,17 @@ def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> N
         )
 
 
+def _check_network(explicit: Mapping[str, Any]) -> None:
+    """Refuse settings that have no meaning where a whole network is trained."""
+    unused = [name for name in ("standardize", "folds") if explicit.get(name)]
+    unused += ["optimizer"] if explicit.get("optimizer") == "newton" else []
+    if unused:
+        raise InputError(
+            f"{unused[0]}={explicit[unused[0]]} is for a linear head on fixed features: leave it out, or use "
+            "--protocol linear."
+        )
+
+
 def _resolve_optimizer(settings: dict[str, Any], explicit: Mapping[str, Any]) -> None:
     """Set the default momentum of SGD; drop the momentum of a preset where Adam was asked for."""
     if settings.get("optimizer") == "sgd":
@@ -125,7 +140,7 @@ def _resolve_optimizer(settings: dict[str, Any], explicit: Mapping[str, Any]) ->
         return
     for name in ("momentum", "nesterov"):
         if explicit.get(name):
-            raise InputError(f"{name}={explicit[name]} is a setting of --optimizer sgd, and this is Adam.")
+            raise InputError(f"{name}={explicit[name]} is a setting of --optimizer sgd: leave it out.")
         settings.pop(name, None)
 
 

@@ -19,6 +19,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
+from labelgap.training.config.candidates import FOLDS, NEWTON, NEWTON_LABELS, auto_methods, supports_newton
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
@@ -70,9 +71,12 @@ def resolve_config(
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     _check_feature_options(data, request)
-    method, why, options, loss_fn = _resolve_method(data, request, protocol)
+    folds = _resolve_folds(data, request, protocol)
+    method, why, options, loss_fn = _resolve_method(data, request, protocol, folds)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
     settings = resolve_settings(protocol, pretrained, from_preset, request.training)
+    if protocol == "linear":
+        settings |= {**_head_settings(settings, request, loss_fn, data, folds), "folds": folds}
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
         raise InputError(
             f"the loss of '{method}' depends on the whole batch, and with accumulated gradients it would see a part at "
@@ -99,7 +103,7 @@ def resolve_config(
         flip=data.flip and protocol != "linear",
         seed=request.seed,
         select=selection.rule,
-        trace=_resolve_trace(request.trace, data, device, stored),
+        trace=_resolve_trace(request.trace, data, device, stored, settings),
     )
     return config, selection, loss_fn
 
@@ -174,18 +178,68 @@ def _resolve_precision(
 
 
 def _resolve_trace(
-    requested: str | int, data: Dataset, device: torch.device | None, stored: RunConfig | None
+    requested: str | int,
+    data: Dataset,
+    device: torch.device | None,
+    stored: RunConfig | None,
+    settings: Mapping[str, Any],
 ) -> int | Literal["all", "off"]:
-    """Return what to trace: by default nothing on a GPU, where it would copy every step to the host."""
+    """Return what to trace: by default nothing on a GPU, where it would copy every step to the host.
+
+    Nor are the steps of "newton" traced, which say nothing about the order in which labels are learned.
+    """
     if requested == "auto" and stored is not None:
         return stored.trace
-    if requested == "auto" and device is not None and device.type == "cuda":
+    if requested == "auto" and (
+        settings.get("optimizer") == "newton" or (device is not None and device.type == "cuda")
+    ):
         return "off"
     return parse_trace(requested, len(data.train) * len(data.classes))
 
 
+def _resolve_folds(data: Dataset, request: TrainingRequest, protocol: str) -> int:
+    """Return the number of folds of a cross-validation: a few for a linear head without val, else 0."""
+    given = request.training.get("folds")
+    if protocol != "linear":
+        return 0
+    if data.val is not None:
+        if given:
+            raise InputError(
+                f"folds={given}: {data.name} has a val split, and settings are chosen on it. Leave it out."
+            )
+        return 0
+    if given is None:
+        return FOLDS if len(data.train) >= 2 * FOLDS else 0
+    if given and not 2 <= given <= len(data.train):
+        raise InputError(f"folds={given}: it is 0, or from 2 to the {len(data.train):,} training images.")
+    return given
+
+
+def _head_settings(
+    settings: Mapping[str, Any], request: TrainingRequest, loss_fn: Loss, data: Dataset, folds: int
+) -> dict[str, Any]:
+    """Return the settings of a linear head that depend on the loss and the data."""
+    given = {name: value for name, value in request.training.items() if value is not None}
+    images, changes = len(data.train), {}
+    if folds and request.preset is None:
+        changes["standardize"] = given.get("standardize", True)
+    left_open = request.preset is None and not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
+    supported = supports_newton(loss_fn, images * len(data.classes))
+    if settings.get("optimizer") != "newton" and not (folds and left_open and supported):
+        return changes
+    if not supported:
+        raise InputError(
+            f"optimizer=newton is for element-wise losses without a state (an, wan, iu, em, gr, bce …) and at most "
+            f"{NEWTON_LABELS:,} labels; '{loss_fn.name}' here is trained by --optimizer adam."
+        )
+    if given.get("batch_size", images) != images:
+        raise InputError(f"batch_size={given['batch_size']}: newton steps on all {images:,} images. Leave it out.")
+    chosen = {name: given.get(name, value) for name, value in NEWTON.items()}
+    return {**changes, **chosen, "backbone_lr": chosen["lr"], "batch_size": images}
+
+
 def _resolve_method(
-    data: Dataset, request: TrainingRequest, protocol: str
+    data: Dataset, request: TrainingRequest, protocol: str, folds: int
 ) -> tuple[str, str | None, dict[str, Any], Loss]:
     """Return the method, the reason for it, its options and its loss.
 
@@ -202,6 +256,9 @@ def _resolve_method(
         raise InputError("options belong to a method: name it with --method, or leave the options out.")
     else:
         (method, why), given = choose_method(data.train.labels, protocol), {}
+        if folds:
+            compared = list(auto_methods(data.train.labels))
+            method, why = compared[0], f"cross-validation chooses among {', '.join(compared)}"
     options = {name: _as_json(value) for name, value in given.items()}
     options = {**published_options(method, data.recipe.get("name")), **options}
     loss_fn = loss(method, **options)

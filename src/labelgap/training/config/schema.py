@@ -118,7 +118,9 @@ class RunConfig(BaseModel):
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone, where it is trained.
         batch_size: images per batch, over all processes.
-        optimizer: "adam" or "sgd", with ``momentum``, ``nesterov`` and ``weight_decay``.
+        optimizer: "adam", "sgd", or "newton" for a linear head, with ``momentum``, ``nesterov`` and ``weight_decay``.
+        standardize: whether a linear head is trained on standardized features.
+        folds: of the cross-validation that chose the settings and scored the training images; 0 for none.
         schedule: of the learning rates: "constant", or "cosine" to zero, step by step.
         warmup: epochs of a linear warm-up.
         clip: largest norm of the gradient; None for no clipping.
@@ -153,7 +155,9 @@ class RunConfig(BaseModel):
     lr: Rate
     backbone_lr: Rate
     batch_size: BatchSize
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd", "newton"] = "adam"
+    standardize: bool = False
+    folds: int = Field(default=0, ge=0, le=1000)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -58,10 +58,7 @@ class FeatureBasis:
         if features.ndim != 2 or not len(features):
             raise InputError(f"features have shape {tuple(features.shape)}: a row for every image is needed.")
         values = features.detach().to(torch.float32)
-        mean, scale = (
-            torch.zeros(values.shape[1], device=values.device),
-            torch.ones(values.shape[1], device=values.device),
-        )
+        mean, scale = values.new_zeros(values.shape[1]), values.new_ones(values.shape[1])
         if standardize:
             mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
             constant = deviation <= 1e-6 * mean.abs()

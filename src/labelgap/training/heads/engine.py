@@ -40,6 +40,8 @@ StepHook = Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]
 """Called before every step with rows ``(B,)``, logits ``(M, B, K)``, labels ``(M, B, K)``, and a function that returns
 the mask ``(M, B, K)`` of entries that the methods modify."""
 
+NEWTON_STEPS = 10
+"""Steps in an epoch of the optimizer "newton", each on all images."""
 BLOCK_STEPS = 32
 BLOCK_ENTRIES = 1 << 20
 """On a CPU the weights of entries are computed for so many steps at once, or for so many entries of logits."""
@@ -56,7 +58,7 @@ class LinearEngine(HeadStack):
         order_seed: of the order of the images, which all heads share.
         device: of all tensors.
         dtype: float32 or float64.
-        optimizer: "adam", "sgd", or "newton", which steps on all images at once.
+        optimizer: "adam", "sgd", or "newton", which steps on all images at once, ten times in an epoch.
         momentum: of "sgd".
         nesterov: of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
@@ -124,7 +126,7 @@ class LinearEngine(HeadStack):
     def make_graph_runner(self) -> CudaGraphRunner:
         """Return what trains an epoch without the host."""
         return CudaGraphRunner(
-            images=len(self.features),
+            images=len(self.order(1)),
             batch_size=self.batch_size,
             heads=len(self.plans),
             device=self.device,
@@ -173,8 +175,7 @@ class LinearEngine(HeadStack):
         self.steps_done.zero_()
         for group in self.groups:
             group.loss_fn.set_epoch(epoch)
-        order = torch.arange(len(self.features)) if self.full_batch else self.order(epoch)
-        order = order.to(self.device)
+        order = self.order(epoch).to(self.device)
         if self.graph_runner is not None and hook is None:
             total = self.graph_runner.run_epoch(order, self.train_batch)
         else:
@@ -185,7 +186,9 @@ class LinearEngine(HeadStack):
         return mean
 
     def order(self, epoch: int) -> Tensor:
-        """Return the order of the images in an epoch, ``(N,)``."""
+        """Return the order of the images in an epoch, ``(N,)``; all of them ten times over under "newton"."""
+        if self.full_batch:
+            return torch.arange(len(self.features)).repeat(NEWTON_STEPS)
         return torch.from_numpy(numpy_generator(self.order_seed, "order", epoch).permutation(len(self.features)))
 
     def _batches(self, order: Tensor) -> Iterator[tuple[Tensor, BatchWeights]]:

@@ -120,11 +120,9 @@ class HeadStack:
     def heads(self) -> tuple[Tensor, Tensor]:
         """Copies of the weights ``(M, K, D)`` and biases ``(M, K)`` of all plans, on the features."""
         shape = len(self.plans), self.classes
-        weight, bias = (
-            values.view(*shape, -1).index_select(0, self.row_of_plan) for values in (self.weight, self.bias)
-        )
-        heads = weight, bias.squeeze(-1)
-        return heads if self.basis is None else self.basis.to_features(*heads)
+        weight, bias = self.weight.view(*shape, -1), self.bias.view(shape)
+        weight, bias = weight.index_select(0, self.row_of_plan), bias.index_select(0, self.row_of_plan)
+        return (weight, bias) if self.basis is None else self.basis.to_features(weight, bias)
 
     @torch.no_grad()
     def set_heads(self, weight: Tensor, bias: Tensor) -> None:

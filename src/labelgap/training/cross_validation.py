@@ -1,0 +1,197 @@
+"""Cross-validation of linear heads: every image is scored by a head that has not seen its labels.
+
+Where a data set has no val, its settings are chosen so: nothing is held out, and thresholds, calibration and, where the
+labels support one, an accuracy come from the out-of-fold scores of all images. The final head is trained on all of
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.seeds import derive_seed, numpy_generator
+from labelgap.core.stored import parse_json, reading
+from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision
+from labelgap.training.checkpoints.history import finite
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.heads.basis import FeatureBasis
+from labelgap.training.selection import Selection, choose_selection
+
+__all__ = ["CROSS_VALIDATION_FILE", "CrossValidation", "cross_validate", "out_of_fold_logits", "selection_score"]
+
+CROSS_VALIDATION_FILE: Final = "cross_validation.safetensors"
+CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
+"""The settings that cross-validation chooses."""
+MAX_SEARCH_IMAGES: Final = 2000
+"""Settings are compared on so many images at most; the penalty that is best hardly depends on their number."""
+_REMEDY: Final = "Train into a new folder."
+
+
+@dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """The out-of-fold scores of all training images.
+
+    Attributes:
+        settings: those of the candidate with the highest score that were chosen by it.
+        compared: a line for each candidate: its method, weight decay, learning rate and score (None where nothing can
+            be ranked).
+        logits: ``(N, K)`` out-of-fold logits of the chosen candidate.
+        fold: ``(N,)`` the fold of every image.
+    """
+
+    settings: Mapping[str, Any]
+    compared: Sequence[Mapping[str, Any]]
+    logits: NDArray[np.float32]
+    fold: NDArray[np.int64]
+
+    @property
+    def reason(self) -> str | None:
+        """What was chosen among how many settings, and by which scores; None where nothing was open."""
+        if len(self.compared) == 1:
+            return None
+        best: dict[str, float] = {}
+        for line in self.compared:
+            if line["score"] is not None:
+                best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
+        scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
+        decay = f"weight decay {self.settings['weight_decay']:.3g}"
+        return f"{decay}, the best of {len(self.compared)} settings by cross-validation on the known labels ({scores})"
+
+    def save(self, folder: Path, fingerprint: str) -> None:
+        """Write it to the folder of a run."""
+        tensors = {"logits": torch.from_numpy(self.logits), "fold": torch.from_numpy(self.fold)}
+        about = {"settings": dict(self.settings), "compared": [dict(each) for each in self.compared]}
+        metadata = {"fingerprint": fingerprint, **{name: json.dumps(value) for name, value in about.items()}}
+        write_tensors(folder / CROSS_VALIDATION_FILE, tensors, metadata)
+
+    @classmethod
+    def load(cls, folder: Path, fingerprint: str) -> CrossValidation | None:
+        """Read it; None where there is none, or one of other settings."""
+        path = folder / CROSS_VALIDATION_FILE
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path, remedy=_REMEDY)
+        if metadata.get("fingerprint") != fingerprint:
+            return None
+        with reading(path, _REMEDY):
+            settings, compared = (parse_json(metadata[name].encode()) for name in ("settings", "compared"))
+            return cls(settings, compared, tensors["logits"].numpy(), tensors["fold"].numpy())
+
+
+def cross_validate(
+    features: Tensor,
+    labels: LabelTable,
+    candidates: Sequence[RunConfig],
+    fold: NDArray[np.int64],
+    *,
+    device: torch.device,
+    advance: Callable[[int], None] = lambda count: None,
+) -> CrossValidation:
+    """Score candidates out of fold, and return the scores of the best one on all images.
+
+    Args:
+        features: ``(N, D)`` of the training images.
+        labels: their observed labels.
+        candidates: the settings to compare; of equal scores the first one is chosen.
+        fold: ``(N,)`` of every image.
+        device: where to train.
+        advance: called with the number of trained folds.
+    """
+    rows = np.arange(len(labels))
+    if len(rows) > MAX_SEARCH_IMAGES and len(candidates) > 1:
+        random = numpy_generator(candidates[0].seed, "cross-validation")
+        rows = np.sort(random.permutation(len(rows))[:MAX_SEARCH_IMAGES])
+    searched = labels.select(rows)
+    found = out_of_fold_logits(_rows(features, rows), searched, candidates, fold[rows], device, advance)
+    selection = choose_selection(searched, None)
+    scores = np.array([selection_score(selection, logits) for logits in found])
+    if not any(np.isfinite(logits).all() for logits in found):
+        raise RunError("training has diverged in every fold: give a lower --lr, or a higher --weight-decay.")
+    chosen = 0 if np.isnan(scores).all() else int(np.nanargmax(scores))
+    logits = found[chosen]
+    if len(rows) < len(labels):
+        (logits,) = out_of_fold_logits(features, labels, [candidates[chosen]], fold, device, advance)
+    lines = [config.model_dump(include=set(CHOSEN)) for config in candidates]
+    compared = [{**line, "score": finite(float(score))} for line, score in zip(lines, scores, strict=True)]
+    return CrossValidation(lines[chosen], compared, logits, fold)
+
+
+def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:
+    """Return the average precision by a selection rule, each class weighted by its known presents.
+
+    With few images the average precision of a rare class is mostly chance; the weights keep it from deciding.
+    """
+    if selection.labels is None or not np.isfinite(logits).all():
+        return float("nan")
+    unknown: Literal["absent", "ignore"] = "absent" if selection.rule == "observed" else "ignore"
+    values = average_precision(logits, selection.labels.to_dense(), average=None, unknown=unknown)
+    counted = np.isfinite(values)
+    weights = selection.labels.counts().present[counted]
+    return float(np.average(values[counted], weights=weights)) if weights.sum() else float("nan")
+
+
+def out_of_fold_logits(
+    features: Tensor,
+    labels: LabelTable,
+    candidates: Sequence[RunConfig],
+    fold: NDArray[np.int64],
+    device: torch.device,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[NDArray[np.float32]]:
+    """Return the ``(N, K)`` out-of-fold logits of every candidate; NaN where its loss was not finite.
+
+    The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
+    relative to the mean loss, is higher. Standardization uses the features of all images, and no labels.
+    """
+    found = [np.full((len(labels), len(labels.classes)), np.nan, dtype=np.float32) for _ in candidates]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, config in enumerate(candidates):
+        groups.setdefault(_engine_settings(config), []).append(number)
+    for settings, members in groups.items():
+        engine = dict(settings)
+        basis = None
+        if engine["standardize"] or engine["optimizer"] == "newton":
+            basis = FeatureBasis.fit(
+                features, standardize=engine["standardize"], rotate=engine["optimizer"] == "newton"
+            )
+        for number in range(int(fold.max()) + 1):
+            seen, held_out = (np.flatnonzero(rows) for rows in (fold != number, fold == number))
+            part = labels.select(seen)
+            plans = [_plan(candidates[member], part, len(labels) / len(seen)) for member in members]
+            order_seed = derive_seed(candidates[0].seed, "fold", number)
+            trained = _rows(features, seen)
+            results = train_heads(trained, plans, order_seed=order_seed, device=device, basis=basis, **engine)
+            vectors = _rows(features, held_out).float().cpu().numpy()
+            for member, result in zip(members, results, strict=True):
+                if result.failed is None:
+                    found[member][held_out] = vectors @ result.weight.T + result.bias
+            advance(1)
+    return found
+
+
+def _rows(features: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    return features.index_select(0, torch.from_numpy(rows).to(features.device))
+
+
+def _engine_settings(config: RunConfig) -> tuple[tuple[str, Any], ...]:
+    """Return the settings that heads trained together must share."""
+    names = ("epochs", "batch_size", "optimizer", "momentum", "nesterov", "standardize")
+    return tuple((name, getattr(config, name)) for name in names)
+
+
+def _plan(config: RunConfig, labels: LabelTable, scale: float) -> HeadPlan:
+    decay = config.weight_decay * scale
+    return HeadPlan(config.method, config.options, config.lr, labels, config.seed, decay)

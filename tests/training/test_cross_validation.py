@@ -1,0 +1,226 @@
+"""Runs without a val split: settings, thresholds and accuracy from out-of-fold scores, a final head on all images."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit
+
+import labelgap as lg
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision, choose_thresholds
+from labelgap.training.config.candidates import auto_methods, candidate_configs
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.cross_validation import (
+    CROSS_VALIDATION_FILE,
+    cross_validate,
+    out_of_fold_logits,
+    selection_score,
+)
+from labelgap.training.predictions import read_predictions
+from labelgap.training.selection import choose_selection
+
+IMAGES, WIDTH, CLASSES = 80, 12, 3
+
+
+def album(*, absents: bool = False, complete: bool = False, images: int = IMAGES, seed: int = 0) -> Dataset:
+    """Features from which the classes can be told; half of the presents are known, and a few absents if asked for."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(images, WIDTH)).astype(np.float32)
+    truth = (features[:, :CLASSES] + 0.5 * random.normal(size=(images, CLASSES)) > 0.5).astype(np.int8)
+    chance = random.random(truth.shape)
+    shown = np.where((truth == 1) & (chance < 0.5), 1, np.where((truth == 0) & (chance < 0.6) & absents, 0, -1))
+    names = [f"{number}.jpg" for number in range(images)]
+    table = LabelTable.from_dense(truth if complete else shown, images=names)
+    return Dataset("album", Split("train", FeatureVectors(features, names), table), backbone="features")
+
+
+def config_for(data: Dataset, **settings: Any) -> RunConfig:
+    own = {"method": "an", "backbone": "features", "protocol": "linear", "epochs": 2, "lr": 1.0, "backbone_lr": 1.0}
+    own |= {"data": {}, "classes": data.classes, "flip": False, "seed": 0, "select": "last", "trace": "off"}
+    own |= {"batch_size": 16, "optimizer": "newton", "standardize": True, "folds": 4}
+    return RunConfig.checked(**{**own, **settings})
+
+
+def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
+    data, fold = album(), np.arange(IMAGES) % 4
+    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    configs = [config_for(data, weight_decay=decay) for decay in (0.01, 1.0)]
+    codes = data.train.labels.to_dense()
+    changed = LabelTable.from_dense(np.where(fold[:, None] == 1, 1 - np.abs(codes), codes))
+    before, after = (
+        out_of_fold_logits(features, table, configs, fold, torch.device("cpu"))
+        for table in (data.train.labels, changed)
+    )
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old[fold == 1], new[fold == 1])
+        assert not np.allclose(old[fold == 0], new[fold == 0])
+
+
+def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
+    data, fold = album(), np.arange(IMAGES) % 4
+    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
+    (logits,) = out_of_fold_logits(features, data.train.labels, [config], fold, torch.device("cpu"))
+    seen = fold != 2
+    from sklearn.linear_model import LogisticRegression
+
+    peer = LogisticRegression(C=1 / (0.02 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
+    peer.fit(features[seen], data.train.labels.to_dense()[seen, 0] == 1)
+    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(features[~seen]), atol=2e-3)
+
+
+def test_the_score_weighs_a_class_by_its_known_presents() -> None:
+    data = album()
+    logits = np.random.default_rng(1).normal(size=(IMAGES, CLASSES)).astype(np.float32)
+    selection = choose_selection(data.train.labels, None)
+    observed = data.train.labels.to_dense() == 1
+    each = [average_precision(logits[:, [k]], observed[:, [k]]) for k in range(CLASSES)]
+    assert selection.rule == "observed"
+    assert selection_score(selection, logits) == pytest.approx(np.average(each, weights=observed.sum(0)))
+
+
+def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
+    data, fold = album(), np.arange(IMAGES) % 4
+    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    adam = {"optimizer": "adam", "epochs": 3}
+    configs = [
+        config_for(data, **adam, lr=1e38, backbone_lr=1e38),
+        config_for(data, weight_decay=100.0),
+        config_for(data, weight_decay=0.01, epochs=10),
+    ]
+    found = cross_validate(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
+    assert np.isfinite(found.logits).all() and found.reason is not None
+    with pytest.raises(RunError, match="diverged in every fold"):
+        cross_validate(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+
+
+def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelgap.training.cross_validation.MAX_SEARCH_IMAGES", 40)
+    data, fold = album(), np.arange(IMAGES) % 4
+    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
+    found = cross_validate(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    (alone,) = out_of_fold_logits(features, data.train.labels, configs[:1], fold, torch.device("cpu"))
+    np.testing.assert_array_equal(found.logits, alone)
+
+
+@pytest.mark.parametrize("absents", [False, True], ids=["presents", "absents too"])
+def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> None:
+    data = album(absents=absents)
+    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True)
+    compared = run.metrics["cross_validation"]["compared"]
+    assert {line["method"] for line in compared} == set(auto_methods(data.train.labels))
+    best = max(compared, key=lambda line: line["score"])
+    assert (run.config.method, run.config.weight_decay) == (best["method"], best["weight_decay"])
+    assert run.config.folds == 5 and run.config.standardize and run.config.why is not None
+    names = data.train.labels.images
+    scores = read_predictions(run.path, "train", names, data.classes)
+    assert scores is not None
+    own = run.predict(data.train.images)
+    assert not np.allclose(scores, own)
+    expected = choose_thresholds(scores, data.train.labels.to_dense())
+    np.testing.assert_allclose(run.thresholds.values, expected.values, atol=1e-6)
+    assert (run.metrics["train"]["map"] is not None) == absents
+    test = album(seed=1, images=300, complete=True).train
+    assert lg.average_precision(run.predict(test.images), test.labels) > 0.7
+
+
+def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
+    data = album()
+    run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
+    assert len(run.metrics["cross_validation"]["compared"]) == 1 and run.config.why is None
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    vectors = data.train.images.vectors  # type: ignore[attr-defined]
+    scaled = StandardScaler().fit_transform(vectors)
+    for number in range(CLASSES):
+        peer = LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
+        peer.fit(scaled, data.train.labels.to_dense()[:, number] == 1)
+        np.testing.assert_allclose(run.predict(vectors)[:, number], expit(peer.decision_function(scaled)), atol=1e-3)
+
+
+def test_a_method_with_a_state_is_cross_validated_with_adam(tmp_path: Path) -> None:
+    run = lg.fit(album(), "role", {"expected_positives": 1.0}, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
+    assert run.config.optimizer == "adam" and run.config.batch_size == 16
+    assert {line["lr"] for line in run.metrics["cross_validation"]["compared"]} == {1e-3, 1e-4}
+
+
+def test_without_folds_the_last_epoch_is_kept(tmp_path: Path) -> None:
+    run = lg.fit(album(), "an", out=tmp_path / "run", device="cpu", quiet=True, folds=0, epochs=2)
+    assert run.config.optimizer == "adam" and not run.config.standardize
+    assert "cross_validation" not in run.metrics and not (run.path / CROSS_VALIDATION_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"folds": 1}, "from 2 to the 80"),
+        ({"optimizer": "newton", "batch_size": 16}, "steps on all 80 images"),
+        ({"method": "role", "optimizer": "newton"}, "trained by --optimizer adam"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lg.fit(album(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
+
+
+def test_the_candidates_are_penalties_per_feature() -> None:
+    data = album()
+    config = config_for(data)
+    found = candidate_configs(config, data.train.labels, WIDTH, auto=False, decay=True, rate=True)
+    assert [round(each.weight_decay * IMAGES * CLASSES / WIDTH, 4) for each in found] == [
+        *(0.0015, 0.005, 0.015, 0.05, 0.15, 0.5)
+    ]
+
+
+KILLED = """
+import sys, os, signal
+from tests.training.test_cross_validation import album
+import labelgap as lg
+from labelgap.training.loop.linear_trainer import LinearTrainer
+stage = sys.argv[2]
+def stop(*arguments, **settings):
+    os.kill(os.getpid(), signal.SIGKILL)
+if stage == "folds":
+    sys.modules["labelgap.training.fit"].cross_validation_phase = stop
+elif stage == "training":
+    LinearTrainer.train_epoch = stop
+lg.fit(album(), out=sys.argv[1], device="cpu", quiet=True)
+"""
+
+
+@pytest.mark.parametrize("stage", ["folds", "training"])
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a"), stage], env=environment)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = lg.fit(album(), out=tmp_path / "a", device="cpu", quiet=True, resume=True)
+    unbroken = lg.fit(album(), out=tmp_path / "b", device="cpu", quiet=True)
+    timed = ("seconds",)
+    first, second = ({k: v for k, v in run.metrics.items() if k not in timed} for run in (resumed, unbroken))
+    assert json.dumps(first) == json.dumps(second) and resumed.config == unbroken.config
+
+
+def test_a_cross_validated_run_is_repeated_by_its_command(tmp_path: Path) -> None:
+    from labelgap.training.config.rerun import fit_arguments
+
+    data = album()
+    run = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True)
+    again = lg.fit(data, **fit_arguments(run.config), out=tmp_path / "b", device="cpu", quiet=True)
+    np.testing.assert_array_equal(run.predict(data.train.images), again.predict(data.train.images))
+    np.testing.assert_allclose(run.thresholds.values, again.thresholds.values, atol=1e-5)
