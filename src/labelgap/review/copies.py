@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.data.folds import duplicate_groups
 from labelgap.data.dataset import Dataset
+from labelgap.data.folds import duplicate_groups
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store.events import LabelKey
 
