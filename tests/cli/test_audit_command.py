@@ -121,7 +121,7 @@ def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_t
     def never(*arguments: object) -> None:
         raise AssertionError("the features of the backbone as it came are in the cache: nothing is to be computed")
 
-    monkeypatch.setattr(features_module, "_iterate_features", never)
+    monkeypatch.setattr(features_module._Extraction, "_compute", never)
     capsys.readouterr()
     assert call("audit", "runs/a", "runs/b", "--device", "cpu") == 0
     said = capsys.readouterr().out

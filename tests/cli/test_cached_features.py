@@ -52,7 +52,7 @@ def test_a_photo_is_computed_once_for_all_commands(album: Path, capsys: pytest.C
     data = ("tags.csv", "--images", "photos")
     assert computed(*train, "--out", "runs/a") >= 12, "and a few to measure the cost"
     assert computed("evaluate", "runs/a", *data, "--split", "all", "--resamples", "0") == 0
-    assert "features of 0 of 4 images computed, the others are from the cache" in capsys.readouterr().err
+    assert "features of 0 of 4 images computed, 4 from the cache" in capsys.readouterr().err
     assert computed("compare", *data, "--backbone", "colors", "--methods", "an", "--epochs", "1", "--out", "c") == 0
     assert computed("audit", "runs/a", "--folds", "2") == 0
     assert computed("predict", "runs/a", "photos", "--out", "first.csv") == 0

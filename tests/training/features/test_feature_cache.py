@@ -108,7 +108,7 @@ def test_features_follow_the_formula_and_are_computed_once(cache: Path) -> None:
     assert np.array_equal(first, again) and again.flags.writeable and network.computed == 10 and reporter.steps == 10
     assert reporter.messages == [
         "features of 10 of 10 images computed",
-        "features of 0 of 10 images computed, the others are from the cache",
+        "features of 0 of 10 images computed, 10 from the cache",
     ]
     (entry,) = list_folders(cache)
     assert entry.count == 10 and entry.metadata == {
@@ -123,7 +123,7 @@ def test_one_image_more_costs_one_image_more_in_any_split_and_order() -> None:
     images, reporter = random_images(ROWS), Recorder()
     assert computed(images.select(np.arange(ROWS - 1))) == ROWS - 1
     assert computed(images, reporter=reporter) == 1 and reporter.steps == 1
-    assert reporter.messages == [f"features of 1 of {ROWS} images computed, the others are from the cache"]
+    assert reporter.messages == [f"features of 1 of {ROWS} images computed, {ROWS - 1} from the cache"]
     order = np.random.default_rng(1).permutation(ROWS)
     network = Tiny()
     train, val = several([images.select(order[:15]), images.select(order[15:])], network)
@@ -133,9 +133,9 @@ def test_one_image_more_costs_one_image_more_in_any_split_and_order() -> None:
 
 
 def test_copies_are_computed_once_over_all_splits() -> None:
-    images, network = random_images(6), Tiny()
-    first, second = several([images.select([0, 1, 2, 0]), images.select([2, 3, 3])], network)
-    assert network.computed == 4
+    images, network, reporter = random_images(6), Tiny(), Recorder()
+    first, second = several([images.select([0, 1, 2, 0]), images.select([2, 3, 3])], network, reporter)
+    assert network.computed == 4 and reporter.messages == ["features of 4 of 7 images computed, 3 copies"]
     together = np.concatenate([first, second])
     assert together == pytest.approx(expected(images)[[0, 1, 2, 0, 2, 3, 3]], rel=1e-5, abs=1e-6)
 
@@ -362,7 +362,7 @@ def test_features_larger_than_the_disk_are_not_cached(cache: Path, monkeypatch: 
 def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: FileImages) -> None:
     network = Tiny()
     features(photos.select([0, 1, 2]), network)
-    assert extract.count_uncached(photos, network) == 7
+    assert extract.count_uncached([photos], network) == [7]
     cached = extract.CachedFeatures(network)
     found, values = cached.read(photos)
     assert found.tolist() == [True] * 3 + [False] * 7

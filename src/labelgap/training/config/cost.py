@@ -65,18 +65,24 @@ class CostEstimate:
 
 
 def measure_cost(
-    data: Dataset, config: RunConfig, network: Classifier, loss_fn: Loss, device: torch.device, workers: int = 0
+    data: Dataset,
+    config: RunConfig,
+    network: Classifier,
+    loss_fn: Loss,
+    device: torch.device,
+    workers: int = 0,
+    reporter: Reporter | None = None,
 ) -> CostEstimate:
     """Measure a few batches and estimate the cost of the run.
 
-    The fastest batch counts; on a busy machine the estimate is too high.
+    The fastest batch counts; on a busy machine the estimate is too high. The reporter shows how image files are hashed.
     """
     total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
     disk, memory, seconds = 6 * (width + 1) * classes * 4, loss_fn.state_bytes + total * width * 4, 0.0
     phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
     if config.protocol != "end-to-end":
-        seconds += _feature_seconds(data, network, device, workers)
+        seconds += _feature_seconds(data, network, device, workers, reporter)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
         disk += total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
@@ -102,7 +108,7 @@ def report_cost(
     if reporter.quiet or not isinstance(data.train.images, FileImages):
         return
     try:
-        reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers)}")
+        reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers, reporter)}")
     except (LabelGapError, RuntimeError, OSError):
         return  # training will raise the same error
 
@@ -119,11 +125,13 @@ def format_duration(seconds: float) -> str:
     return f"{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _feature_seconds(data: Dataset, network: Classifier, device: torch.device, workers: int) -> float:
+def _feature_seconds(
+    data: Dataset, network: Classifier, device: torch.device, workers: int, reporter: Reporter | None
+) -> float:
     """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
     files = [split.images for split in data.splits if isinstance(split.images, FileImages)]
-    uncached = [count_uncached(images, backbone) for images in files]
+    uncached = count_uncached(files, backbone, reporter)
     if not sum(uncached):
         return 0.0
     images = files[int(np.argmax(uncached))]

@@ -127,10 +127,13 @@ class CachedFeatures:
         return self._store.read(keys, features.view(np.uint8), np.arange(len(images))), features
 
 
-def count_uncached(images: ImageSource, backbone: Backbone, transform: str = "resize") -> int:
-    """Return how many images have no cached features."""
-    keys, store = content_keys(images, open_digests()).keys, _open_store(backbone, transform, Reporter(quiet=True))
-    return int(np.count_nonzero(store.find(keys) < 0))
+def count_uncached(
+    sources: Sequence[ImageSource], backbone: Backbone, reporter: Reporter | None = None, transform: str = "resize"
+) -> list[int]:
+    """Return of each source how many images have no cached features."""
+    store, digests = _open_store(backbone, transform, Reporter(quiet=True)), open_digests()
+    contents = [content_keys(images, digests, reporter) for images in sources]
+    return [int(np.count_nonzero(store.find(content.keys) < 0)) for content in contents]
 
 
 def _open_store(backbone: Backbone, transform: str, reporter: Reporter) -> RowStore:
@@ -183,7 +186,9 @@ class _Extraction:
                     count = max(1, round(len(block) * BLOCK_SECONDS / max(time.monotonic() - began, 1e-3)))
                     reporter.advance(self._skip_computed_elsewhere())
             self.features[self.missing] = self.features[self.first[self.copy_of]]
-        others = ", the others are from the cache" if computed < total else ""
+        copies = len(self.missing) - len(self.first)
+        counts = {"from the cache": total - computed - copies, "copies": copies}
+        others = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
         reporter.log(f"features of {computed:,} of {total:,} images computed{others}")
 
     def _batches(self, rows: Rows, batch_size: int) -> Iterator[_Batch]:
