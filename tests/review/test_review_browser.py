@@ -33,7 +33,21 @@ pytestmark = [
 ]
 PATIENCE = 300_000
 """Milliseconds after which a page that does not change is broken, however busy the machine is."""
-SIZES = {"desktop": (1280, 800), "tablet": (820, 1180)}
+SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
+MISPLACED = """(within) => {
+  const all = [...document.querySelectorAll(`${within} button, ${within} a.button`)];
+  const shown = all.filter((each) => each.checkVisibility());
+  const name = (each) => each.getAttribute("aria-label") ?? each.textContent.trim();
+  const box = (each) => each.getBoundingClientRect();
+  const bottom = within === "#viewer" ? innerHeight : Infinity;
+  const inside = ({ left, right, bottom: end }) => left >= 0 && right <= innerWidth && end <= bottom;
+  const outside = shown.filter((each) => !inside(box(each)));
+  const before = (a, b) => a.right <= b.left + 1 || a.bottom <= b.top + 1;
+  const apart = (a, b) => before(box(a), box(b)) || before(box(b), box(a));
+  const covered = shown.filter((each, at) => shown.slice(at + 1).some((other) => !apart(each, other)));
+  return [shown.length, outside.map(name), covered.map(name), document.documentElement.scrollWidth > innerWidth];
+}"""
+"""How many buttons there are, which lie outside the window, which overlap, and whether the page is too wide."""
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +254,23 @@ def test_clicks_the_rest_and_the_large_picture(chromium: Any, review: Review, fo
         page.wait_for_url(lambda url: "/image/" in url and url != first)
         wait_until_sent(page)
         assert page.errors == []
+
+
+def test_on_a_phone_every_button_is_in_the_window_and_none_covers_another(chromium: Any, review: Review) -> None:
+    with run_server(review) as client:
+        page = opened(chromium, f"{client.address}class/3", "phone")
+        assert page.evaluate(MISPLACED, ".actions")[1:] == [[], [], False]
+        assert page.evaluate(MISPLACED, ".entry")[1:] == [[], [], False]
+        page.locator(".entry").nth(0).locator(".enlarge").click()
+        page.wait_for_selector("#viewer[open] #detail h2")
+        assert page.evaluate(MISPLACED, "#viewer") == [5, [], [], False]
+        page.click("#viewer [data-answer='-1']")
+        assert states(page, 1) == ["-1"]
+        image = page.locator(".entry").nth(0).get_attribute("data-image")
+        for address, parts in (("", ["main"]), (f"image/{image}", [".entry", ".actions"])):
+            page.goto(client.address + address)
+            page.wait_for_selector("html[data-ready]")
+            assert [page.evaluate(MISPLACED, part)[1:] for part in parts] == [[[], [], False]] * len(parts)
 
 
 def test_a_full_disk_is_told_and_answers_wait_for_space(
