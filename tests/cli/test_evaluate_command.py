@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.cli.copied_commands import check_command, copied_commands
 from tests.training.untrained_run import make_run
 
 import labelgap as lg
+from labelgap.review import Review, open_review_folder
 
 
 @pytest.fixture
@@ -55,6 +57,25 @@ def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.Cap
     found = json.loads(capsys.readouterr().out)
     assert found["intervals"]["resamples"] == 50 and len(found["per_class"]) == 3
     assert found["classes_extra"] == ["ostrich"] and found["per_class"][2]["average_precision"] is None
+
+
+def test_a_review_of_random_images_is_measured_on_what_was_decided(
+    pets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--classes", "cat,dog,owl")
+    assert call(*drawn, "--random", "30", "--split", "test", "--out", "random", "--summary") == 0
+    assert call("evaluate", "runs/a", "random", "--device", "cpu") == 0, "cat is known for all images"
+    said = capsys.readouterr().out
+    assert re.search(r"^cat +17 +13 +\d", said, re.M) and re.search(r"^no number +owl: no known", said, re.M)
+    assert copied_commands(said) == ["labelgap review random", "labelgap evaluate runs/a random"]
+    with closing(Review(open_review_folder("random"))) as review:
+        made = [review.decision(row, row % 2, f"request-{row:04d}", 0) for row in range(len(review.candidates))]
+        review.store.append(made, reviewer="anna", client="window-1")
+    assert call("evaluate", "runs/a", "random", "--device", "cpu", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 30 and found["classes_counted"] == 3 and found["per_class"][1]["unknown"] == 0
+    assert call("evaluate", "runs/a", "random", "--split", "test") == 2
+    assert "leave out --split" in capsys.readouterr().err
 
 
 def test_classes_that_are_not_there_are_named(pets: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ from tests.review.sample_photos import make_photos
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
-from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
-from labelgap.review.apply import apply_decisions
+from labelgap.review.apply import apply_decisions, decided_images
 from labelgap.review.store.events import Decision
 
 
@@ -56,6 +57,31 @@ def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: P
     others = np.setdiff1d(np.arange(20), chosen)
     assert np.array_equal(known[others], data.val.labels.to_dense()[others])
     assert (known[chosen] == PRESENT).any()
+
+
+def test_a_model_is_measured_on_images_and_classes_that_are_decided_in_full(data: Dataset, tmp_path: Path) -> None:
+    folder = create_random_review(data, "val", 8, 0, tmp_path / "a")
+    with pytest.raises(InputError, match="of 8 random images none has all its labels decided yet"):
+        decided_images(folder)
+    with closing(Review(folder)) as review:
+        columns = review.candidates.columns
+        for number in np.flatnonzero((columns.image < 3) & (columns.class_number != 4)).tolist():
+            review.store.append(
+                [review.decision(number, ABSENT, f"first-{number}", 0)], reviewer="anna", client="window"
+            )
+        complete = {columns.images[image][1] for image in range(3)}
+        with_four = {columns.images[columns.image[number]][1] for number in np.flatnonzero(columns.class_number == 4)}
+        measured = decided_images(folder).train
+        assert {*measured.labels.images} == complete - with_four and measured.labels.complete and measured.name == "val"
+        for number in np.flatnonzero(columns.class_number == 4).tolist():
+            review.store.append(
+                [review.decision(number, ABSENT, f"then-{number}", 0)], reviewer="anna", client="window"
+            )
+    measured = decided_images(folder).train
+    known = dict(zip(measured.labels.images, measured.labels.to_dense(), strict=True))
+    assert len(known) == 8 and all((codes != UNKNOWN).all() for name, codes in known.items() if name in complete)
+    others = np.stack([codes for name, codes in known.items() if name not in complete])
+    assert (others[:, 4] != UNKNOWN).all() and (np.delete(others, 4, axis=1) == UNKNOWN).all()
 
 
 def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, Split
+from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
+from labelgap.training.data_file import write_data_identity
 from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
+from labelgap.training.predictions import write_predictions
 from labelgap.training.selection import choose_selection
 
 CUTS = Thresholds(np.array([0.4, 0.5, 0.5]), ("measured", "estimated", "default"))
@@ -148,3 +151,19 @@ def test_chance_is_what_random_scores_reach() -> None:
     reached = [average_precision_score(codes, random.random(7)) for _ in range(4000)]
     expected = expected_random_precision(np.array([2]), np.array([5]))[0]
     assert np.mean(reached) == pytest.approx(expected, abs=0.01)
+
+
+def test_images_that_were_trained_on_are_measured_by_their_out_of_fold_scores(tmp_path: Path) -> None:
+    run, data = make_run(tmp_path / "a"), data_of(CLASSES)
+    write_data_identity(run.path, DataIdentity.of(data))
+    seen = run.evaluate(data, "train", device="cpu", resamples=0)
+    assert (seen["trained_images"], seen["out_of_fold_images"]) == (4, 0)
+    truth = data.train.labels.to_dense()
+    names = [*data.train.labels.images, "other"]
+    logits = np.where(np.vstack([truth, truth[:1]]) == 1, 3, -40).astype(np.float32)
+    write_predictions(run.path, {"train": (names[::-1], logits[::-1])}, CLASSES)
+    found = run.evaluate(data, "all", device="cpu", resamples=0)
+    assert (found["trained_images"], found["out_of_fold_images"]) == (0, 4)
+    exact = run.evaluate(data, "train", device="cpu", resamples=0)
+    assert all(row["average_precision"] in (None, 1.0) for row in exact["per_class"])
+    assert any(row["average_precision"] == 1.0 for row in exact["per_class"])

@@ -11,7 +11,6 @@ import typer
 
 from labelgap.cli.options import (
     AsJson,
-    Data,
     DataOptions,
     Device,
     RunFolder,
@@ -31,7 +30,9 @@ __all__ = ["evaluate"]
 @with_options(data_options=DataOptions)
 def evaluate(
     run: RunFolder,
-    data: Data,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA|REVIEW", help="As for train; or the folder of a review of random images.")
+    ],
     data_options: DataOptions,
     split: Annotated[
         str | None,
@@ -45,20 +46,39 @@ def evaluate(
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
     from labelgap.cli.printing import print_evaluation, print_json
     from labelgap.data.split import is_auto_split
+    from labelgap.review import is_review_folder
     from labelgap.training import open_run
 
     opened_run = open_run(run)
-    opened = open_dataset(data, data_options)
+    if reviewed := is_review_folder(Path(data)):
+        opened, split = _decided_images(data, data_options, split), "all"
+    else:
+        opened = open_dataset(data, data_options)
     chosen = split or ("all" if not opened_run.uses_data(opened) and is_auto_split(opened) else "test")
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
     if as_json:
         print_json(measured)
         return
-    print_evaluation(
-        chosen, measured, _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
-    )
+    if reviewed:
+        commands = tuple(shlex.join(["labelgap", *words]) for words in (("review", data), ("evaluate", str(run), data)))
+    else:
+        commands = _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
+    print_evaluation(chosen, measured, commands)
+    if crossed := measured["out_of_fold_images"]:
+        print(f"{'scores':<10}of {crossed:,} images that the run was trained on: by the models of the other folds")
     if shared := measured["trained_images"]:
         print(f"warning   the run was trained on {shared:,} of these images: the numbers are too high")
+
+
+def _decided_images(folder: str, options: DataOptions, split: str | None) -> Dataset:
+    """Return the random images of a review that are decided, to measure a run on."""
+    from labelgap.core.errors import InputError
+    from labelgap.review import open_review_folder
+    from labelgap.review.apply import decided_images
+
+    if options.given() or split is not None:
+        raise InputError(f"{folder} is a review, which names its own images: leave out --split and options of DATA.")
+    return decided_images(open_review_folder(folder))
 
 
 def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import FORMAT, write_candidates
+from labelgap.audit.candidates import FORMAT, read_candidates, write_candidates
 from labelgap.audit.ranking import CandidateList
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.core.errors import InputError, RunError
@@ -33,6 +33,7 @@ __all__ = [
     "check_review",
     "create_random_review",
     "default_split",
+    "drawn_rows",
     "is_review_folder",
     "open_review_folder",
 ]
@@ -139,7 +140,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         if read_review_file(out) != about:
             raise RunError(f"{out} already holds another review. Choose another folder with --out.")
         return open_review_folder(out)
-    rows = numpy_generator(seed, "review").permutation(len(source))[:images]
+    rows = _draw(len(source), images, seed)
     candidates = _unknown_labels(source.labels, rows)
     if not len(candidates.rows):
         raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to review.")
@@ -155,6 +156,25 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
     write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
     write_review_file(out, about)
     return open_review_folder(out)
+
+
+def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
+    """Return the rows of the images that a review of random images drew, those with every label known included.
+
+    Raises:
+        RunError: the data have changed since, so that the draw cannot be repeated.
+    """
+    about = read_review_file(folder.path)
+    source = folder.data.split(about.split or "")
+    rows = _draw(len(source), about.images or 0, about.seed or 0)
+    names = {source.labels.images[row] for row in rows.tolist()}
+    if not {*read_candidates(folder.path / CANDIDATES)["image"].to_pylist()} <= names:
+        raise RunError(f"{source.name} of {folder.data.name} has changed since {folder.path} drew images from it.")
+    return rows
+
+
+def _draw(count: int, images: int, seed: int) -> NDArray[np.int64]:
+    return numpy_generator(seed, "review").permutation(count)[:images]
 
 
 def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateList:

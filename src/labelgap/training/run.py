@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 from torch import nn
 
 from labelgap.core.class_path import is_class_path
@@ -20,7 +20,7 @@ from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import require_trust
-from labelgap.data.dataset import Dataset
+from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
 from labelgap.data.images import ImageSource
@@ -44,10 +44,14 @@ from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import check_links
 
 __all__ = ["Run", "open_run"]
+
+_MIN_SCORE = 1e-6
+"""Stored scores have a finite logit: one of 0 counts as this."""
 
 
 class Run:
@@ -218,7 +222,8 @@ class Run:
     ) -> dict[str, Any]:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
-        Features come from the cache as far as they are there.
+        Features come from the cache as far as they are there. Images that a cross-fitted run was trained on are scored
+        by the models of the folds that have not seen them, as ``predictions.parquet`` has it.
 
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
@@ -231,16 +236,37 @@ class Run:
 
         Returns:
             The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
-            ``trained_images``, how many of the images the run was trained on (None where it does not know).
+            ``trained_images``, how many of the images were scored by a model that was trained on them (None where the
+            run does not know); ``out_of_fold_images``, how many by a model of another fold.
         """
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
         options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": Reporter(quiet)}
-        logits = np.concatenate([self.logits(each.images, **options) for each in chosen])
-        measured = evaluate_in_full(logits, labels, thresholds, resamples=resamples)
-        trained = self.count_training_images(data, split)
-        return {**measured, "classes_missing": list(missing), "classes_extra": list(extra), "trained_images": trained}
+        trained, out_of_fold, parts = self.count_training_images(data, split), 0, list[NDArray[np.float32]]()
+        for each in chosen:
+            rows, stored = self._out_of_fold(data, each) if trained else (np.empty(0, dtype=np.int64), None)
+            scored = np.setdiff1d(np.arange(len(each)), rows)
+            part = np.empty((len(each), len(self.config.classes)), dtype=np.float32)
+            part[scored] = self.logits(each.images.select(scored) if len(rows) else each.images, **options)
+            if stored is not None:
+                part[rows] = stored
+            parts.append(part)
+            out_of_fold += len(rows)
+        measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples)
+        names = {"classes_missing": list(missing), "classes_extra": list(extra)}
+        seen = None if trained is None else trained - out_of_fold
+        return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}
+
+    def _out_of_fold(self, data: Dataset, split: Split) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+        """Return the rows of a split that the run was trained on and has out-of-fold logits of, and these logits."""
+        identity, now = read_data_identity(self.path), DataIdentity.of(data)
+        trained = frozenset() if identity is None else identity.trained()
+        own = [key in trained for key, name in zip(now.keys(), now.splits, strict=True) if name == split.name]
+        rows = np.flatnonzero(own)
+        names = [split.labels.images[row] for row in rows.tolist()]
+        scores = read_predictions(self.path, "train", names, self.config.classes)
+        return (rows[:0], None) if scores is None else (rows, logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
 
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.
