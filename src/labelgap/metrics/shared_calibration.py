@@ -28,6 +28,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.sorting import slices
 from labelgap.metrics.validation import Codes, Floats
 
 __all__ = ["SharedCalibration", "fit_shared_calibration"]
@@ -68,9 +69,9 @@ class SharedCalibration:
     present_known: Array
     absent_known: Array
 
-    def probabilities(self, logits: Floats) -> Array:
-        """Return p of any images, ``(N, K)``, whatever is known of them."""
-        result: Array = expit(self.scale * logits.astype(np.float64) + self.offset)
+    def probabilities(self, logits: Floats, columns: slice = slice(None)) -> Array:
+        """Return p of any images, ``(N, K)``, whatever is known of them; of some classes where ``columns`` says so."""
+        result: Array = expit(self.scale * logits[:, columns].astype(np.float64) + self.offset[columns])
         return result
 
     def posterior(self, logits: Floats, codes: Codes) -> Array:
@@ -104,9 +105,8 @@ def fit_shared_calibration(logits: Floats, codes: Codes) -> SharedCalibration | 
     columns = np.flatnonzero((codes == PRESENT).any(axis=0))
     if not columns.size:
         return None
-    values = logits[:, columns].astype(np.float64)
-    center, deviation = float(values.mean()), float(values.std()) or 1.0
-    entries = _collect(np.clip((values - center) / deviation, -_MAX_DEVIATION, _MAX_DEVIATION), codes[:, columns])
+    center, deviation = _mean_and_deviation(logits, columns)
+    entries = _collect(logits, codes, columns, center, deviation)
     found = minimize(
         entries.objective,
         entries.start(),
@@ -177,17 +177,35 @@ class _Entries:
         return np.bincount(self.column, weights=values, minlength=self.classes).astype(np.float64)
 
 
-def _collect(values: Array, codes: Codes) -> _Entries:
-    """Return the entries of ``(N, K)`` standardized logits; close ones count as their mean where there are many."""
-    images, classes = values.shape
-    column = np.broadcast_to(np.arange(classes), values.shape).ravel()
-    flat, state = values.ravel(), codes.ravel()
-    if images <= _BINS:
-        return _Entries(classes, images, column, state, flat, np.ones(flat.size))
-    bins = np.minimum((flat + _MAX_DEVIATION) * (_BINS / (2 * _MAX_DEVIATION)), _BINS - 1).astype(np.int64)
-    index = ((column * 3) + (state - UNKNOWN)) * _BINS + bins
-    count = np.bincount(index, minlength=classes * 3 * _BINS)
+def _mean_and_deviation(logits: Floats, columns: NDArray[np.int64]) -> tuple[float, float]:
+    """Return those of all logits of some classes; a deviation of 0 counts as 1."""
+    chunks, count = list(slices(columns.size, len(logits))), len(logits) * columns.size
+    mean = sum(float(logits[:, columns[chunk]].sum(dtype=np.float64)) for chunk in chunks) / count
+    squares = sum(float(np.square(logits[:, columns[chunk]] - np.float64(mean)).sum()) for chunk in chunks)
+    return mean, float(np.sqrt(squares / count)) or 1.0
+
+
+def _collect(logits: Floats, codes: Codes, columns: NDArray[np.int64], center: float, deviation: float) -> _Entries:
+    """Return the entries of some classes; close logits of many images count as their mean."""
+    parts = []
+    for chunk in slices(columns.size, len(logits)):
+        part = columns[chunk]
+        values = (logits[:, part].astype(np.float64) - center) / deviation
+        flat, state = np.clip(values, -_MAX_DEVIATION, _MAX_DEVIATION).ravel(), codes[:, part].ravel()
+        column = np.broadcast_to(np.arange(part.size), values.shape).ravel()
+        count = np.ones(flat.size)
+        if len(logits) > _BINS:
+            column, state, flat, count = _binned(column, state, flat)
+        parts.append((column + chunk.start, state, flat, count))
+    return _Entries(columns.size, len(logits), *map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _binned(column: NDArray[np.int64], state: Codes, values: Array) -> tuple[NDArray[np.int64], Codes, Array, Array]:
+    """Return the class, state, mean and number of the values of each bin."""
+    bins = np.minimum((values + _MAX_DEVIATION) * (_BINS / (2 * _MAX_DEVIATION)), _BINS - 1).astype(np.int64)
+    index = (column * 3 + (state - UNKNOWN)) * _BINS + bins
+    count = np.bincount(index)
     used = np.flatnonzero(count)
-    mean = np.bincount(index, weights=flat, minlength=classes * 3 * _BINS)[used] / count[used]
-    state = (used // _BINS % 3 + UNKNOWN).astype(np.int8)
-    return _Entries(classes, images, used // (3 * _BINS), state, mean, count[used].astype(np.float64))
+    mean = np.bincount(index, weights=values)[used] / count[used]
+    states = (used // _BINS % 3 + UNKNOWN).astype(np.int8)
+    return used // (3 * _BINS), states, mean, count[used].astype(np.float64)

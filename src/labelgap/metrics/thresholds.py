@@ -120,10 +120,12 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
 
 def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64]:
     """Return the threshold of each class with the highest expected F1, in the type of the scores."""
-    logits = logit(np.clip(scores.astype(np.float64), _SMALLEST, 1 - _SMALLEST))
+    smallest = max(_SMALLEST, float(np.finfo(scores.dtype).eps) / 2)
+    logits = logit(np.clip(scores, smallest, 1 - smallest))
     calibration = fit_shared_calibration(logits, codes)
     assert calibration is not None, "there are known presents"
-    best = _best_expected_f1(calibration.probabilities(logits))
+    chunks = slices(codes.shape[1], codes.shape[0])
+    best = np.concatenate([_best_expected_f1(calibration.probabilities(logits, chunk)) for chunk in chunks])
     values: NDArray[np.float64] = expit((logit(best / 2) - calibration.offset) / calibration.scale)
     return values.astype(scores.dtype).astype(np.float64)
 
