@@ -112,6 +112,13 @@ def test_data_that_is_not_there_is_said_to_be_and_the_nearest_is_named(
     assert message in capsys.readouterr().err
 
 
+def test_a_missing_argument_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "digits") == 2
+    assert "Missing option '--out': Folder of the run, e.g. runs/first. " in capsys.readouterr().err
+    assert call("inspect") == 2
+    assert "Missing argument 'DATA': A CSV, a folder" in capsys.readouterr().err
+
+
 def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("methods") == 0
     said = capsys.readouterr().out

@@ -108,7 +108,7 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
     assert graph_input.type.tensor_type.shape.dim[0].dim_param
     content = exported.model.read_bytes()
     assert b"labelgap/" not in content and str(Path(export_module.__file__).parent).encode() not in content
-    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 76
+    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 84
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +170,20 @@ def test_the_script_takes_folders_and_goes_on_after_a_bad_image(exported: Export
     assert list(dict.fromkeys(images)) == [str(tmp_path / "b.jpg"), str(tmp_path / "in" / "c.PNG")]
     assert done.returncode == 1 and done.stderr.startswith(f"{tmp_path / 'a.jpg'} cannot be read")
     assert "notes.txt" not in done.stderr
+    piped = subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert piped.stdout is not None and piped.stderr is not None
+    piped.stdout.close()
+    assert "export again" not in piped.stderr.read() and piped.wait() == 141
+    piped.stderr.close()
     (tmp_path / "empty").mkdir()
     done = subprocess.run([*command, str(tmp_path / "empty")], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and f"there is no image in {tmp_path / 'empty'}" in done.stderr
+
+
+def test_the_script_says_which_packages_it_needs(exported: ExportedFiles) -> None:
+    without = WITHOUT_TORCH.replace('"labelgap"]', '"labelgap"] = sys.modules["onnxruntime"]')
+    done = subprocess.run([sys.executable, "-I", "-c", without, str(exported.script)], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install onnxruntime pillow" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

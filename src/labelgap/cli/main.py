@@ -119,6 +119,9 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
         message = error.format_message()
+        about = getattr(getattr(error, "param", None), "help", None)
+        if about and message.startswith("Missing"):
+            message = f"{message.rstrip('.')}: {about}"
         end = "" if message.endswith((".", "?")) else "."
         return f"{message}{end} `{command} --help` lists the options.", error.exit_code
     if (message := describe_failure(error)) is not None:

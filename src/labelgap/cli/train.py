@@ -104,7 +104,7 @@ def train(
     data_options: DataOptions,
     model: ModelOptions,
     training: TrainingOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run, e.g. runs/first.")],
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
     device: Device = "auto",

@@ -15,8 +15,11 @@ _TEMPLATE: Final = '''\
 
 import csv, json, math, os, re, sys
 from pathlib import Path
-import numpy as np, onnxruntime
-from PIL import Image, ImageOps
+try:
+    import numpy as np, onnxruntime
+    from PIL import Image, ImageOps
+except ImportError as error:
+    sys.exit(f"this script needs onnxruntime and Pillow ({error}): pip install onnxruntime pillow")
 
 HERE = Path(__file__).resolve().parent
 Image.init()
@@ -81,6 +84,9 @@ try:
     SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
     found = list(files(sys.argv[1:]))
     failed = predict(found)
+    sys.stdout.flush()
+except BrokenPipeError:  # the reader of the output is gone
+    os._exit(141)
 except Exception as error:
     sys.exit(f"preprocess.json or the network beside this script is damaged, export again ({error!r})"[:500])
 if not found:

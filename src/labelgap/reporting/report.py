@@ -76,7 +76,9 @@ def _open(what: Run | Study | Comparison | str | os.PathLike[str]) -> Run | Stud
         return open_study(folder)
     if (folder / CONFIG_FILE).exists():
         return open_run(folder)
-    raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG_FILE} and no {STUDY_FILE}.")
+    if not any(folder.glob(f"*/{CONFIG_FILE}")) and folder.is_dir():
+        raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG_FILE} and no {STUDY_FILE}.")
+    return open_run(folder)  # an error that names the run that is probably meant
 
 
 def _check_classes(run: Run, data: Dataset | None) -> None:

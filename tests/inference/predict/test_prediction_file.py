@@ -233,7 +233,6 @@ def test_wrong_arguments_are_rejected_before_anything_is_written(run: Run, image
     cases: list[tuple[str, Run, dict[str, Any], type[LabelGapError], str]] = [
         ("a.txt", run, {}, InputError, r"\.csv or \.parquet"),
         ("there.csv", run, {}, InputError, "--force"),
-        ("nowhere/a.csv", run, {}, InputError, "does not exist"),
         ("a.csv", run, {"layout": "tall"}, InputError, "lists, wide or long"),
         ("a.csv", run, {"on_bad_image": "ignore"}, InputError, "'error' or 'skip'"),
         ("a.csv", run, {"batch_size": 0}, InputError, "batch_size"),
@@ -246,6 +245,8 @@ def test_wrong_arguments_are_rejected_before_anything_is_written(run: Run, image
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "there.csv").read_text() == "kept"
     predict_to_file(run, images, tmp_path / "there.csv", device="cpu", force=True)
+    predict_to_file(run, images, tmp_path / "new" / "folder" / "a.csv", device="cpu")
+    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "new" / "folder" / "a.csv").read_bytes()
     assert (tmp_path / "there.csv").read_text().startswith('"image"')
 
 

@@ -96,7 +96,7 @@ def predict_to_file(
     Args:
         run: finished.
         sources: the images, in the order of the rows.
-        out: the file, ending in .csv or .parquet.
+        out: the file, ending in .csv or .parquet; its folder is created where it does not exist.
         layout: "lists", "wide" or "long"; see ``labelgap.inference.predict.columns``.
         on_bad_image: "skip" leaves the row of an unreadable image blank and reports it; "error" names all of them and
             writes no file.
@@ -149,8 +149,6 @@ def _check_arguments(path: Path, on_bad_image: str, batch_size: int) -> Path:
         raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{path} cannot be written: the folder {path.absolute().parent} does not exist.")
     return path
 
 
