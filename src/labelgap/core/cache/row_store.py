@@ -125,7 +125,7 @@ class RowStore:
 
     def append(self, keys: Bytes, rows: Bytes) -> None:
         """Store ``(N, row_bytes)`` rows by their keys; a disk that is full or read-only is logged once."""
-        if not self.writable or not len(keys):
+        if not self.writable or not len(keys) or not self.reserve(len(keys)):  # others have written since
             return
         try:
             if self._target is None:
