@@ -40,6 +40,7 @@ SMALL_BYTES: Final = 1 << 22
 MANY_SEGMENTS: Final = 8
 """So many small segments are merged."""
 _ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("crc32", "<u4")])
+_INDEX: Final = ("high", "low", "crc32", "segment", "row")
 _MAX_KEYS: Final = 1 << 32
 
 Bytes = NDArray[np.uint8]
@@ -62,8 +63,7 @@ class RowStore:
         self.writable = True
         self._damage_logged = False
         self._segments: list[Segment] = []
-        self._entries = np.empty(0, dtype=_ENTRY)
-        self._place = np.empty((0, 2), dtype=np.int64)
+        self._index: dict[str, NDArray[Any]] = {name: np.empty(0, dtype=np.uint64) for name in _INDEX}
         self._target: Path | None = None
         self._count = 0
 
@@ -71,11 +71,11 @@ class RowStore:
         """Return where the rows of ``(N, 16)`` keys are, as of now: positions in the index, −1 where there is none."""
         self._refresh()
         wanted = np.ascontiguousarray(keys).view("<u8").reshape(-1, 2)
-        if not len(self._entries):
+        high, low = self._index["high"], self._index["low"]
+        if not len(high):
             return np.full(len(wanted), -1, dtype=np.int64)
-        position = np.searchsorted(self._entries["high"], wanted[:, 0], side="right") - 1
-        found = self._entries[position]
-        same = (position >= 0) & (found["high"] == wanted[:, 0]) & (found["low"] == wanted[:, 1])
+        position = np.searchsorted(high, wanted[:, 0], side="right") - 1
+        same = (position >= 0) & (high[position] == wanted[:, 0]) & (low[position] == wanted[:, 1])
         return np.where(same, position, -1)
 
     def read(self, keys: Bytes, out: Bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -83,7 +83,7 @@ class RowStore:
         position = self.find(keys)
         found = position >= 0
         wanted, into = position[found], places[found]
-        number, row = self._place[wanted].T
+        number, row = self._index["segment"][wanted], self._index["row"][wanted]
         order = np.lexsort((row, number))
         bounds = np.searchsorted(number[order], np.arange(len(self._segments) + 1))
         for segment, start, stop in zip(self._segments, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -91,7 +91,7 @@ class RowStore:
                 chosen = order[start:stop]
                 self._copy(segment, row[chosen], into[chosen], out)
                 segment.mark_used()
-        intact = _checksums(np.ascontiguousarray(keys[found]), out, into) == self._entries["crc32"][wanted]
+        intact = _checksums(np.ascontiguousarray(keys[found]), out, into) == self._index["crc32"][wanted]
         found[found] = intact
         if not intact.all() and not self._damage_logged:
             self._damage_logged = True
@@ -154,11 +154,13 @@ class RowStore:
             return
         tables = [self._read_keys(segment) for segment in segments]
         entries = np.concatenate([np.empty(0, dtype=_ENTRY), *tables])
-        number = np.repeat(np.arange(len(tables)), list(map(len, tables)))
-        row = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(len(table)) for table in tables)])
+        lengths = list(map(len, tables))
+        number = np.repeat(np.arange(len(tables)), lengths)
+        row = np.arange(len(entries)) - np.repeat(np.cumsum([0, *lengths[:-1]])[: len(lengths)], lengths)
         order = np.argsort(entries["high"], kind="stable")
-        self._segments, self._entries = segments, entries[order]
-        self._place = np.stack([number, row], axis=1)[order]
+        columns = (entries["high"], entries["low"], entries["crc32"], number, row)
+        self._segments = segments
+        self._index = {name: values[order] for name, values in zip(_INDEX, columns, strict=True)}
 
     def _read_keys(self, segment: Segment) -> NDArray[Any]:
         """Return the entries of a segment whose rows are there."""
