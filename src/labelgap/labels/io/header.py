@@ -12,7 +12,15 @@ from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["COLUMN_SYNONYMS", "HeaderColumns", "LIST_COLUMNS", "RESERVED_COLUMNS", "is_header", "parse_header"]
+__all__ = [
+    "COLUMN_SYNONYMS",
+    "HeaderColumns",
+    "LIST_COLUMNS",
+    "RESERVED_COLUMNS",
+    "UNSURE_COLUMN",
+    "is_header",
+    "parse_header",
+]
 
 RESERVED_COLUMNS: Final = ("image", "split", "group")
 LIST_COLUMNS: Final = ("present", "absent")
