@@ -191,6 +191,7 @@ def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
     wide = pa.table(
         {
             "image": names,
+            "split": ["train", "train", "Train", "train", "val"],
             "cat": pa.array([True, True, None, None, False]),
             "dog": pa.array([None, 1, 0, 1, 1], pa.int8()),
             "Dog": pa.array([None, None, 1.0, None, None], pa.float32()),
@@ -204,6 +205,7 @@ def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
     assert written.schema == wide.drop_columns(["Dog"]).schema
     assert written.to_pydict() == {
         "image": ["00.jpg", "01.jpg", "02.jpg"],
+        "split": ["train", "train", "val"],
         "cat": [True, None, False],
         "dog": [1, None, 1],
         "size": [1, 3, 5],

@@ -33,8 +33,9 @@ def usable_rows(raw: RawTable, columns: HeaderColumns) -> tuple[list[TableRow], 
     changes = [Change(each.line, "left_out", each.message) for each in raw.unreadable]
     rows: list[TableRow] = []
     spelled: list[Change] = []
-    for line, cells in raw.rows:
-        problem = _problem(columns, cells)
+    for line, raw_cells in raw.rows:
+        problem = _problem(columns, raw_cells)
+        cells = raw_cells[: len(columns.header)]  # a copy: the file keeps its own
         if problem is None and columns.split is not None:
             written = str(cells[columns.split])
             split = _split_name(written)
@@ -47,7 +48,7 @@ def usable_rows(raw: RawTable, columns: HeaderColumns) -> tuple[list[TableRow], 
             changes.append(Change(line, "left_out", problem))
         else:
             assert columns.image is not None
-            rows.append(TableRow(line, cells[: len(columns.header)], str(cells[columns.image])))
+            rows.append(TableRow(line, cells, str(cells[columns.image])))
     if len(changes) > len(rows):
         problems = [Problem(change.line, change.text) for change in changes]
         outcome = "nothing was written: most of its rows would be left out"
