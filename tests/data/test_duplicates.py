@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,19 +134,32 @@ def test_a_scan_notes_what_cannot_be_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_scan_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_is_remembered_per_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scanning, "_MIN_CACHED_SECONDS", -1.0)
-    scene(1).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_text("no image")
-    images = FileImages(tmp_path, ["a.png", "b.png"])
-    first = scan_images(images)
-    monkeypatch.setattr(scanning, "decoded", lambda *arguments, **options: pytest.fail("a file was decoded"))
-    again = scan_images(images)
-    assert again.errors == first.errors and (again.bits == first.bits).all() and (again.color == first.color).all()
-    monkeypatch.setattr(scanning, "decoded", decoded)
-    scene(2, (40, 40)).save(tmp_path / "b.png")
-    assert scan_images(images).errors == ("", "")
+    opened: list[str] = []
+
+    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
+        opened.append(path.name)
+        return decoded(path, *arguments, **options)
+
+    monkeypatch.setattr(scanning, "decoded", counted)
+    for number, name in enumerate(("a.png", "b.png", "c.png")):
+        scene(number, (40, 40 + number)).save(tmp_path / name)
+    (tmp_path / "bad.png").write_text("no image")
+    first = scan_images(FileImages(tmp_path, ["a.png", "bad.png", "b.png"]))
+    assert sorted(opened) == ["a.png", "b.png", "bad.png"] and [*first.unreadable] == [1]
+    opened.clear()
+    again = scan_images(FileImages(tmp_path, ["b.png", "c.png", "a.png", "bad.png"]))
+    assert sorted(opened) == ["bad.png", "c.png"], "one image more costs one image more, what is broken is tried again"
+    for name in ("bits", "textured", "color"):
+        assert (getattr(again, name)[[2, 0]] == getattr(first, name)[[0, 2]]).all()
+    alone = scan_images(FileImages(tmp_path / "..", [f"{tmp_path.name}/c.png"]))
+    assert alone.bits[0] == again.bits[1] and (alone.color[0] == again.color[1]).all()
+    opened.clear()
+    scene(7, (40, 50)).save(tmp_path / "b.png")
+    images = FileImages(tmp_path, ["b.png", "c.png"])
+    assert scan_images(images).bits[0] != first.bits[2] and opened == ["b.png"]
     for file in (tmp_path / "cache" / "scans").iterdir():
         file.write_bytes(b"damaged")
     assert scan_images(images).errors == ("", "")

@@ -1,12 +1,14 @@
 """A scan of all image files before training: which can be read, and the perceptual hash of each.
 
-Each file is decoded as small as its format allows, on all processors. The result is cached under a hash of the files'
-names, sizes and times, so that the same files are not scanned twice.
+Each file is decoded as small as its format allows, on all processors. The results are cached per file, by its path,
+size and time: another table of the same folder, or a further image, costs only what is new. Files that cannot be read
+are tried again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import read_arrays
 from labelgap.core.system import cpu_count
-from labelgap.data.decoding import DecodedImage, ImageAccessError, decoded, max_pixels
+from labelgap.data.decoding import DecodedImage, check_file, decoded, max_pixels
 from labelgap.data.decoding.decoded_image import upright
 from labelgap.data.images import FileImages, to_channels
 
@@ -36,7 +38,9 @@ _SIDE: Final = 32
 _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
 _MIN_CACHED_SECONDS: Final = 1.0
-_VERSION: Final = 3
+_VERSION: Final = 4
+_MAX_CACHED: Final = 1_000_000
+"""Images of one folder whose scan is kept: 33 bytes each."""
 
 
 class ImageSignature(NamedTuple):
@@ -74,21 +78,45 @@ class ImageScan:
         return {row: error for row, error in enumerate(self.errors) if error}
 
 
+class _CachedScans(NamedTuple):
+    """The scans of images that can be read, by ascending key; see ``ImageScan``."""
+
+    keys: NDArray[np.uint64]
+    bits: NDArray[np.uint64]
+    textured: NDArray[np.bool_]
+    color: NDArray[np.float32]
+
+
 def scan_images(images: FileImages) -> ImageScan:
-    """Scan every image, or read the cached scan; a file that cannot be read is recorded, not raised."""
-    key = _key(images)
-    path = cache_folder() / "scans" / f"{key}.npz"
-    if key and path.exists() and (cached := _read_cache(path, len(images))) is not None:
-        return cached
+    """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised."""
+    keys = _image_keys(images)
+    folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
+    path = cache_folder() / "scans" / f"{folder}.npz"
+    cached = _read_cache(path)
+    known = np.isin(keys, cached.keys)
+    new = np.flatnonzero(~known)
     started = time.perf_counter()
     # once for all threads: broken metadata, sizes that are large but accepted
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
-        results = list(threads.map(_scan_file, map(images.path, range(len(images)))))
-    found = _collect(results)
-    lasting = not any(isinstance(result, ImageAccessError) for result in results)  # others would fail tomorrow too
-    if key and lasting and time.perf_counter() - started > _MIN_CACHED_SECONDS:
-        _write_cache(path, found)
-    return found
+        scanned = _collect(list(threads.map(_scan_file, map(images.path, new.tolist()))))
+    if time.perf_counter() - started > _MIN_CACHED_SECONDS:
+        readable = np.array([not error for error in scanned.errors], dtype=bool) & (keys[new] != 0)
+        _add_to_cache(
+            path,
+            _CachedScans(
+                keys[new][readable], scanned.bits[readable], scanned.textured[readable], scanned.color[readable]
+            ),
+        )
+    places = np.searchsorted(cached.keys, keys[known])
+    errors = np.full(len(images), "", dtype=object)
+    errors[new] = scanned.errors
+    arrays = []
+    for name in ("bits", "textured", "color"):
+        values = getattr(scanned, name)
+        merged = np.zeros((len(images), *values.shape[1:]), dtype=values.dtype)
+        merged[known], merged[new] = getattr(cached, name)[places], values
+        arrays.append(merged)
+    return ImageScan(tuple(errors.tolist()), *arrays)
 
 
 def perceptual_hash(image: DecodedImage) -> ImageSignature:
@@ -138,34 +166,45 @@ def _collect(results: list[ImageSignature | InputError]) -> ImageScan:
     )
 
 
-def _key(images: FileImages) -> str:
-    """Return the key of a scan in the cache; "" where an image is missing."""
-    try:
-        return hashlib.sha256(f"{_VERSION} {max_pixels()} {images.fingerprint()}".encode()).hexdigest()[:32]
-    except InputError:
-        return ""
+def _image_keys(images: FileImages) -> NDArray[np.uint64]:
+    """Return a hash of the path, size and time of every file; 0 where there is none."""
+    keys = np.zeros(len(images), dtype=np.uint64)
+    for row in range(len(images)):
+        path = images.path(row)
+        try:
+            found = check_file(path)
+        except InputError:
+            continue
+        text = b"%b\0%d %d" % (os.fsencode(path), found.st_size, found.st_mtime_ns)
+        keys[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+    return keys
 
 
-def _read_cache(path: Path, count: int) -> ImageScan | None:
-    """Read a scan; None where the file is damaged, or of other images."""
+def _read_cache(path: Path) -> _CachedScans:
+    """Read the scans of a folder; none where there is no file, or a damaged one."""
+    none = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, bool), np.zeros((0, 2), np.float32))
+    empty = _CachedScans(*none)
+    if not path.exists():
+        return empty
     try:
         stored = read_arrays(path)
-        expected = {"errors": ("U", 1), "bits": ("u", 1), "textured": ("b", 1), "color": ("f", 2)}
-        if any((stored[name].dtype.kind, stored[name].ndim) != kind for name, kind in expected.items()):
-            return None
-        found = ImageScan(
-            tuple(stored["errors"].tolist()),
-            *(stored["bits"].astype(np.uint64), stored["textured"].astype(bool), stored["color"].astype(np.float32)),
-        )
+        found = [stored[name] for name in _CachedScans._fields]
     except (RunError, KeyError):
-        return None
-    lengths = {len(found.errors), len(found.bits), len(found.textured), len(found.color)}
-    return found if lengths == {count} and found.color.shape == (count, 2) else None
+        return empty
+    expected = [(values.dtype, values.ndim, values.shape[1:]) for values in none]
+    if [(values.dtype, values.ndim, values.shape[1:]) for values in found] != expected or len({*map(len, found)}) != 1:
+        return empty
+    cached = _CachedScans(*found)  # type: ignore[arg-type]
+    return cached if (cached.keys[1:] > cached.keys[:-1]).all() else empty
 
 
-def _write_cache(path: Path, found: ImageScan) -> None:
-    """Write a scan; where the cache cannot be written, the next scan is computed again."""
+def _add_to_cache(path: Path, new: _CachedScans) -> None:
+    """Add scans to those of a folder; where the cache cannot be written, the next scan computes them again."""
+    before = _read_cache(path)  # once more: another process may have added to it
+    keys = np.concatenate([new.keys, before.keys])
+    kept, rows = np.unique(keys[:_MAX_CACHED], return_index=True)
+    merged = [np.concatenate([ours, theirs])[rows] for ours, theirs in zip(new[1:], before[1:], strict=True)]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
-            np.savez_compressed(temporary, **{**vars(found), "errors": np.array(found.errors, dtype=str)})
+            np.savez(temporary, **_CachedScans(kept, *merged)._asdict())
