@@ -102,7 +102,7 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
         "scale": 2.0,
         "offset": -0.5,
     }
-    assert preprocess["classes"][1]["scale"] is None
+    assert preprocess["classes"][1]["scale"] == 2.0 and preprocess["classes"][1]["offset"] is None
     graph_input = model.graph.input[0]
     assert graph_input.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert graph_input.type.tensor_type.shape.dim[0].dim_param

@@ -195,7 +195,7 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
             "name": name,
             "threshold": float(thresholds.values[column]),
             "mark": thresholds.marks[column],
-            "scale": line.scale if line is not None and line.classes[column] else None,
+            "scale": None if line is None else line.scale,
             "offset": line.offset[column] if line is not None and line.classes[column] else None,
         }
         for column, name in enumerate(run.config.classes)

@@ -75,7 +75,8 @@ def predict(paths):
             continue
         for logits in session.run(["logits"], {SPEC["input"]: given})[0].tolist():
             for logit, known in zip(logits, SPEC["classes"]):
-                probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if known["scale"] else ""
+                calibrated = known["offset"] is not None
+                probability = f"{sigmoid(known['scale'] * logit + known['offset']):.6f}" if calibrated else ""
                 cells = [text(path), text(known["name"]), f"{sigmoid(logit):.6f}", probability]
                 rows.writerow([*cells, label(logit, known), known["mark"]])
     return unread

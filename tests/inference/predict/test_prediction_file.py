@@ -56,9 +56,8 @@ def test_a_wide_parquet_has_a_row_per_image_and_metadata(run: Run, images: Array
     np.testing.assert_allclose(table["probability.owl"], 1 / (1 + np.exp(0.5 - 2 * logits[:, 2])), atol=1e-5)
     for column, (name, mark) in enumerate(zip(CLASSES, MARKS, strict=True)):
         assert table[f"mark.{name}"].unique().to_pylist() == [mark]
-        scale = 2.0 if name != "dog" else 1.0
         threshold = run.thresholds.values[column]
-        expected = [expected_label(float(score), threshold, mark, scale) for score in scores[:, column]]
+        expected = [expected_label(float(score), threshold, mark, 2.0) for score in scores[:, column]]
         assert table[f"label.{name}"].to_pylist() == expected
     stored = json.loads(table.schema.metadata[b"labelgap"])
     assert stored["classes"] == list(CLASSES) and stored["marks"] == list(MARKS)

@@ -8,7 +8,7 @@ The score is the sigmoid of the logit. It ranks images; a score of 0.7 is not ri
 the calibrated score, only for classes with enough known labels; see ``fit_platt_calibration``. The label is
 ``present``, ``absent`` or ``unsure``, and the mark says how its threshold was chosen. It is unsure where the odds are
 within a factor of 1.2 (``measured``), 1.3 (``estimated``, from few known labels) or 1.5 (``borrowed``, mostly from
-other classes) of the threshold's: the odds of the probability where there is one, else of the score. Where the
+other classes) of the threshold's: the odds after the calibration where the run has one, else of the score. Where the
 threshold is ``default`` (0.5, for lack of labels) it is always unsure.
 """
 
@@ -55,7 +55,7 @@ def labels_from_scores(
     Args:
         scores: ``(N, K)`` from 0 to 1.
         thresholds: per class, on scores.
-        calibration: where there is one. It scales logits, and so the odds that are compared.
+        calibration: where there is one. It scales the logits of all classes, and so the odds that are compared.
 
     Example:
         >>> cuts = Thresholds(np.array([0.5, 0.5, 0.5]), ("measured", "estimated", "default"))
@@ -64,7 +64,7 @@ def labels_from_scores(
     """
     factors = np.array([UNSURE_WITHIN[mark] for mark in thresholds.marks])
     if calibration is not None:
-        factors = np.where(calibration.classes, factors ** (1 / calibration.scale), factors)
+        factors = factors ** (1 / calibration.scale)
     with np.errstate(divide="ignore", invalid="ignore"):
         cuts = thresholds.values / (1 - thresholds.values)
         odds = scores.astype(np.float64) / (1 - scores.astype(np.float64))
