@@ -19,9 +19,9 @@ from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import DecisionEvent, LabelKey
 
 __all__ = [
-    "NEXT_PAGE",
     "ClassProgress",
     "CurrentDecisions",
+    "NEXT_PAGE",
     "ReviewProgress",
     "count_classes",
     "count_progress",
