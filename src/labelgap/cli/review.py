@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,10 +24,6 @@ __all__ = ["review", "user_name"]
 
 _exchange_option = partial(typer.Option, rich_help_panel="Other annotation tools")
 _MAX_BUDGET: Final = 7 * 86400
-_TEST_NOTE: Final = (
-    "the model chose which labels of test it asks about. Deciding them mends the table;\n"
-    f"{'':<10}an accuracy needs random images: labelgap review RUN --split test --random 300"
-)
 
 
 @dataclass(frozen=True)
@@ -169,8 +166,12 @@ def _print_start(opened: Review, address: str) -> None:
     progress = opened.progress()
     classes = len(opened.classes())
     print(f"{opened.path}: {progress.total:,} candidates of {classes:,} classes, {progress.decided:,} decided")
+    if copies := int((~opened.copies.shown).sum()):
+        print(f"{'copies':<10}{copies:,} of these are of copies of an image: asked once, answered for all copies")
     if not opened.folder.random and "test" in opened.splits():
-        print(f"{'test':<10}{_TEST_NOTE}")
+        command = f"labelgap review {shlex.quote(str(opened.path))} --split test --random 300"
+        print(f"{'test':<10}the model chose which labels of test it asks about. Deciding them mends the table;")
+        print(f"{'':<10}an accuracy needs random images: {command}")
     print(f"{'open':<10}{address}")
     print(f"{'stop':<10}Ctrl-C; every decision is saved in {opened.store.path}", flush=True)
 
