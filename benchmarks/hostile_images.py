@@ -33,9 +33,9 @@ from PIL import Image, PngImagePlugin
 
 import labelgap as lg
 from labelgap.core.errors import LabelGapError
-from labelgap.data import image_scan
 from labelgap.data.decoding import decode, decoded
 from labelgap.data.images import FileImages
+from labelgap.data.scanning import image_scan
 from labelgap.review import Review, create_random_review
 from labelgap.review.server import create_server
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
-from labelgap.data.duplicates import cluster_ids, find_duplicates
-from labelgap.data.image_scan import scan_images
 from labelgap.data.images import FileImages
+from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
+from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
 
 __all__ = ["assign_folds", "duplicate_groups", "equal_row_groups"]

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding, Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.duplicates import DuplicatePairs, cluster_ids
 from labelgap.data.findings import (
     AutoSplit,
     DuplicatesFound,
@@ -29,6 +28,7 @@ from labelgap.data.findings import (
     ValidationHeldOut,
     format_sizes,
 )
+from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 

@@ -22,7 +22,7 @@ PEAK_MEMORY = """
 import json, os, resource, sys
 from pathlib import Path
 from labelgap.data.decoding import decode, decoded, decoder
-from labelgap.data.image_scan import scan_images
+from labelgap.data.scanning.image_scan import scan_images
 from labelgap.data.images import FileImages
 
 path = Path(sys.argv[1])

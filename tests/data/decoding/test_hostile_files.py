@@ -18,8 +18,8 @@ from PIL import Image, PngImagePlugin
 from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
-from labelgap.data import image_scan
 from labelgap.data.decoding import decode, decoded
+from labelgap.data.scanning import image_scan
 
 SAMPLE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36))
 
@@ -149,7 +149,7 @@ import os, resource, sys
 from pathlib import Path
 from labelgap.core.errors import LabelGapError
 from labelgap.data.decoding import decode
-from labelgap.data import image_scan
+from labelgap.data.scanning import image_scan
 from labelgap.data.images import FileImages
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize

@@ -11,9 +11,9 @@ import numpy as np
 from labelgap.core.errors import Problem, ProblemsError
 from labelgap.core.findings import Finding
 from labelgap.data.cleaning.table_row import TableRow
-from labelgap.data.image_scan import ImageScan, scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder
+from labelgap.data.scanning.image_scan import ImageScan, scan_images
 from labelgap.labels.io.raw_table import RawTable
 
 __all__ = ["CheckedImages", "check_images"]

@@ -14,9 +14,9 @@ from labelgap.data.cleaning.changes import Change
 from labelgap.data.cleaning.images import CheckedImages
 from labelgap.data.cleaning.layouts import Layout
 from labelgap.data.cleaning.table_row import TableRow
-from labelgap.data.duplicates import DuplicatePairs, cluster_ids, find_duplicates
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_table import ImageOptions
+from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids, find_duplicates
 from labelgap.labels.io.header import HeaderColumns
 from labelgap.labels.io.raw_table import RawTable
 from labelgap.labels.io.rows import Cell, image_name_problem

@@ -17,11 +17,11 @@ from labelgap.core.errors import InputError, Problem, ProblemsError, suggest_pat
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.duplicates import find_duplicates
 from labelgap.data.findings import ImagesSkipped, LabelsCounted
-from labelgap.data.image_scan import ImageScan, scan_images
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.scanning.duplicates import find_duplicates
+from labelgap.data.scanning.image_scan import ImageScan, scan_images
 from labelgap.data.split import assign_splits
 from labelgap.labels.io.table_file import TableFile, check_choice
 

@@ -20,8 +20,8 @@ from scipy.sparse.csgraph import connected_components
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.data.decoding import check_file
-from labelgap.data.image_scan import HASH_BITS, ImageScan
 from labelgap.data.images import FileImages
+from labelgap.data.scanning.image_scan import HASH_BITS, ImageScan
 
 __all__ = ["DuplicatePairs", "MAX_HASH_DISTANCE", "cluster_ids", "exact_pairs", "find_duplicates", "near_pairs"]
 
