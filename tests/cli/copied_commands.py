@@ -13,8 +13,8 @@ __all__ = ["check_command", "copied_commands"]
 
 
 def copied_commands(text: str) -> list[str]:
-    """The lines that begin with `labelgap`, after spaces or a heading, of the end of a text."""
-    return re.findall(r"^ *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
+    """The commands about reviews at the end of lines, after spaces or a heading of one word."""
+    return re.findall(r"^\w* *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
 
 
 def check_command(command: str, begins: str) -> list[str]:

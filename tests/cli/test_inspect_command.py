@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
+from tests.cli.copied_commands import check_command, copied_commands
 
 from labelgap.cli.inspect import training_time
 from labelgap.cli.inspect_screen import class_table, inspect_lines
@@ -73,6 +74,7 @@ def test_one_screen_says_what_was_understood(photos: Path, capsys: pytest.Captur
     )
     assert "labelgap train tags.csv --images photos --duplicates off --out runs/first" in said
     assert "about 21 min on this machine" in said
+    check_command(copied_commands(said)[0], "review tags.csv --images photos --duplicates off --random 300")
     assert len(said.splitlines()) <= 24, "it fits a terminal of 24 lines"
 
 
@@ -93,7 +95,7 @@ def test_a_command_is_never_broken_so_that_it_can_be_copied(
     assert call("inspect", "tags.csv", "--images", "photos", "--duplicates", "off") == 0
     said = capsys.readouterr().out
     assert "labelgap train tags.csv --images photos --duplicates off --out runs/first\n" in said
-    others = [line for line in said.splitlines() if "labelgap train" not in line]
+    others = [line for line in said.splitlines() if not re.search("labelgap (train|review)", line)]
     assert max(map(len, others)) <= 50
 
 
