@@ -84,6 +84,8 @@ def create_server(
             f"the review page needs the package {error.name}: pip install 'labelgap[review]'."
         ) from None
     _ = review.current, review.candidates.image_order  # computed before the first request
+    with suppress(LabelGapError):  # without the data, the pages say what is wrong with them
+        _ = review.image_order
     listener = _listen(host, port)
     number = int(listener.getsockname()[1])
     policy = make_access_policy(host, number)
