@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -91,7 +92,12 @@ def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
     assert [(change.line, change.kind, change.text) for change in fixed.changes] == [
         (1, "columns", "column 4 has no name: left out"),
         (1, "columns", "the column 'cat' is there twice: merged"),
-        (1, "columns", "the column 'remarks' holds no tags: left out (--ignore-columns remarks keeps it)"),
+        (
+            1,
+            "columns",
+            "the column 'remarks' is no tag: left out (--ignore-columns remarks keeps it; if it lists tags, "
+            "--rename remarks=present)",
+        ),
         (2, "split", "'Train' under split: train now"),
         (3, "split", "'tarin' under split: train now"),
         (3, "unknown", "'maybe' under cat is no state: unknown now"),
@@ -231,6 +237,7 @@ def _csv(text: str) -> str:
         ('image,cat\n00.jpg,1\n"01.jpg,1\n02.jpg,0\n', "a quote is opened here and never closed"),
         ("image,group,split,cat\n00.jpg,a,train,1\n01.jpg,a,test,0\n", "is of one group with"),
         ("image,cat\n00.jpg,\n", "no label is known"),
+        ("image,tags\n00.jpg,a;b\n01.jpg,c\n", "'a;b' under tags: a cell is 1"),
     ],
 )
 def test_what_needs_a_decision_is_refused_and_nothing_is_written(folder: Path, text: str, message: str) -> None:
@@ -257,6 +264,36 @@ def test_neither_the_original_nor_an_existing_file_is_replaced(folder: Path) -> 
     with pytest.raises(InputError, match=r"the folder .* does not exist"):
         fix(text, "nowhere/clean.csv")
     assert Path("tags.csv").read_text() == text
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_clean_table_is_read_as_it_was_understood_and_needs_no_further_change(folder: Path, seed: int) -> None:
+    random = Random(seed)
+    names = [f"{number:02d}.jpg" for number in range(6)] * 4 + [
+        "./01.jpg",
+        "02",
+        "gone.jpg",
+        "broken.jpg",
+        "",
+        "b\n.jpg",
+    ]
+    tags = ["cat", "Cat", "=sum", "two  words", "Two words", 'q"t', "a'b", "preson"]
+    columns = ["present", "absent"] if seed % 2 else random.sample(tags, 5)
+    header = ["File name", "subset", *columns, *(["", "remarks"] if seed % 3 else [])]
+    lines = [header]
+    for _ in range(20):
+        lists = ["|".join(random.choices(tags, k=random.randint(0, 3))) for _ in columns]
+        cells = lists if seed % 2 else random.choices(["1", "0", "", "yes", "NA", "dgo"], [9, 9, 9, 4, 4, 1], k=5)
+        split = random.choice(["train", "train", "val", "Test", "valid"])
+        lines.append([random.choice(names), split, *cells, *(["", "=1 + 1"] if seed % 3 else [])])
+        lines[-1] = lines[-1][: random.choice([len(header)] * 15 + [3])]
+    with Path("tags.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=";\t,"[seed % 3]).writerows(lines)
+    fixed = fix_table("tags.csv", "clean.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
+    data = load("csv", "clean.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
+    assert [split.labels for split in data.splits] == [split.labels for split in fixed.data.splits]
+    again = fix_table("clean.csv", "again.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
+    assert not again.changes and Path("again.csv").read_bytes() == Path("clean.csv").read_bytes()
 
 
 def test_only_tables_can_be_fixed(folder: Path) -> None:

@@ -162,7 +162,7 @@ def _fix(raw: RawTable, out: Path, folder: Path, options: TableOptions, image_op
     header = ProblemList(raw.path, raw.unit)
     columns = parse_header(raw.line, raw.header, options, resolve_class_names(options), header)
     if columns.image is None or not (columns.lists or columns.class_columns):
-        _parse(raw, [(raw.line, [*raw.header]), *raw.rows], options)  # which raises one error with all problems
+        _parse(raw, [(raw.line, [*raw.header]), *raw.rows], options)  # raises one error with all problems
     rows, changes = usable_rows(raw, columns)
     images = check_images(raw, folder, rows)
     changes += [
@@ -170,6 +170,8 @@ def _fix(raw: RawTable, out: Path, folder: Path, options: TableOptions, image_op
     ]
     rows = [row for row in rows if row.image not in images.problems]
     layout = (ListLayout if columns.lists else WideLayout)(raw, columns, rows, options)
+    if not layout.has_classes:
+        _parse(raw, [(raw.line, [*raw.header]), *raw.rows], options)
     changes += [*layout.changes, *(change for row in rows for change in layout.read_labels(row))]
     rows, merged = merge_rows(rows, images, layout)
     rows, copies = separate_copies(rows, images, layout, image_options)

@@ -47,6 +47,11 @@ class Layout(ABC):
         self.changes: list[Change] = []
 
     @property
+    def has_classes(self) -> bool:
+        """Whether a column can hold labels."""
+        return True
+
+    @property
     def other_columns(self) -> list[OutputColumn]:
         """The columns of the clean table that hold neither labels nor images."""
         holds_labels = {self.columns.image, self.columns.present, self.columns.absent, *self.columns.class_columns}
@@ -107,8 +112,9 @@ class Layout(ABC):
         elif self.options.rename.get(name, name).lower() in (*RESERVED_COLUMNS, *LIST_COLUMNS):
             text = f"the column '{truncate_text(name)}' is there twice: the second is left out"
         else:
-            text = f"the column '{truncate_text(name)}' holds no tags: left out"
-            text += f" ({format_option('ignore-columns', name)} keeps it)"
+            hint = f"{format_option('ignore-columns', name)} keeps it"
+            hint += "" if columns.lists else f"; if it lists tags, {format_option('rename', f'{name}=present')}"
+            text = f"the column '{truncate_text(name)}' is no tag: left out ({hint})"
         self.changes.append(Change(self.raw.line, "columns", text))
         return None
 
@@ -159,6 +165,11 @@ class WideLayout(Layout):
                 text = f"the column '{truncate_text(name)}' is there twice: merged"
                 self.changes.append(Change(self.raw.line, "columns", text))
             self.sources.setdefault(final, []).append(number)
+
+    @property
+    def has_classes(self) -> bool:
+        """See ``Layout``."""
+        return bool(self.sources)
 
     def code(self, cell: Cell) -> int | None:
         """Return the state of a cell, or None where it is none."""
