@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 import labelgap as lg
+from labelgap.core.cache.segments import list_folders
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
@@ -281,10 +282,14 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
     run = lg.fit(data, out=photos / "one", epochs=3, device="cpu", quiet=True)
     assert (run.config.method, run.config.protocol) == ("gr", "linear")
     assert run.metrics["test"]["map"] == 1.0
-    kept = {path: path.stat().st_mtime_ns for path in (photos / "cache" / "features").glob("*.npy")}
-    assert len(kept) == 3
+
+    def cached() -> list[tuple[str, int]]:
+        entries = list_folders(photos / "cache" / "features")
+        return [(entry.metadata["backbone"], entry.count) for entry in entries if "backbone" in entry.metadata]
+
+    assert cached() == [(run.model.backbone.name, sum(map(len, data.splits)))]
     lg.fit(data, "an", out=photos / "two", epochs=1, device="cpu", quiet=True)
-    assert kept == {path: path.stat().st_mtime_ns for path in (photos / "cache" / "features").glob("*.npy")}
+    assert len(cached()) == 1 and cached()[0][1] == sum(map(len, data.splits))
     chance = lg.open_run(photos / "one").predict([photos / "photos" / "0.png", photos / "photos" / "1.png"])
     assert chance.shape == (2, 2) and chance[0, 0] > chance[1, 0] and chance[0, 1] < chance[1, 1]
 
