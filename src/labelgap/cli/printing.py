@@ -171,7 +171,8 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     else:
         known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
         partly = "" if calibration.known == 1 else known_share
-        print(f"{'calibrated':<11}on held-out images: {sum(calibration.classes):,} classes have a probability{partly}")
+        classes = pluralize(sum(calibration.classes), "class")
+        print(f"{'calibrated':<11}on held-out images: a probability for {classes}{partly}")
     if result.unreadable:
         count = pluralize(result.unreadable, "image")
         print(f"labelgap: {count} could not be read, the rows are blank:", file=sys.stderr)
