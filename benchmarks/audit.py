@@ -29,7 +29,7 @@ from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.core.seeds import numpy_generator
-from labelgap.data.folds import assign_folds, equal_row_groups
+from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking
 from labelgap.training.selection import choose_selection

@@ -66,7 +66,10 @@ def test_nothing_unknown_is_said_to_be_so() -> None:
     summary = summarize(data)
     assert [finding.kind for finding in summary.warnings] == ["all_known"]
     assert "--zeros" not in str(summary.warnings[0])
-    assert summary.can == ("train now; no label is missing in train",)
+    assert summary.can == (
+        "train now; no label is missing in train",
+        "measure accuracy on train, out of fold, over all 2 classes",
+    )
 
 
 def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
@@ -76,9 +79,9 @@ def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
     assert measurable_classes(test).tolist() == [True, False, False]
     assert "measure accuracy on test, over 1 of 3 classes" in summary.can
     assert summary.cannot == (
-        "choose epochs and thresholds by accuracy: there is no val split",
+        "measure accuracy on train, out of fold: 3 of 3 classes have no known absent there",
         "measure accuracy of the others on test: 2 of 3 classes have no known absent there; "
-        "to change that, label 2 random test images in full",
+        "to change that, label 2 random train and test images each in full",
     )
     assert [row.measurable for row in summary.classes] == [("test",), (), ()]
 

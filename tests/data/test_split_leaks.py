@@ -12,6 +12,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.csv import load_csv
+from labelgap.data.split import hold_out_val
 
 
 def image(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
@@ -38,17 +39,22 @@ def split_of(data: Dataset) -> dict[str, str]:
     return {name: split.name for split in data.splits for name in split.labels.images}
 
 
-def test_the_images_of_a_group_are_in_one_split_and_blanks_are_no_group(tmp_path: Path) -> None:
+def group_of(data: Dataset) -> dict[str, int]:
+    assert data.train.groups is not None
+    return dict(zip(data.train.labels.images, data.train.groups.tolist(), strict=True))
+
+
+def test_the_images_of_a_group_are_kept_together_and_blanks_are_no_group(tmp_path: Path) -> None:
     rows = [f"{number:02d}.png,{'' if number < 20 else number // 5},{number % 2}" for number in range(60)]
     data = load_csv(album(tmp_path, rows, "image,group,cat"))
-    placed = split_of(data)
-    for group in range(4, 12):
-        assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
-    assert len({placed[f"{number:02d}.png"] for number in range(20)}) > 1
-    assert sentences(data)[-1] == "the images of each of 8 groups are in one split"
+    for placed in (group_of(data), split_of(hold_out_val(data))):
+        for group in range(4, 12):
+            assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
+        assert len({placed[f"{number:02d}.png"] for number in range(20)}) > 1
+    assert sentences(data)[-1] == "the images of each of 8 groups are kept in one fold"
 
 
-def test_copies_are_kept_in_one_split_where_we_divide(tmp_path: Path) -> None:
+def test_copies_are_kept_together(tmp_path: Path) -> None:
     rows = [f"{number:02d}.png,{number % 2}" for number in range(40)]
     album(tmp_path, rows, "image,cat")
     for number in range(8):
@@ -56,18 +62,14 @@ def test_copies_are_kept_in_one_split_where_we_divide(tmp_path: Path) -> None:
         image(number, (240, 180)).save(tmp_path / f"large{number}.jpg", quality=92)
     extra = [f"{name},1" for number in range(8) for name in (f"copy{number}.png", f"large{number}.jpg")]
     data = load_csv(album(tmp_path, rows + extra, "image,cat"))
-    placed = split_of(data)
+    placed = group_of(data)
     for number in range(8):
         assert len({placed[name] for name in (f"{number:02d}.png", f"copy{number}.png", f"large{number}.jpg")}) == 1
-    assert sentences(data)[-1] == "8 exact and 8 near duplicates: kept in one split"
+    assert len(set(placed.values())) == 40
+    assert sentences(data)[-1] == "8 exact and 8 near duplicates: kept in one fold"
     exact_only = load_csv(tmp_path / "tags.csv", duplicates="exact")
-    assert sentences(exact_only)[-1] == "8 exact duplicates: kept in one split"
+    assert sentences(exact_only)[-1] == "8 exact duplicates: kept in one fold"
     assert "duplicate" not in sentences(load_csv(tmp_path / "tags.csv", duplicates="off"))[-1]
-    loose = load_csv(tmp_path / "tags.csv", allow_leaks=True, seed=1)
-    assert sentences(loose)[-1].startswith("8 exact and 8 near duplicates: ") and sentences(loose)[-1].endswith(
-        "as allowed"
-    )
-    assert sorted(split_of(data)) == sorted(split_of(loose))
 
 
 def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> Non
     for number in range(20):
         (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number}.png").read_bytes())
     rows = [f"{name},train,{number % 2}" for number in range(20) for name in (f"{number}.png", f"copy{number}.png")]
-    data = load_csv(album(tmp_path, rows))
+    data = hold_out_val(load_csv(album(tmp_path, rows)))
     placed = split_of(data)
     assert all(placed[f"{number}.png"] == placed[f"copy{number}.png"] for number in range(20))
     assert data.val is not None and len(data.val) == 2

@@ -24,7 +24,6 @@ from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.folds import assign_folds, duplicate_groups
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
@@ -32,6 +31,7 @@ from labelgap.training.config.cost import format_duration
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features
+from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import clean_folder
 from labelgap.training.selection import choose_selection
@@ -59,7 +59,7 @@ class _Context:
         return {name: self.data.split(name).labels for name in self.splits}
 
     def assign_folds(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        groups = duplicate_groups(self.data, "train", features)
+        groups = fold_groups(self.data, "train", features)
         return assign_folds(self.data.train.labels, self.folds, self.seed, groups)
 
 

@@ -45,7 +45,6 @@ def evaluate(
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
     from labelgap.cli.printing import print_evaluation, print_json
-    from labelgap.data.split import is_auto_split
     from labelgap.review import is_review_folder
     from labelgap.training import open_run
 
@@ -54,7 +53,7 @@ def evaluate(
         opened, split = _decided_images(data, data_options, split), "all"
     else:
         opened = open_dataset(data, data_options)
-    chosen = split or ("all" if not opened_run.uses_data(opened) and is_auto_split(opened) else "test")
+    chosen = split or ("test" if opened.test is not None else "all")
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
     if as_json:
         print_json(measured)

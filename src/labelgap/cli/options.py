@@ -75,6 +75,8 @@ class DataOptions:
     images: Annotated[
         Path | None, _data_option(help="Folder that image names are relative to.", show_default="that of the table")
     ] = None
+    val: Annotated[Path | None, _data_option(help="Table of val images, in the same layout.")] = None
+    test: Annotated[Path | None, _data_option(help="Table of test images, in the same layout.")] = None
     zeros: Annotated[
         str | None, _data_option(help="Meaning of a 0 in a wide table: absent or unknown.", show_default="absent")
     ] = None

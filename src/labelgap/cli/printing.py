@@ -186,14 +186,14 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
 def print_run(run: Run, report: Path) -> None:
     """Print the metrics of a run, where its files are and, where it has no accuracy, how to get one."""
     from labelgap.training.config.review_commands import run_review_commands
-    from labelgap.training.evaluation import has_accuracy
+    from labelgap.training.evaluation import has_accuracy, unseen_splits
 
     metrics = run.metrics
     epoch = f"epoch {metrics['best_epoch']} of {metrics['epochs']} selected"
-    print(f"{run.config.method:<10}{epoch}, {metrics['seconds']:.0f} s")
-    for name in ("val", "test"):
-        if name in metrics:
-            print_metrics(name, metrics[name])
+    kept = f"cross-validated over {run.config.folds} folds, trained on all images" if run.config.folds else epoch
+    print(f"{run.config.method:<10}{kept}, {metrics['seconds']:.0f} s")
+    for split, heading in reversed(unseen_splits(metrics).items()):
+        print_metrics(heading, metrics[split])
     print(f"{'run':<10}{run.path}")
     print(f"{'report':<10}{report}")
     if not has_accuracy(metrics):

@@ -171,10 +171,11 @@ def _exit_when_stopped() -> Iterator[None]:
 
 def _dry_run(data: Dataset, requested: TrainingRequest, device: str, workers: int | None) -> None:
     """Print the configuration and its cost."""
-    from labelgap.training.config.resolve import resolve_config
+    from labelgap.training.config.resolve import prepare_data, resolve_config
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run
 
+    data = prepare_data(data, requested, choose_device(device))
     config, selection, _ = resolve_config(data, requested, choose_device(device))
     print(f"method    {config.method}" + ("" if config.why is None else f": {config.why}"))
     values = config.model_dump(mode="json", exclude={"data", "classes", "method", "why"}, exclude_defaults=True)

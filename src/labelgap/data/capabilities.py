@@ -38,7 +38,9 @@ def describe_capabilities(
         can.append("train and rank missing labels now" if unknown else "train now; no label is missing in train")
     splits = {split.name: split for split in data.splits}
     wanting = []
-    for name, purpose in _PURPOSES.items():
+    folds = {"train": "measure accuracy"} if data.val is None else {}
+    needed = {name: purpose for name, purpose in _PURPOSES.items() if not folds or name in splits}
+    for name, purpose in {**folds, **needed}.items():
         if name not in splits:
             cannot.append(f"{purpose}: there is no {name} split")
             continue
@@ -46,7 +48,7 @@ def describe_capabilities(
         if counted:
             which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
             too_few = name == "val" and 2 * counted < every
-            can.append(f"{_FEW_CLASSES if too_few else purpose} on {name}, over {which} {plural(tag)}")
+            can.append(f"{_FEW_CLASSES if too_few else purpose} on {_place(name)}, over {which} {plural(tag)}")
             if too_few:
                 cannot.append(
                     f"choose epochs by accuracy: that takes half of the {plural(tag)}; the observed ranking will do"
@@ -57,8 +59,13 @@ def describe_capabilities(
     if wanting:
         names, few = " and ".join(split.name for split in wanting), min(_RANDOM_SAMPLE, *map(len, wanting))
         each = " each" if len(wanting) > 1 else ""
-        cannot[-1] += f"; to change that, label {few:,} random {names} {image}s{each} in full"
+        names = "" if names == "train" else f"{names} "
+        cannot[-1] += f"; to change that, label {few:,} random {names}{image}s{each} in full"
     return tuple(can), tuple(cannot)
+
+
+def _place(split: str) -> str:
+    return "train, out of fold" if split == "train" else split
 
 
 def _lacking(split: Split, purpose: str, tag: str) -> str:
@@ -68,5 +75,6 @@ def _lacking(split: Split, purpose: str, tag: str) -> str:
     states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
     lack = "lack a known present or a known absent" if not states else f"have no known {' and no known '.join(states)}"
     missing, every = int(lacking.sum()), len(lacking)
-    start = f"{purpose} on {split.name}" if missing == every else f"{purpose} of the others on {split.name}"
+    start = f"{purpose} on {_place(split.name)}"
+    start = start if missing == every else f"{purpose} of the others on {_place(split.name)}"
     return f"{start}: {missing:,} of {every:,} {plural(tag)} {lack} there"

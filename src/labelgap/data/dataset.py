@@ -59,6 +59,8 @@ class Split(TorchDataset[tuple[Any, Tensor, int]]):
         truth: the full labels where they are known, for measuring only.
         boxes: where the objects are, if known.
         origin: row of every image in the official set that train and val were cut from; the papers draw labels there.
+        groups: ``(N,)`` whole numbers, the same for copies of an image and for images of one group, which folds keep
+            together; None where nothing is known of that.
         transform: what ``split[i]`` applies to an image, e.g. of ``torchvision.transforms.v2``. ``fit`` ignores it: a
             run has a transform of its own.
 
@@ -77,6 +79,7 @@ class Split(TorchDataset[tuple[Any, Tensor, int]]):
     truth: LabelTable | None = None
     boxes: Boxes | None = None
     origin: NDArray[np.int64] | None = None
+    groups: NDArray[np.int64] | None = None
     transform: Callable[[Tensor], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +104,20 @@ class Split(TorchDataset[tuple[Any, Tensor, int]]):
         else:
             image = torch.from_numpy(np.array(self.images[row].transpose(2, 0, 1), order="C"))
         return image if self.transform is None else self.transform(image), self.labels.batch([row])[0], row
+
+    def select(self, rows: NDArray[np.int64], name: str | None = None) -> Split:
+        """Return some images of a split without boxes, under another name if one is given."""
+        truth, groups = self.truth, self.groups
+        return replace(
+            self,
+            name=name or self.name,
+            images=self.images.select(rows),
+            labels=self.labels.select(rows),
+            truth=None if truth is None else truth.select(rows),
+            boxes=None,
+            origin=None if self.origin is None else self.origin[rows],
+            groups=None if groups is None else groups[rows],
+        )
 
     def with_transform(self, transform: Callable[[Tensor], Any] | None) -> Split:
         """Return the split with another ``transform``."""

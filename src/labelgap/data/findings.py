@@ -11,7 +11,6 @@ from labelgap.core.text import pluralize
 from labelgap.labels.masking import Amount
 
 __all__ = [
-    "AutoSplit",
     "DuplicatesFound",
     "FileSplit",
     "FormatRecognized",
@@ -23,6 +22,8 @@ __all__ = [
     "LabelsRevealed",
     "LabelsShown",
     "LeaksAllowed",
+    "NoSplit",
+    "NoValRows",
     "PaperSplit",
     "ValidationHeldOut",
     "format_sizes",
@@ -88,15 +89,14 @@ class ImagesSkipped(Finding, topic="images"):
 
 
 @dataclass(frozen=True)
-class AutoSplit(Finding, topic="split"):
-    """The data has no split of its own: labelgap made one. ``sizes`` are the images of each split."""
+class NoSplit(
+    Finding,
+    topic="split",
+    text="no split given: all {images:,} images are trained on, and scored out of fold",
+):
+    """The data have no split of their own: all images are train."""
 
-    sizes: Mapping[str, int]
-    seed: int
-
-    def __str__(self) -> str:
-        rule = f"80/10/10 by a hash of each image's name, seed {self.seed}"
-        return f"no split given: {rule}: {format_sizes(self.sizes)}"
+    images: int
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,22 @@ class FileSplit(Finding, topic="split"):
 
 
 @dataclass(frozen=True)
+class NoValRows(
+    Finding, topic="split", text="no val rows: a linear head is cross-validated over the {train:,} train images"
+):
+    """The split of the data has train, and no val."""
+
+    train: int
+
+
+@dataclass(frozen=True)
 class ValidationHeldOut(
     Finding,
     topic="split",
-    text="no val rows: {val:,} of the {train:,} train images are held out as val, a tenth "
-    "by a hash of each image's name, seed {seed}",
+    text="training a network needs a val: {val:,} of the {train:,} train images are held out for it, a tenth by a hash "
+    "of each image's name, seed {seed}",
 ):
-    """No row is val: ``val`` of the ``train`` images were held out for it."""
+    """``val`` of the ``train`` images were held out to choose the epoch of a network."""
 
     val: int
     train: int
@@ -124,32 +133,22 @@ class ValidationHeldOut(
 
 
 @dataclass(frozen=True)
-class GroupsKeptTogether(Finding, topic="split", text="the images of each of {groups:,} groups are in one split"):
-    """The images of a group are in one split."""
+class GroupsKeptTogether(Finding, topic="split", text="the images of each of {groups:,} groups are kept in one fold"):
+    """The images of a group are kept together."""
 
     groups: int
 
 
 @dataclass(frozen=True)
 class DuplicatesFound(Finding, topic="split"):
-    """Images that are copies of others.
-
-    Attributes:
-        exact: copies with the same bytes.
-        near: copies that look the same.
-        across_splits: pairs that are in two splits, as allowed; None where copies are kept in one split.
-    """
+    """Images that are copies of others: ``exact`` with the same bytes, ``near`` that look the same."""
 
     exact: int
     near: int
-    across_splits: int | None = None
 
     def __str__(self) -> str:
         counts = [f"{count:,} {kind}" for count, kind in ((self.exact, "exact"), (self.near, "near")) if count]
-        start = f"{' and '.join(counts)} duplicate{'s' if self.exact + self.near > 1 else ''}"
-        if self.across_splits is None:
-            return f"{start}: kept in one split"
-        return f"{start}: {self.across_splits:,} of them in two splits, as allowed"
+        return f"{' and '.join(counts)} duplicate{'s' if self.exact + self.near > 1 else ''}: kept in one fold"
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) 
         raise InputError(f"{name} needs a path, to {reader.path_to}: {name}=PATH.")
     data = reader.load(**options) if path is None else reader.load(path, **options)
     # absolute paths: a run is opened from other folders than it was trained in
-    plain = {key: _to_json(_absolute(value) if key in PATH_OPTIONS else value) for key, value in options.items()}
+    paths = {key for key, value in options.items() if key in PATH_OPTIONS and isinstance(value, str | os.PathLike)}
+    plain = {key: _to_json(_absolute(value) if key in paths else value) for key, value in options.items()}
     place = None if path is None else _absolute(path)
     loader = {} if reader.builtin else {"loader": _qualified_name(reader.load)}
     return replace(data, recipe={"name": name, "path": place, "options": plain, "steps": [], **loader})
@@ -213,7 +214,11 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     path = Path(place).expanduser()
     if not path.exists():
         raise InputError(describe_missing_path(path))
-    kept = {option: value for option, value in checked.options.items() if option not in PATH_OPTIONS}
+    kept = {
+        option: value
+        for option, value in checked.options.items()
+        if option not in PATH_OPTIONS or not isinstance(value, str)
+    }
     return load_from_recipe({**recipe, "name": name, "path": _absolute(path), "options": {**kept, **given}})
 
 

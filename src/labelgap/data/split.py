@@ -1,17 +1,19 @@
-"""Which rows are train, val and test: as the file says, or by a split of our own, with no image in two splits.
+"""Which rows are train, val and test: as the file says, with no image in two splits; all are train where it has none.
 
-An image is in two splits when a copy of it, or another image of its group, is in another split. Where labelgap makes
-the split, all of them go to one. Where the file has a split, they are reported as problems, unless leaks are allowed.
+An image is in two splits when a copy of it, or another image of its group, is in another split. That is reported as a
+problem, unless leaks are allowed.
 
-Our own split is by a hash of each image's name, so an image stays where it is when rows are added, removed or
-relabeled; ``hash_split`` lists the exceptions for groups and tiny tables. The classes come out evenly as chance has it,
-except that a class that is known to be present anywhere is present in train, as far as the table allows.
+Data without val are cross-validated where a linear head is trained, and nothing is held out. Where a network is trained
+a tenth of train becomes val, by a hash of each image's name: an image stays where it is when rows are added, removed or
+relabeled; ``hash_split`` lists the exceptions for groups and tiny tables. A class that is known to be present anywhere
+is present in train, as far as the table allows.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,11 +22,12 @@ from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding, Note
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import (
-    AutoSplit,
     DuplicatesFound,
     FileSplit,
     GroupsKeptTogether,
     LeaksAllowed,
+    NoSplit,
+    NoValRows,
     ValidationHeldOut,
     format_sizes,
 )
@@ -32,26 +35,46 @@ from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 
-__all__ = ["assign_splits", "hash_split", "is_auto_split"]
+__all__ = ["assign_splits", "hash_split", "hold_out_val", "is_unsplit"]
 
 Rows = dict[str, NDArray[np.int64]]
 
 
-def is_auto_split(data: Dataset) -> bool:
-    """Return whether labelgap made the split, because the data has none of its own."""
-    return any(isinstance(finding, AutoSplit) for finding in data.findings)
+def is_unsplit(data: Dataset) -> bool:
+    """Return whether the data have no split of their own, so that all images are train."""
+    return any(isinstance(finding, NoSplit) for finding in data.findings)
+
+
+def hold_out_val(data: Dataset) -> Dataset:
+    """Return data without val rows with a tenth of train as val, by a hash of each image's name.
+
+    Copies of an image and images of one group stay together. Data that were not read from a table or a folder of one's
+    own, or have a val, stay as they are.
+    """
+    if data.val is not None or not any(isinstance(finding, NoSplit | NoValRows) for finding in data.findings):
+        return data
+    train = data.train
+    if len(train) < 2:
+        return data
+    seed = int(data.recipe.get("options", {}).get("seed") or 0)
+    kept, held = hash_split(train.labels, 1, seed, train.groups)
+    finding = ValidationHeldOut(len(held), len(train), seed)
+    return replace(data, train=train.select(kept), val=train.select(held, "val"), findings=(*data.findings, finding))
 
 
 def assign_splits(
-    file: TableFile, pairs: DuplicatePairs, seed: int = 0, allow_leaks: bool = False
-) -> tuple[Rows, list[Finding]]:
-    """Return the rows of every split, and where the split comes from; ``seed`` is of a split of our own."""
+    file: TableFile, pairs: DuplicatePairs, allow_leaks: bool = False
+) -> tuple[Rows, NDArray[np.int64], list[Finding]]:
+    """Return the rows of every split, the group of every row, and where the split comes from.
+
+    Copies of an image, and images of one group, have the same number.
+    """
     table = file.table
-    clusters = cluster_ids(pairs + _group_pairs(file), len(table))
+    groups = cluster_ids(pairs + _group_pairs(file), len(table))
     if file.splits is None:
-        groups = None if allow_leaks else clusters
-        rows = dict(zip(SPLITS, hash_split(table, 2, seed, groups), strict=True))
-        return rows, [AutoSplit(_sizes(rows), seed), *_kept_together(file, pairs, rows, allow_leaks)]
+        none = np.empty(0, dtype=np.int64)
+        rows = {"train": np.arange(len(table)), "val": none, "test": none}
+        return rows, groups, [NoSplit(len(table)), *_kept_together(file, pairs)]
     given = np.array(file.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
     findings: list[Finding] = [FileSplit(_sizes(rows))]
@@ -59,15 +82,11 @@ def assign_splits(
         counts = format_sizes(_sizes(rows))
         raise InputError(f"{file.path}: no row has 'train' under split ({counts}), so there is nothing to learn from.")
     findings += _leaks(file, pairs, given, allow_leaks)
-    if not len(rows["val"]) and len(rows["train"]) > 1:
-        train = rows["train"]
-        groups = None if allow_leaks else clusters[train]
-        kept, val = hash_split(table.select(train), 1, seed, groups)
-        rows = {**rows, "train": train[kept], "val": train[val]}
-        findings.append(ValidationHeldOut(len(val), len(train), seed))
+    if not len(rows["val"]):
+        findings.append(NoValRows(len(rows["train"])))
     if not len(rows["test"]):
         findings.append(Note("no test rows: nothing is measured on images that took no part", "split"))
-    return rows, findings
+    return rows, groups, findings
 
 
 def _group_pairs(file: TableFile) -> DuplicatePairs:
@@ -78,23 +97,17 @@ def _group_pairs(file: TableFile) -> DuplicatePairs:
     return DuplicatePairs.of([pair for pair in found if pair[0] != pair[1]], exact=False)
 
 
-def _kept_together(file: TableFile, pairs: DuplicatePairs, rows: Rows, allow_leaks: bool) -> list[Finding]:
-    """Return what our own split keeps in one split, or does not."""
+def _kept_together(file: TableFile, pairs: DuplicatePairs) -> list[Finding]:
+    """Return what is kept in one fold."""
     findings: list[Finding] = []
-    if file.groups is not None and not allow_leaks:
+    if file.groups is not None:
         findings.append(GroupsKeptTogether(len({group for group in file.groups if group.strip()})))
     if not len(pairs):
         return findings
     count = len(file.table)
     exact = count - len(np.unique(cluster_ids(pairs.exact_only(), count)))
     near = count - len(np.unique(cluster_ids(pairs, count))) - exact
-    apart = None
-    if allow_leaks:
-        split_of = np.empty(count, dtype=object)
-        for name, members in rows.items():
-            split_of[members] = name
-        apart = int((split_of[pairs.first] != split_of[pairs.second]).sum())
-    return [*findings, DuplicatesFound(exact, near, apart)]
+    return [*findings, DuplicatesFound(exact, near)]
 
 
 def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allow_leaks: bool) -> list[Finding]:

@@ -236,6 +236,18 @@ class LabelTable:
         starts = starts_from_lengths(mask)[self.starts]
         return LabelTable(starts, self.columns[mask], self.values[mask], self.classes, self.images)
 
+    def with_classes(self, classes: Sequence[str]) -> LabelTable:
+        """Return the table with other classes, matched by name: those that it lacks are unknown, others are left out.
+
+        Example:
+            >>> LabelTable.from_dense([[1, 0]], classes=["owl", "cat"]).with_classes(["cat", "dog"]).to_dense()
+            array([[ 0, -1]], dtype=int8)
+        """
+        place = {name: column for column, name in enumerate(classes)}
+        target = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)[self.columns]
+        kept = target >= 0
+        return LabelTable.from_entries(self.rows[kept], target[kept], self.values[kept], classes, self.images)
+
     @classmethod
     def concatenate(cls, tables: Sequence[LabelTable]) -> LabelTable:
         """Stack tables of the same classes."""

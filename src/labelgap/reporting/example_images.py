@@ -99,8 +99,11 @@ class ExampleImage:
 
 
 def random_examples(run: Run, data: Dataset, count: int = EXAMPLE_COUNT) -> list[ExampleImage]:
-    """Return random test images with the predictions of a run; empty without a test split or predictions."""
-    test = data.test
+    """Return random test images with the predictions of a run; empty without a test split or predictions.
+
+    Without a test split, training images with their out-of-fold predictions.
+    """
+    test = data.train if data.test is None and run.config.folds else data.test
     if test is None:
         return []
     rows = numpy_generator(run.config.seed, "report").permutation(len(test))[:count].tolist()
@@ -205,7 +208,7 @@ def _format_probability(score: np.float32) -> str:
 
 
 def _read_scores(run: Run, test: Split, rows: Sequence[int]) -> NDArray[np.float32] | None:
-    """Read the scores of test images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
+    """Read the scores of images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
     if not run.finished:
         return None
-    return read_predictions(run.path, "test", [test.labels.images[row] for row in rows], run.config.classes)
+    return read_predictions(run.path, test.name, [test.labels.images[row] for row in rows], run.config.classes)

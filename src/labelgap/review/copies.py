@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.folds import duplicate_groups
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store.events import LabelKey
+from labelgap.training.folds import duplicate_groups
 
 __all__ = ["Copies", "find_copies"]
 

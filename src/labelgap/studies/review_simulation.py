@@ -21,9 +21,9 @@ from labelgap.audit.sampling import draw_unknown
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.folds import assign_folds, equal_row_groups
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
+from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["SimulationPoint", "simulate_review", "train_and_measure"]

@@ -17,7 +17,14 @@ from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 
-__all__ = ["describe_estimated", "evaluate_in_full", "evaluate_scores", "has_accuracy", "match_classes"]
+__all__ = [
+    "describe_estimated",
+    "evaluate_in_full",
+    "evaluate_scores",
+    "has_accuracy",
+    "match_classes",
+    "unseen_splits",
+]
 
 _NAMED = 10
 _MIN_LIFT: Final = 1 / 3
@@ -175,8 +182,23 @@ def _why(present: int, absent: int, supported: bool) -> str | None:
 
 
 def has_accuracy(metrics: Mapping[str, Any]) -> bool:
-    """Return whether the known labels support an accuracy of a run on val or test, by its ``metrics``."""
-    return any((metrics.get(split) or {}).get("map") is not None for split in ("val", "test"))
+    """Return whether the known labels support an accuracy of a run on images it has not seen, by its ``metrics``."""
+    return any(metrics[split]["map"] is not None for split in unseen_splits(metrics))
+
+
+def unseen_splits(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the splits that were scored by models that have not seen their labels, the best evidence first.
+
+    Train is one of them where a run was cross-validated. The values are headings.
+
+    Example:
+        >>> unseen_splits({"train": {"map": 0.5}, "cross_validation": {"folds": 5}})
+        {'train': 'out of fold'}
+    """
+    names = {"test": "test", "val": "val"}
+    if metrics.get("cross_validation"):
+        names["train"] = "out of fold"
+    return {split: heading for split, heading in names.items() if metrics.get(split)}
 
 
 def match_classes(
@@ -202,22 +224,19 @@ def match_classes(
         (array([[ 0, -1,  1]], dtype=int8), ('dog',), ('eel',))
     """
     given = tables[0].classes
-    place = {name: column for column, name in enumerate(classes)}
     missing = tuple(name for name in classes if name not in given)
     if len(missing) == len(classes):
         raise InputError(
             f"no class of the run is in these data. The run knows {_listed(classes)}; the data have {_listed(given)}. "
             "--rename old=new gives a class of the data another name."
         )
-    target = np.array([place.get(name, 0) for name in given], dtype=np.int64)
-    shared = np.array([name in place for name in given])
-    starts = np.cumsum([0, *map(len, tables)])
-    rows = np.concatenate([table.rows + start for table, start in zip(tables, starts, strict=False)])
-    columns = np.concatenate([table.columns for table in tables])
-    values = np.concatenate([table.values for table in tables])
-    kept = shared[columns]
-    found = LabelTable.from_entries(rows[kept], target[columns[kept]], values[kept], classes, int(starts[-1]))
-    return found, missing, tuple(name for name in given if name not in place)
+    unnamed = [LabelTable(table.starts, table.columns, table.values, table.classes) for table in tables]
+    parts = [table.with_classes(classes) for table in unnamed]
+    starts = np.cumsum([0, *map(len, parts)])
+    rows = np.concatenate([table.rows + start for table, start in zip(parts, starts, strict=False)])
+    columns, values = (np.concatenate([getattr(table, name) for table in parts]) for name in ("columns", "values"))
+    found = LabelTable.from_entries(rows, columns, values, classes, int(starts[-1]))
+    return found, missing, tuple(name for name in given if name not in classes)
 
 
 def _listed(names: Sequence[str]) -> str:

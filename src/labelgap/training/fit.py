@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from labelgap.core.system import format_bytes
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
+from labelgap.data.findings import ValidationHeldOut
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
 from labelgap.losses import Loss, loss
@@ -32,7 +33,13 @@ from labelgap.training.checkpoints.history import write_history
 from labelgap.training.checkpoints.weights import set_weights
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.resolve import TrainingRequest, is_run_folder, prepare_folder, resolve_config
+from labelgap.training.config.resolve import (
+    TrainingRequest,
+    is_run_folder,
+    prepare_data,
+    prepare_folder,
+    resolve_config,
+)
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
@@ -55,6 +62,7 @@ from labelgap.training.protocols import (
 )
 from labelgap.training.run import Run
 from labelgap.training.run_folder import check_links, clean_folder, finish_folder, lock_run, reopen_folder
+from labelgap.training.selection import Selection
 
 __all__ = ["dry_run", "fit"]
 
@@ -137,6 +145,7 @@ def dry_run(
 ) -> CostEstimate:
     """Resolve the configuration and estimate the cost of a run from a few batches; writes nothing but the cache."""
     torch_device = choose_device(device)
+    data = prepare_data(data, request, torch_device)
     config, _, loss_fn = resolve_config(data, request, torch_device)
     loss_fn.to(torch_device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     network = build_classifier(config, feature_width(data)).to(torch_device)
@@ -168,23 +177,22 @@ def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module |
 
 def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution) -> Run:
     device, reporter, resume = execution.device, execution.reporter, execution.resume
-    identity = DataIdentity.of(data)
     stored = read_config(folder) if resume and is_run_folder(folder) else None
+    data = prepare_data(data, request, device, stored)
+    identity = DataIdentity.of(data)
     changes = DataChanges()
     if stored is not None and not _is_complete(folder):
         identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=reporter.log)
         request = _as_started(request, stored) if changes else request
     config, selection, loss_fn = resolve_config(data, request, device, stored)
     if changes and config.folds:
-        raise RunError(
-            f"the folds of a cross-validation are of the data as they were, and {changes}: train into a new folder."
-        )
-    requested = config
-    validation = CrossValidation.load(folder, requested.fingerprint()) if resume and config.folds else None
-    if validation is not None:
-        config = config.model_copy(update=dict(validation.settings))
+        raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
     if changes.rows and "index" in loss_fn.needs:
         raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
+    fingerprint = config.fingerprint()
+    validation = CrossValidation.load(folder, fingerprint) if resume and config.folds else None
+    if validation is not None:
+        config = config.model_copy(update=dict(validation.settings))
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     prepare_folder(folder, config, resume)
@@ -194,14 +202,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
             clean_folder(folder, interrupted=False, older_than=0)
         reporter.log(f"{folder} is finished already")
         return run
-    reason = "" if config.why is None else f" ({config.why})"
-    method = "auto" if request.method == "auto" and config.folds else config.method
-    reporter.log(f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}")
-    reporter.log(selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds))
-    if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
-        reporter.log("single labels are not traced on a GPU; --trace all does")
-    if loss_fn.state_bytes:
-        reporter.log(f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images")
+    for line in _description(data, request, config, selection, loss_fn, device):
+        reporter.log(line)
     if config.protocol != "end-to-end":
         loss_fn = loss(config.method, **config.options)  # the linear phase prepares its own: the state is kept once
     backbone = request.backbone if isinstance(request.backbone, Backbone) else None
@@ -217,22 +219,47 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     context = TrainingContext(
         folder, data, config, selection, network, device, execution.workers, reporter, data_changed=identity.changed
     )
-    features = None
-    if config.folds:
-        features = linear_features(context)
+    features = linear_features(context) if config.folds else None
+    if features is not None:
         validation = validation or cross_validation_phase(context, request, features)
-        config = config.model_copy(update={**validation.settings, "why": validation.reason})
-        context = replace(context, config=config)
-        reporter.log(f"{config.method}: {validation.reason}")
-        if is_main_process():
-            validation.save(folder, requested.fingerprint())
-            write_config(folder, config)
+        context = _with_chosen_settings(context, validation, fingerprint)
     result = _train(context, loss_fn, features)
     if result.state.epoch:
         with report_saved_epochs(folder):
             _finish(context, result, validation)
     barrier()
     return Run(folder, backbone=backbone)
+
+
+def _description(
+    data: Dataset,
+    request: TrainingRequest,
+    config: RunConfig,
+    selection: Selection,
+    loss_fn: Loss,
+    device: torch.device,
+) -> Iterator[str]:
+    """Yield what a user should know before the training."""
+    reason = "" if config.why is None else f" ({config.why})"
+    method = "auto" if request.method == "auto" and config.folds else config.method
+    yield f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}"
+    yield from (str(finding) for finding in data.findings if isinstance(finding, ValidationHeldOut))
+    yield selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds)
+    if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
+        yield "single labels are not traced on a GPU; --trace all does"
+    if loss_fn.state_bytes:
+        yield f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images"
+
+
+def _with_chosen_settings(context: TrainingContext, validation: CrossValidation, fingerprint: str) -> TrainingContext:
+    """Store a cross-validation and the settings that it chose; return the context with them."""
+    config = context.config.model_copy(update={**validation.settings, "why": validation.reason})
+    if validation.reason is not None:
+        context.reporter.log(f"{config.method}: {validation.reason}")
+    if is_main_process():
+        validation.save(context.folder, fingerprint)
+        write_config(context.folder, config)
+    return replace(context, config=config)
 
 
 def _is_complete(folder: Path) -> bool:

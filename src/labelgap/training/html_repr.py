@@ -11,7 +11,7 @@ from labelgap.core.text import html_facts, pluralize
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated, has_accuracy
+from labelgap.training.evaluation import describe_estimated, has_accuracy, unseen_splits
 
 __all__ = ["run_html"]
 
@@ -37,7 +37,7 @@ def run_html(path: Path, config: RunConfig, history: Sequence[Mapping[str, Any]]
         ("data", f"{' '.join(source) or 'made by hand'}, {pluralize(len(config.classes), 'class')}"),
         ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
         ("epochs", _epochs(config, history, metrics)),
-        *((split, _measured(metrics[split])) for split in ("val", "test") if metrics.get(split)),
+        *((heading, _measured(metrics[split])) for split, heading in reversed(unseen_splits(metrics).items())),
         *(("to measure it", command) for command in _review_commands(path, config, metrics)),
         ("folder", str(path)),
     ]

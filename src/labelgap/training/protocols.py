@@ -16,7 +16,6 @@ from torch import Tensor
 
 from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.files import make_folder
-from labelgap.data.folds import assign_folds, duplicate_groups
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
@@ -27,6 +26,7 @@ from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
+from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.loop.distributed import barrier
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
@@ -117,7 +117,7 @@ def cross_validation_phase(
 ) -> CrossValidation:
     """Compare the settings that a request leaves open, out of fold; several processes each do the same."""
     data, config, train = context.data, context.config, features["train"]
-    groups = duplicate_groups(data, "train", train.cpu().numpy())
+    groups = fold_groups(data, "train", train.cpu().numpy())
     left_open = {
         "auto": request.method == "auto",
         "decay": request.preset is None and request.training.get("weight_decay") is None,

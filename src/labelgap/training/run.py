@@ -26,6 +26,7 @@ from labelgap.data.identity import DataIdentity
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
 from labelgap.data.registry import load_stored
+from labelgap.data.split import hold_out_val
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
@@ -274,7 +275,8 @@ class Run:
         Raises:
             RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
         """
-        return load_stored(self.path / CONFIG_FILE, self.config.data)
+        data = load_stored(self.path / CONFIG_FILE, self.config.data)
+        return data if self.config.protocol == "linear" else hold_out_val(data)
 
     def uses_data(self, data: Dataset) -> bool:
         """Whether the run was trained on data from the same path."""

@@ -66,9 +66,10 @@ def test_copies_are_found_beside_images_that_are_left_out(tmp_path: Path) -> Non
         .replace("bad00.jpg,0\n", "again.png,1\n")
     )
     data = load_csv(table, on_bad_image="skip")
-    placed = {name: split.name for split in data.splits for name in split.labels.images}
+    assert data.train.groups is not None
+    placed = dict(zip(data.train.labels.images, data.train.groups.tolist(), strict=True))
     assert placed["again.png"] == placed["good5.png"]
-    assert sentences(data)[-1] == "1 exact duplicate: kept in one split"
+    assert sentences(data)[-1] == "1 exact duplicate: kept in one fold"
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)

@@ -14,6 +14,8 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.csv import load_csv
+from labelgap.data.registry import load, load_from_recipe
+from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
 
@@ -93,7 +95,7 @@ def test_the_findings_say_how_gaps_were_read_and_what_was_found(tmp_path: Path) 
     assert sentences(data) == (
         "a column per tag; 1 = present, 0 = absent, blank = unknown",
         "10 images, 2 classes: 10 labels present, 5 absent, 5 unknown",
-        "no split given: 80/10/10 by a hash of each image's name, seed 0: 7 train, 1 val, 2 test",
+        "no split given: all 10 images are trained on, and scored out of fold",
     )
     unknown = load_csv(tmp_path / "tags.csv", zeros="unknown")
     assert sentences(unknown)[0].startswith("a column per tag; 1 = present, 0 = unknown")
@@ -105,30 +107,65 @@ def test_a_table_without_a_blank_asks_whether_zeros_are_known(tmp_path: Path) ->
     assert any("--zeros unknown" in rule for rule in sentences(data))
 
 
-def test_without_a_split_column_every_image_gets_one_and_the_same_each_time(tmp_path: Path) -> None:
-    table = album(tmp_path, wide(60))
-    data, again, other = load_csv(table), load_csv(table), load_csv(table, seed=1)
-    assert [len(split) for split in data.splits] == [49, 3, 8]
-    assert sorted(everything(data)) == [f"{row:03d}.png" for row in range(60)]
-    assert everything(data) == everything(again) != everything(other)
-
-
-@pytest.mark.parametrize(("rows", "sizes"), [(1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (7, [4, 1, 2])])
-def test_tiny_tables_can_be_opened(tmp_path: Path, rows: int, sizes: list[int]) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 60])
+def test_without_a_split_column_every_image_is_trained_on(tmp_path: Path, rows: int) -> None:
     data = load_csv(album(tmp_path, wide(rows)))
-    assert [len(split) for split in data.splits] == sizes
+    assert [len(split) for split in data.splits] == [rows] and is_unsplit(data)
 
 
-def test_a_tenth_of_train_becomes_val_where_the_file_has_none(tmp_path: Path) -> None:
+def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path) -> None:
+    data = load_csv(album(tmp_path, wide(60)))
+    held_out, again, other = (
+        hold_out_val(data),
+        hold_out_val(data),
+        hold_out_val(load("csv", tmp_path / "tags.csv", seed=1)),
+    )
+    assert held_out.val is not None and 2 <= len(held_out.val) <= 12
+    assert sorted(everything(held_out)) == sorted(everything(data))
+    assert everything(held_out) == everything(again) != everything(other)
+    assert hold_out_val(held_out) is held_out
+    assert sentences(held_out)[-1].endswith("are held out for it, a tenth by a hash of each image's name, seed 0")
+
+
+def test_a_split_without_val_stays_as_the_file_says(tmp_path: Path) -> None:
     data = load_csv(album(tmp_path, wide(40, ["train"] * 30 + ["test"] * 10)))
-    assert data.val is not None and data.test is not None
-    assert [len(split) for split in data.splits] == [29, 1, 10]
-    assert data.test.labels.images == tuple(f"{row:03d}.png" for row in range(30, 40))
-    assert sorted(everything(data)) == [f"{row:03d}.png" for row in range(40)]
+    assert data.val is None and [len(split) for split in data.splits] == [30, 10]
     assert sentences(data)[2:] == (
         "split as the file says: 30 train, 0 val, 10 test",
-        "no val rows: 1 of the 30 train images are held out as val, a tenth by a hash of each image's name, seed 0",
+        "no val rows: a linear head is cross-validated over the 30 train images",
     )
+    assert hold_out_val(data).val is not None
+
+
+def test_val_and_test_can_be_tables_of_their_own(tmp_path: Path) -> None:
+    album(tmp_path, wide(12))
+    rows = (tmp_path / "tags.csv").read_text().splitlines()
+    header = rows[0]
+    for name, part in (("train", rows[1:8]), ("val", rows[8:10])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *part]) + "\n")
+    (tmp_path / "test.csv").write_text(f"image,owl,{header.split(',')[1]}\n010.png,1,0\n011.png,0,1\n")
+    data = load_csv(tmp_path / "train.csv", val=tmp_path / "val.csv", test=tmp_path / "test.csv")
+    assert [len(split) for split in data.splits] == [7, 2, 2]
+    assert data.test is not None and data.test.labels.to_dense()[:, 0].tolist() == [0, 1]
+    assert (data.test.labels.to_dense()[:, 1] == -1).all()
+    reloaded = load_from_recipe(load("csv", tmp_path / "train.csv", test=tmp_path / "test.csv").recipe)
+    assert reloaded.val is None and reloaded.test is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image,cat\n001.png,1\n", "001.png is in .* and in .*, and 1 images in all"),
+        ("image,zebra\nx.png,1\n", "knows no label of a class of"),
+        ("image,cat\nx.png,7\n", "test.csv"),
+    ],
+)
+def test_a_table_of_test_that_does_not_fit_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    table = album(tmp_path, wide(4))
+    (tmp_path / "x.png").write_bytes((tmp_path / "000.png").read_bytes())
+    (tmp_path / "test.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_csv(table, test=tmp_path / "test.csv")
 
 
 def test_without_test_rows_there_is_no_test_and_it_is_said(tmp_path: Path) -> None:

@@ -70,9 +70,10 @@ def test_one_name_with_other_bytes_is_another_image(photos: Path) -> None:
 def test_one_file_under_two_names_is_two_images_kept_together(photos: Path) -> None:
     shutil.copy(photos / "cat" / "cat1.png", photos / "dog" / "copy.png")
     data = load("folder", photos)
-    placed = {name: split.name for split in data.splits for name in split.labels.images}
+    assert data.train.groups is not None
+    placed = dict(zip(data.train.labels.images, data.train.groups.tolist(), strict=True))
     assert placed["cat/cat1.png"] == placed["dog/copy.png"]
-    assert sentences(data)[-1] == "1 exact duplicate: kept in one split"
+    assert sentences(data)[-1] == "1 exact duplicate: kept in one fold"
 
 
 def test_other_files_and_untagged_photos_are_counted(photos: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_photo_in_two_splits_is_a_leak(tmp_path: Path) -> None:
         load("folder", tmp_path)
     expected = "test/dog/traincat.png (test) is the same file as train/cat/traincat.png (train)"
     assert str(caught.value).splitlines()[1] == f"  {expected}"
-    assert len(load("folder", tmp_path, allow_leaks=True).splits) == 3
+    assert len(load("folder", tmp_path, allow_leaks=True).splits) == 2
 
 
 def test_tags_that_look_like_one_are_mentioned(tmp_path: Path) -> None:

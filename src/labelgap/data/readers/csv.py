@@ -20,6 +20,8 @@ def load_csv(
     path: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
     zeros: str = "absent",
     unlisted: str = "unknown",
     delimiter: str | None = None,
@@ -37,13 +39,15 @@ def load_csv(
 ) -> Dataset:
     """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
 
-    Without a ``split`` column 80 % of the images are train, 10 % val and 10 % test, by a hash of
-    their names; copies of an image, and images of one ``group``, stay together. With one, but without val rows, 10 % of
-    train are held out as val.
+    Without a ``split`` column all images are train, and a linear head is cross-validated over them; where a network is
+    trained, a tenth of train is held out as val, by a hash of the images' names. Copies of an image, and images of one
+    ``group``, stay together.
 
     Args:
         path: wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``).
         images: the folder that the names under ``image`` are relative to; the CSV's own folder when not given.
+        val: a table of val images, in the same layout; its classes are matched by name.
+        test: a table of test images.
         zeros: what a 0 in a wide table means: "absent", or "unknown" where it only means that nobody tagged it.
         unlisted: the state of a class in neither list of a lists table: "unknown" or "absent".
         delimiter: between cells; like the next two detected, and reported in ``findings``, when not given.
@@ -57,7 +61,7 @@ def load_csv(
         on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
         duplicates: which copies of images are searched for: "near", "exact" or "off".
         allow_leaks: whether copies of an image may be in two splits; an error otherwise where the file has such splits.
-        seed: of the split, where the file gives none.
+        seed: of the val that is held out where a network is trained.
     """
     options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
     return read_image_table(
@@ -65,4 +69,5 @@ def load_csv(
         images,
         lambda file, finder: read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder),
         ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
+        {"val": val, "test": test},
     )

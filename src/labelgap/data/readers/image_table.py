@@ -1,7 +1,7 @@
 """From a table of labels and a folder of images to a data set: what CSV, Parquet and folders of photos share.
 
-The images are found and decoded once, and split into train, val and test where the table has no split. The data set's
-``findings`` say what was decided.
+The images are found and decoded once. All of them are train where the table has no split. The data set's ``findings``
+say what was decided.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.scanning.duplicates import find_duplicates
 from labelgap.data.scanning.image_scan import ImageScan, scan_images
 from labelgap.data.split import assign_splits
+from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import TableFile, check_choice
 
 __all__ = ["ImageOptions", "build_dataset", "image_folder", "read_image_table"]
@@ -37,7 +38,7 @@ class ImageOptions:
         duplicates: which copies are searched for: "near" (images that look the same, too), "exact" or "off". In any
             case every image is decoded once, small, to find those that cannot be read; the result is cached.
         allow_leaks: whether an image may be in two splits.
-        seed: of the split, where the table has none.
+        seed: of the val that is held out where a network is trained and the table has none.
     """
 
     on_bad_image: str = "error"
@@ -55,12 +56,22 @@ def read_image_table(
     images: str | os.PathLike[str] | None,
     read: Callable[[Path, ImageFinder], TableFile],
     options: ImageOptions,
+    others: Mapping[str, str | os.PathLike[str] | None] | None = None,
 ) -> Dataset:
-    """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error."""
+    """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error.
+
+    ``others`` are tables of val and of test, by the name of the split.
+    """
     path, folder = Path(path), image_folder(path, images)
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
+    source = path
     try:
         file = read(path, finder)
+        for split, other in (others or {}).items():
+            if other is not None:
+                refuse_url(other, "tables")
+                source = Path(other)
+                file = _join(file, read(source, finder), split)
     except ProblemsError as error:
         if not finder.checked:
             raise
@@ -70,7 +81,7 @@ def read_image_table(
             outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
         problems = [*error.problems, *_unreadable_images(folder, finder)]
         fixable = error.fixable and not all_missing
-        raise ProblemsError(path, problems, outcome, unit=error.unit, fixable=fixable) from None
+        raise ProblemsError(source, problems, outcome, unit=error.unit, fixable=fixable) from None
     return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
 
 
@@ -95,6 +106,31 @@ def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
     names = [*finder.files]
     scan = scan_images(FileImages(folder, names, [*finder.files.values()]))
     return [Problem(finder.lines[names[row]], reason) for row, reason in scan.unreadable.items()]
+
+
+def _join(file: TableFile, other: TableFile, split: str) -> TableFile:
+    """Return a table with the rows of another one as a split; its classes are matched by name."""
+    table, added = file.table, other.table.with_classes(file.table.classes)
+    given = ("train",) * len(table) if file.splits is None else file.splits
+    if split in given:
+        raise InputError(f"{file.path} has {split} rows of its own: leave {split}={other.path} out, or those rows.")
+    if shared := set(table.images).intersection(added.images):
+        raise InputError(
+            f"{min(shared)} is in {file.path} and in {other.path}, and {len(shared):,} images in all: an image that is "
+            f"trained on cannot be {split}."
+        )
+    if not len(added.values):
+        raise InputError(f"{other.path} knows no label of a class of {file.path} ({', '.join(table.classes[:5])} …).")
+    groups = None
+    if file.groups is not None or other.groups is not None:
+        groups = (file.groups or ("",) * len(table)) + (other.groups or ("",) * len(added))
+    return replace(
+        file,
+        table=LabelTable.concatenate([table, added]),
+        splits=given + (split,) * len(added),
+        groups=groups,
+        lines=np.concatenate([file.lines, other.lines]),
+    )
 
 
 def build_dataset(
@@ -134,10 +170,10 @@ def build_dataset(
             values and tuple(values[row] for row in good.tolist()) for values in (file.splits, file.groups)
         )
         file = replace(file, table=file.table.select(good), splits=splits, groups=groups, lines=file.lines[good])
-    rows, split_findings = assign_splits(file, pairs, options.seed, options.allow_leaks)
+    rows, together, split_findings = assign_splits(file, pairs, options.allow_leaks)
     table = file.table
     parts = {
-        name: Split(name, images.select(members), table.select(members))
+        name: Split(name, images.select(members), table.select(members), groups=together[members])
         for name, members in rows.items()
         if len(members)
     }

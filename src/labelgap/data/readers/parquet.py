@@ -17,6 +17,8 @@ def load_parquet(
     path: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
     zeros: str = "absent",
     unlisted: str = "unknown",
     separator: str | None = None,
@@ -42,4 +44,5 @@ def load_parquet(
         images,
         lambda file, finder: read_parquet(file, options, check_image=finder),
         ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
+        {"val": val, "test": test},
     )

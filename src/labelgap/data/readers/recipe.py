@@ -28,7 +28,7 @@ from labelgap.data.readers.image_paths import refuse_url
 
 __all__ = ["ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "StoredRecipe"]
 
-PATH_OPTIONS: Final = ("images", "aliases", "parents")
+PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test")
 """The options that are paths."""
 
 _MAX_VALUES: Final = 1_000_000

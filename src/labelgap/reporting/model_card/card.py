@@ -27,7 +27,7 @@ from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 from labelgap.training.config.review_commands import run_review_commands
-from labelgap.training.evaluation import describe_estimated
+from labelgap.training.evaluation import describe_estimated, unseen_splits
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
 
@@ -80,7 +80,8 @@ def _run_values(run: Run) -> dict[str, Any]:
     config, metrics, name = run.config, run.metrics, run.path.resolve().name
     splits = {split: metrics[split] for split in ("test", "val", "train") if metrics.get(split)}
     supported = [split for split, measured in splits.items() if measured["map"] is not None]
-    headline = next((split for split in ("test", "val") if split in supported), None)
+    unseen = unseen_splits(metrics)
+    headline = next((split for split in unseen if split in supported), None)
     shareable = without_directories(config)
     command = train_command(shareable)
     thresholds = run.thresholds
@@ -98,7 +99,8 @@ def _run_values(run: Run) -> dict[str, Any]:
         "estimated": {split: text for split, each in splits.items() if (text := describe_estimated(each))},
         "review_commands": () if headline else run_review_commands(run.path, config, share=True),
         "headline": None if headline is None else splits[headline],
-        "headline_split": headline,
+        "headline_split": "training images, scored out of fold" if headline == "train" else f"{headline} images",
+        "out_of_fold": "train" in unseen,
         "val_selected": val_selected,
         "vectors": vectors,
         "things": "feature vectors" if vectors else "images",
@@ -161,7 +163,7 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
 
 def _class_values(run: Run, data: Dataset) -> dict[str, Any]:
     """Return the rows of the best and the worst classes, of all where they are few."""
-    split = data.test or data.val
+    split = data.test or data.val or (data.train if run.config.folds else None)
     measured = None if split is None else run.metrics.get(split.name)
     each = {} if measured is None else measured["average_precision"]
     order = sorted((name for name, value in each.items() if value is not None), key=lambda name: -each[name])

@@ -29,7 +29,7 @@ from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated, has_accuracy
+from labelgap.training.evaluation import describe_estimated, has_accuracy, unseen_splits
 
 __all__ = ["MAX_CLASS_ROWS", "run_page"]
 
@@ -45,6 +45,7 @@ _SPLITS: Final = {
     "val": "val (used to select the epoch and the thresholds)",
     "train": "train (against the labels hidden from training)",
 }
+_OUT_OF_FOLD: Final = "out of fold (each image by a head that has not seen its labels)"
 _MEASURES: Final = {
     "mAP": "map",
     "chance": "chance",
@@ -65,7 +66,8 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "run": run,
         "tiles": _tiles(run, measured),
         "measured": measured,
-        "measures": _measures(measured),
+        "measures": _measures(measured, config.folds),
+        "unseen": unseen_splits(run.metrics),
         "estimated": {split: text for split, each in measured.items() if (text := describe_estimated(each))},
         "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, share=True),
         "selection": selection_rule_text(config.select),
@@ -93,21 +95,24 @@ def _lead(config: RunConfig) -> str:
 def _tiles(run: Run, measured: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
     if not run.finished:
         return []
-    split = next((split for split in ("test", "val") if split in measured), None)
+    split, heading = next(iter(unseen_splits(run.metrics).items()), (None, ""))
     tiles = [
-        (f"{split} {name}", format_measure(measured[split][_MEASURES[name]]), "")
+        (f"{heading} {name}", format_measure(measured[split][_MEASURES[name]]), "")
         for name in ("mAP", "F1 micro", "F1 macro")
         if split
     ]
-    tiles.append(("epoch kept", str(run.metrics["best_epoch"]), f"of {run.metrics['epochs']}"))
+    if run.config.folds:
+        tiles.append(("cross-validation", str(run.config.folds), "folds"))
+    else:
+        tiles.append(("epoch kept", str(run.metrics["best_epoch"]), f"of {run.metrics['epochs']}"))
     time = format_elapsed(run.metrics.get("seconds")).split(" ")
     return [*tiles, ("training time", " ".join(time[:2]), " ".join(time[2:]))]
 
 
-def _measures(measured: dict[str, dict[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _measures(measured: dict[str, dict[str, Any]], folds: int) -> list[tuple[str, list[tuple[str, str]]]]:
     return [
         (
-            _SPLITS[split],
+            _OUT_OF_FOLD if folds and split == "train" else _SPLITS[split],
             [
                 *((name, format_measure(values.get(key))) for name, key in _MEASURES.items()),
                 ("classes counted", format_class_count(values["classes_counted"], values["classes"])),
@@ -139,7 +144,9 @@ def _curves(run: Run, figures: FigureRenderer) -> ResponsiveFigure | None:
 def _classes(run: Run, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
     """Return average precision, thresholds and label counts per class."""
     names = run.config.classes
-    test = run.metrics.get("test") or {}
+    split, heading = next(iter(unseen_splits(run.metrics).items()), ("test", "test"))
+    split, heading = ("test", "test") if split == "val" else (split, heading)
+    test = run.metrics.get(split) or {}
     each: dict[str, float | None] = test.get("average_precision", {})
     bars = None
     if any(value is not None for value in each.values()):
@@ -147,9 +154,10 @@ def _classes(run: Run, data: Dataset | None, figures: FigureRenderer) -> dict[st
             lambda width: average_precision_bars(each, test["map"], width=width),
             "Average precision of every class that counts.",
         )
-    columns, cells = _class_cells(run, data, each)
+    columns, cells = _class_cells(run, data, each, heading)
     return {
         "bars": bars,
+        "class_heading": "the test images" if split == "test" else "all images, out of fold",
         "uncounted": join_names([single_line(name) for name in names if each.get(name) is None]) if each else "",
         "threshold_sources": _threshold_sources(run),
         "class_count": len(names),
@@ -162,7 +170,9 @@ def _classes(run: Run, data: Dataset | None, figures: FigureRenderer) -> dict[st
     }
 
 
-def _class_cells(run: Run, data: Dataset | None, each: dict[str, float | None]) -> tuple[list[str], list[list[str]]]:
+def _class_cells(
+    run: Run, data: Dataset | None, each: dict[str, float | None], heading: str
+) -> tuple[list[str], list[list[str]]]:
     """Return the columns that have values, and a row of cells for every class."""
     columns: list[str] = []
     cells: list[list[str]] = [[] for _ in run.config.classes]
@@ -173,7 +183,7 @@ def _class_cells(run: Run, data: Dataset | None, each: dict[str, float | None]) 
             for row, value in zip(cells, getattr(counts, name), strict=True):
                 row.append(format_count(int(value)))
     if each:
-        columns.append("test AP")
+        columns.append(f"{heading} AP")
         for row, name in zip(cells, run.config.classes, strict=True):
             row.append(format_measure(each.get(name)))
     if run.finished:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from labelgap.core.class_path import is_class_path
 from labelgap.core.files import display_path
+from labelgap.data.readers.recipe import PATH_OPTIONS
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.schema import RunConfig
 
@@ -29,7 +30,7 @@ RERUN_OUT: Final = "runs/rerun"
 
 DATA_OPTIONS: Final = frozenset(
     {"aliases", "allow_leaks", "classes", "delimiter", "duplicates", "encoding", "ignore_columns", "images"}
-    | {"on_bad_image", "parents", "rename", "separator", "unlisted", "zeros"}
+    | {"on_bad_image", "parents", "rename", "separator", "test", "unlisted", "val", "zeros"}
 )
 """The options of the commands about DATA; a test compares them."""
 
@@ -123,7 +124,9 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
     for name, value in recipe["options"].items():
         if value is None or (name == "allow_leaks" and not value):
             continue
-        is_path = name in ("aliases", "images", "parents") and isinstance(value, str)
+        is_path = name in PATH_OPTIONS
+        if is_path and not isinstance(value, str):
+            return None
         argument = _data_option(name, display_path(value) if is_path else value)
         if argument is None or name not in DATA_OPTIONS:
             return None

@@ -16,6 +16,7 @@ from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError, RunError, UnknownNameError, suggest_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
@@ -28,7 +29,11 @@ from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["TrainingRequest", "check_folder", "is_run_folder", "prepare_folder", "resolve_config"]
+__all__ = ["TrainingRequest", "check_folder", "is_run_folder", "prepare_data", "prepare_folder", "resolve_config"]
+
+
+FEW_IMAGES = 2000
+"""Fewer images without a split of their own are trained on by a linear head, on a GPU too."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,7 @@ def resolve_config(
         stored: configuration of the run to resume; what depends on the device stays as it is there.
     """
     _check_labels(data)
-    protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
-    from_preset = _preset_settings(data, request, protocol)
-    protocol = protocol or from_preset.get("protocol") or _default_protocol(data, device)
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    protocol, from_preset = _resolve_protocol(data, request, device, stored)
     _check_head(request.head, protocol)
     backbone = request.backbone or from_preset.get("backbone") or data.backbone
     name = backbone.name if isinstance(backbone, Backbone) else backbone
@@ -106,6 +107,26 @@ def resolve_config(
         trace=_resolve_trace(request.trace, data, device, stored, settings),
     )
     return config, selection, loss_fn
+
+
+def prepare_data(
+    data: Dataset, request: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
+) -> Dataset:
+    """Return the data as the protocol of a request needs them: where a network is trained, with a val."""
+    protocol, _ = _resolve_protocol(data, request, device, stored)
+    return data if protocol == "linear" else hold_out_val(data)
+
+
+def _resolve_protocol(
+    data: Dataset, request: TrainingRequest, device: torch.device | None, stored: RunConfig | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the protocol, and the settings of the preset."""
+    protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
+    from_preset = _preset_settings(data, request, protocol)
+    protocol = protocol or from_preset.get("protocol") or _default_protocol(data, device)
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    return protocol, from_preset
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -157,8 +178,13 @@ def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | No
 
 
 def _default_protocol(data: Dataset, device: torch.device | None) -> str:
-    """Return the protocol of the data; for images on a GPU, linear-init instead of linear."""
+    """Return the protocol of the data; for many images on a GPU, linear-init instead of linear.
+
+    On 1,280 photos training the whole network gains little or nothing (docs/training.md), and it needs a val; so few
+    images without a split are all trained on, by a linear head.
+    """
     images = data.protocol == "linear" and data.backbone != FEATURES
+    images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
     return "linear-init" if images and device is not None and device.type == "cuda" else data.protocol
 
 

@@ -19,7 +19,7 @@ from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
 from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
 
-__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups"]
+__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups", "fold_groups"]
 
 
 def assign_folds(
@@ -60,6 +60,12 @@ def assign_folds(
     fold = np.empty(count, dtype=np.int64)
     fold[order] = np.arange(count) % folds
     return fold[group]
+
+
+def fold_groups(data: Dataset, split: str, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """Return a number per image of a split, equal for those that folds keep together: copies, and one's own groups."""
+    groups = data.split(split).groups
+    return duplicate_groups(data, split, features) if groups is None else groups
 
 
 def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = None) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from PIL import Image
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.folds import assign_folds, duplicate_groups, equal_row_groups
+from labelgap.training.folds import assign_folds, duplicate_groups, equal_row_groups
 
 
 def single(columns: list[int], classes: int) -> lg.LabelTable:
