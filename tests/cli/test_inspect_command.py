@@ -18,7 +18,7 @@ from labelgap.cli.inspect import training_time
 from labelgap.cli.inspect_screen import class_table, inspect_lines
 from labelgap.cli.options import DataOptions, format_arguments
 from labelgap.data import ArrayImages, Dataset, FileImages, Split, load
-from labelgap.data.findings import AutoSplit, LabelsCounted
+from labelgap.data.findings import LabelsCounted, NoSplit
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import LabelTable
 from labelgap.labels.io.findings import ColumnPerClass
@@ -55,7 +55,7 @@ def wide_summary(classes: int = 47, photos: int = 20_000) -> DatasetSummary:
     findings = (
         LabelsCounted(200, classes, *table.counts().total),
         ColumnPerClass("absent"),
-        AutoSplit({"train": 160, "val": 20, "test": 20}, 0),
+        NoSplit(200),
     )
     return summarize(Dataset("tags.csv", Split("train", images, table), findings=findings))
 

@@ -214,7 +214,7 @@ class Run:
     def evaluate(
         self,
         data: Dataset,
-        split: str = "test",
+        split: str | None = None,
         *,
         device: str = "auto",
         workers: int | None = None,
@@ -229,7 +229,7 @@ class Run:
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
                 out; ``classes_missing`` and ``classes_extra`` name them.
-            split: "train", "val", "test", or "all" of them.
+            split: "train", "val", "test", or "all" of them; test by default, all where there is none.
             device: "auto", "cpu", "cuda", "mps".
             workers: processes that decode images; by default enough for the device.
             resamples: of the bootstrap intervals; 0 for none.
@@ -240,6 +240,7 @@ class Run:
             ``trained_images``, how many of the images were scored by a model that was trained on them (None where the
             run does not know); ``out_of_fold_images``, how many by a model of another fold.
         """
+        split = split or ("all" if data.test is None else "test")
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
