@@ -68,7 +68,7 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
 
     estimated = describe_estimated(measured)
     if measured["map"] is None:
-        print(f"{name:<10}no class has a known present and enough known absents: no accuracy can be measured here")
+        print(f"{name:<9} no class has a known present and enough known absents: no accuracy can be measured here")
         if estimated:
             print(f"{'':<10}estimated mAP {estimated}")
         return
@@ -80,7 +80,7 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     }
     counted = f"{measured['classes_counted']} of {measured['classes']} classes"
     chance = f"chance {100 * measured['chance']:.2f}"
-    print(f"{name:<10}mAP {values['map']} over {counted} ({chance}); per image {values['map_samples']}")
+    print(f"{name:<9} mAP {values['map']} over {counted} ({chance}); per image {values['map_samples']}")
     if estimated:
         print(f"{'':<10}estimated mAP {estimated}")
     print(
