@@ -29,9 +29,9 @@ from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.core.seeds import numpy_generator
-from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking
+from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
