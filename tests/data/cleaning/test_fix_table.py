@@ -237,7 +237,7 @@ def _csv(text: str) -> str:
         ('image,cat\n00.jpg,1\n"01.jpg,1\n02.jpg,0\n', "a quote is opened here and never closed"),
         ("image,group,split,cat\n00.jpg,a,train,1\n01.jpg,a,test,0\n", "is of one group with"),
         ("image,cat\n00.jpg,\n", "no label is known"),
-        ("image,tags\n00.jpg,a;b\n01.jpg,c\n", "'a;b' under tags: a cell is 1"),
+        ("image,Schlagworte\n00.jpg,a;b\n01.jpg,c\n", "'a;b' under Schlagworte: a cell is 1"),
     ],
 )
 def test_what_needs_a_decision_is_refused_and_nothing_is_written(folder: Path, text: str, message: str) -> None:

@@ -373,6 +373,21 @@ def test_other_names_of_the_image_and_split_columns_are_understood_and_said(csv:
     assert {f"the column '{name}' is read as 'image'", "the column 'Subset' is read as 'split'"} <= {*sentences(file)}
 
 
+@pytest.mark.parametrize("name", ["tags", "Labels", "keywords", "category"])
+def test_a_column_of_names_is_the_list_of_present_classes(csv: Path, name: str) -> None:
+    file = read(csv, f"image;{name};absent\na.jpg;cat, dog;\nb.jpg;;owl\nc.jpg;none;\n")
+    assert file.table.classes == ("cat", "dog", "none", "owl")
+    assert f"the column '{name}' is read as 'present'" in sentences(file)
+    assert problems(csv, f"image,{name},who\na.jpg,cat,Ann\n")[0][1].startswith("'who' beside present")
+
+
+def test_a_column_of_states_is_a_class_whatever_its_name(csv: Path) -> None:
+    assert read(csv, "image,label\na.jpg,1\nb.jpg,NA\n").table.classes == ("label",)
+    found = problems(csv, "image,cat,tags\na.jpg,1,x y\nb.jpg,0,z\n")
+    assert [message.partition(":")[0] for _, message in found] == ["'x y' under tags", "'z' under tags"]
+    assert read(csv, "image,tags,labels\na.jpg,1,0\n").table.classes == ("tags", "labels")
+
+
 def test_other_names_are_classes_beside_the_real_columns_and_where_renamed(csv: Path) -> None:
     assert read(csv, "image,split,path,subset\na.jpg,train,1,0\n").table.classes == ("path", "subset")
     csv.write_text("image,subset\na.jpg,1\n")

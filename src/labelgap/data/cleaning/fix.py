@@ -27,7 +27,7 @@ from labelgap.data.readers.image_table import ImageOptions, build_dataset, image
 from labelgap.data.registry import recognize_format
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
-from labelgap.labels.io.header import parse_header
+from labelgap.labels.io.header import SAMPLE_ROWS, parse_header
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.raw_table import RawTable, read_raw_csv, read_raw_parquet
 from labelgap.labels.io.rows import Cell, Row, parse_rows
@@ -160,7 +160,8 @@ def _check_output(path: Path, out: Path, kind: str, force: bool) -> None:
 
 def _fix(raw: RawTable, out: Path, folder: Path, options: TableOptions, image_options: ImageOptions) -> FixedTable:
     header = ProblemList(raw.path, raw.unit)
-    columns = parse_header(raw.line, raw.header, options, resolve_class_names(options), header)
+    sample = [cells for _, cells in raw.rows[:SAMPLE_ROWS]]
+    columns = parse_header(raw.line, raw.header, options, resolve_class_names(options), header, sample)
     if columns.image is None or not (columns.lists or columns.class_columns):
         _parse(raw, [(raw.line, [*raw.header]), *raw.rows], options)  # raises one error with all problems
     rows, changes = usable_rows(raw, columns)

@@ -9,6 +9,8 @@ from typing import Final
 
 from labelgap.core.errors import InputError, UnknownNameError, nearest
 from labelgap.core.text import format_option, truncate_text
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.io.cells import Cell, CellParser
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableOptions
 
@@ -16,7 +18,9 @@ __all__ = [
     "COLUMN_SYNONYMS",
     "HeaderColumns",
     "LIST_COLUMNS",
+    "LIST_SYNONYMS",
     "RESERVED_COLUMNS",
+    "SAMPLE_ROWS",
     "UNSURE_COLUMN",
     "is_header",
     "parse_header",
@@ -45,6 +49,12 @@ COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Other names of reserved columns, in lower case and without blanks and marks. One of them counts where no column has
 the name itself."""
+LIST_SYNONYMS: Final = frozenset(
+    {"categories", "category", "class", "classes", "keyword", "keywords", "label", "labels", "tag", "tags"}
+)
+"""Other names of ``present``. One counts where its cells are no states, and those of no other column are."""
+SAMPLE_ROWS: Final = 1000
+"""Rows whose cells decide that."""
 UNSURE_COLUMN: Final = "unsure"
 """Beside lists: classes that a prediction did not decide. They are unknown, so the column is ignored."""
 
@@ -77,7 +87,10 @@ class HeaderColumns:
         """The columns that were recognized by another name: that name, and the reserved one."""
         numbers = {"image": self.image, "split": self.split}
         named = [(self.header[number], role) for role, number in numbers.items() if number is not None]
-        return [(name, role) for name, role in named if _plain(name) in COLUMN_SYNONYMS[role]]
+        found = [(name, role) for name, role in named if _plain(name) in COLUMN_SYNONYMS[role]]
+        if self.present is not None and _plain(self.header[self.present]) in LIST_SYNONYMS:
+            found.append((self.header[self.present], "present"))
+        return found
 
 
 def is_header(header: Iterable[str], options: TableOptions) -> bool:
@@ -86,11 +99,17 @@ def is_header(header: Iterable[str], options: TableOptions) -> bool:
 
 
 def parse_header(
-    line: int, header: Sequence[str], options: TableOptions, names: Mapping[str, str], problems: ProblemList
+    line: int,
+    header: Sequence[str],
+    options: TableOptions,
+    names: Mapping[str, str],
+    problems: ProblemList,
+    sample: Sequence[Sequence[Cell]],
 ) -> HeaderColumns:
     """Find the reserved columns, those of classes (``names``: their final names), and those to ignore.
 
-    ``line`` is 0 in files without lines. Problems that do not prevent reading the rows are added to ``problems``.
+    ``line`` is 0 in files without lines; ``sample`` are the cells of the first ``SAMPLE_ROWS`` rows. Problems that do
+    not prevent reading the rows are added to ``problems``.
     """
     path, names_found, ignored_names = problems.path, {*header}, {*options.ignore_columns}
     if not header:
@@ -100,6 +119,7 @@ def parse_header(
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
     used = [number for number, name in enumerate(header) if name not in ignored_names]
     roles = _column_roles(header, options)
+    _recognize_lists(header, roles, used, sample)
     lists = any(roles[number] == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
     position: dict[str, int] = {}
@@ -138,6 +158,24 @@ def _column_roles(header: Sequence[str], options: TableOptions) -> list[str]:
         if role not in roles and len(found) == 1:
             roles[found[0]] = role
     return roles
+
+
+def _recognize_lists(
+    header: Sequence[str], roles: list[str], used: Sequence[int], sample: Sequence[Sequence[Cell]]
+) -> None:
+    """Make the only column with a synonym of ``present`` that one, if it holds names and no other column states."""
+    open_columns = [number for number in used if roles[number] not in (*RESERVED_COLUMNS, *LIST_COLUMNS)]
+    candidates = [number for number in open_columns if _plain(header[number]) in LIST_SYNONYMS]
+    if "present" in roles or len(candidates) != 1 or roles[candidates[0]] != header[candidates[0]]:
+        return
+    parser = CellParser()
+    for number in open_columns:
+        cells = [row[number] for row in sample if number < len(row) and row[number]]
+        codes = [parser.code(cell) if isinstance(cell, str) else None for cell in cells]
+        states, others = sum(code in (PRESENT, ABSENT) for code in codes), codes.count(None)
+        if (others <= states) if number in candidates else (states > others):
+            return
+    roles[candidates[0]] = "present"
 
 
 def _plain(name: str) -> str:

@@ -14,6 +14,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -27,7 +28,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
-from labelgap.labels.io.header import is_header, parse_header
+from labelgap.labels.io.header import SAMPLE_ROWS, is_header, parse_header
 from labelgap.labels.io.parquet import column_cells, open_parquet, typed_cell
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import raw_records
@@ -121,7 +122,9 @@ class _LabelEditor:
         self.names = resolve_class_names(options)
         rows = (row for row in rows if any(row))
         header = [str(cell) for cell in next(rows)]
-        self.columns = parse_header(0, header, options, self.names, ProblemList(path))
+        sample = list(islice(rows, SAMPLE_ROWS))
+        rows = chain(sample, rows)
+        self.columns = parse_header(0, header, options, self.names, ProblemList(path), sample)
         self.kept = 0
         self._class_columns: dict[str, list[int]] = {}
         for number in self.columns.class_columns:

@@ -11,6 +11,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.labels.io.cells import Cell, CellParser, TagListParser
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
-from labelgap.labels.io.header import HeaderColumns, parse_header
+from labelgap.labels.io.header import SAMPLE_ROWS, HeaderColumns, parse_header
 from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.sparse import is_encodable
@@ -59,7 +60,10 @@ def parse_rows(
     line, header = next(rows, (0, []))
     problems.refuse()
     names = resolve_class_names(options)
-    columns = parse_header(line, [str(cell) for cell in header], options, names, problems)
+    sample = list(islice(rows, SAMPLE_ROWS))
+    rows = chain(sample, rows)
+    cells = [cells for _, cells in sample]
+    columns = parse_header(line, [str(cell) for cell in header], options, names, problems, cells)
     parser = _RowParser(options, check_image, columns, problems)
     checked = parser.checked(rows)
     table, cell_findings = parser.parse_lists(checked, classes) if columns.lists else parser.parse_wide(checked)
