@@ -29,7 +29,7 @@ and `an` 83.5 (docs/digits.md; the val scores agree). With one seed (docs/compar
 each, `ll-r` 93.3, `iu` 90.8, `gr` 87.4, `an` 84.4; a tenth of all labels at random, `ll-r` 75.0, `iu` 74.0, `gr` 66.3,
 `an` 58.6.
 
-Where there is no val, a linear head is cross-validated, and ``candidates.auto_methods`` says which methods are compared.
+Where there is no val, a linear head is cross-validated; ``candidates.auto_methods`` has the methods that are compared.
 
 With linear-init the network starts from the head of the linear phase, and `ll-r` is not ahead: on 1,280 VOC photos,
 efficientnet-lite0, one seed, val / test mAP are `role` 79.5 / 80.9, `em` 78.4 / 81.3, `ll-ct` 78.2 / 79.7, `an` 78.1 /
