@@ -75,6 +75,7 @@ def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
         (["--linear-epochs", "0"], "epochs"),
         (["--precision", "fp16"], "precision"),
         (["--resume"], "no run to resume"),
+        (["--out", "/dev/null"], "/dev/null is a file: choose another --out"),
         (["--trace", "few"], "trace"),
     ],
 )
@@ -102,7 +103,8 @@ def test_a_wrong_word_names_the_right_one_before_data_are_read(
         ("csv=tag.csv", "tag.csv does not exist. Did you mean tags.csv?"),
         ("tags.csv --images phots", "Did you mean photos?"),
         ("tags.csv --images photos --zeros missing", "'absent' or 'unknown'"),
-        ("photos", "folder"),
+        ("photos", "photos holds images without labels. DATA is the table of their tags"),
+        ("photos", "tags.csv --images photos"),
     ],
 )
 def test_data_that_is_not_there_is_said_to_be_and_the_nearest_is_named(
@@ -117,6 +119,9 @@ def test_a_missing_argument_is_explained(capsys: pytest.CaptureFixture[str]) -> 
     assert "Missing option '--out': Folder of the run, e.g. runs/first. " in capsys.readouterr().err
     assert call("inspect") == 2
     assert "Missing argument 'DATA': A CSV, a folder" in capsys.readouterr().err
+    assert call() == 2
+    said = capsys.readouterr()
+    assert "Train a classifier" in said.out and not said.err
 
 
 def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,8 @@ def _run() -> int:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         message, code = _describe(error)
-        print(f"labelgap: {message}", file=sys.stderr)
+        if message:
+            print(f"labelgap: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
@@ -119,6 +120,8 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
         message = error.format_message()
+        if not message:  # the help was printed instead
+            return "", error.exit_code
         about = getattr(getattr(error, "param", None), "help", None)
         if about and message.startswith("Missing"):
             message = f"{message.rstrip('.')}: {about}"

@@ -22,7 +22,7 @@ from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
-from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import PATH_OPTIONS, ObserveStep, Recipe
 
 __all__ = [
@@ -265,13 +265,26 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
         return names[0], tuple(name for name in names[1:] if name not in _GENERIC)
     known = "; ".join(f"{entry.value.path_to} ({entry.name})" for entry in _readers() if entry.value.path_to)
     if path.is_dir():
-        what = "is a folder"
-        inside = next((child for child in sorted(path.iterdir()) if child.suffix.lower() == ".csv"), None)
-        hint = f" Did you mean {inside}?" if inside else ""
+        what, hint = "is a folder", _hint_about_folder(path)
     else:
         what = f"is a '{path.suffix}' file" if path.suffix else "has no suffix"
         hint = f" If it is one all the same, say so: csv={path}"
     raise InputError(f"{path} {what}, which labelgap does not recognize. It recognizes: {known}.{hint}")
+
+
+def _hint_about_folder(folder: Path) -> str:
+    """Return what is probably meant by a folder that is not recognized: the table in it, or one beside its images."""
+    children = sorted(folder.iterdir())
+    table = next((child for child in children if child.suffix.lower() == ".csv"), None)
+    if table is not None:
+        return f" Did you mean {table}?"
+    if not any(is_image_name(child.name) for child in children):
+        return ""
+    beside = next((child for child in sorted(folder.parent.iterdir()) if child.suffix.lower() == ".csv"), None)
+    return (
+        f" {folder} holds images without labels. DATA is the table of their tags, a CSV with the columns image and "
+        f"present: {beside or 'tags.csv'} --images {folder}"
+    )
 
 
 def _qualified_name(load: Callable[..., Dataset]) -> str:

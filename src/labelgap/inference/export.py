@@ -128,7 +128,8 @@ class _Graph(nn.Module):
 
 def _check_path(files: ExportedFiles, force: bool) -> None:
     if files.model.suffix.lower() != ".onnx":
-        raise InputError(f"{files.model}: the file name must end in .onnx.")
+        example = files.model.with_suffix("") / "model.onnx"
+        raise InputError(f"{files.model}: the file name must end in .onnx, e.g. {example}")
     existing = [file for file in (files.model, files.preprocess, files.script) if file.exists()]
     if existing and not force:
         raise InputError(f"{existing[0]} exists already: replace it with --force, or choose another folder.")

@@ -139,6 +139,8 @@ def is_run_folder(folder: Path) -> bool:
 
 def check_folder(folder: Path, resume: bool) -> None:
     """Raise an error where a folder holds a run and none is to be resumed, or the reverse."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
     exists = is_run_folder(folder)
     if exists and not resume:
         raise RunError(
