@@ -54,7 +54,7 @@ def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
 ) -> None:
     assert call(*DRAW, "--summary") == 0
     said = capsys.readouterr().out
-    assert "0 of 9; 0 answered" in said and "needs 10 reviewed" in said
+    assert "0 of 9; 0 answered" in said and "no estimate before a random candidate" in said
     assert (photos / "tags-review" / "candidates.parquet").exists()
     assert call(*DRAW, "--out", "mine", "--json") == 0
     assert json.loads(capsys.readouterr().out)["progress"]["total"] == 9 and (photos / "mine").is_dir()

@@ -1,26 +1,30 @@
-"""How many labels are missing: Wilson's interval, the weights of classes, and nothing counted before its turn."""
+"""How many labels are missing: counted, estimated with scores or without, in intervals that hold the truth."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
+from labelgap.core.manifest import replacing
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.sample_estimate import (
     MIN_SAMPLE,
-    ClassTally,
+    ReviewedLabels,
+    ReviewEstimate,
     SampleEstimate,
     describe_estimate,
-    estimate_from_sample,
+    estimate_review,
     first_undecided,
-    wilson_interval,
 )
 from labelgap.review.store.events import Decision
 
@@ -43,121 +47,149 @@ def reference(present: int, looked: int) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-@pytest.mark.parametrize(("present", "looked"), [(0, 10), (1, 10), (5, 10), (10, 10), (2, 300), (150, 300)])
-def test_wilsons_interval_is_what_the_score_test_does_not_reject(present: int, looked: int) -> None:
-    assert wilson_interval(present, looked) == pytest.approx(reference(present, looked), abs=1e-6)
-
-
 def sampled(
     classes: list[int] | NDArray[np.int64], values: list[int] | NDArray[np.int64], unknown: list[int]
-) -> SampleEstimate | None:
-    """The estimate when only random labels were decided."""
-    group, value = np.asarray(classes, dtype=np.int64), np.asarray(values)
-    decided = np.bincount(group, minlength=len(unknown))
-    found = np.bincount(group[value == PRESENT], minlength=len(unknown))
-    unsure = np.bincount(group[value == UNKNOWN], minlength=len(unknown))
-    return estimate_from_sample(group, value, ClassTally(np.array(unknown), decided, found, unsure))
+) -> ReviewEstimate:
+    """The estimate without a model when only random labels were decided."""
+    group, value = np.asarray(classes, dtype=np.int64), np.asarray(values, dtype=np.int8)
+    every = np.ones(len(group), dtype=np.bool_)
+    return estimate_review(ReviewedLabels(group, np.full(len(group), np.nan), every, value, every, np.array(unknown)))
 
 
-def simulate(random: np.random.Generator, depth: float) -> tuple[SampleEstimate, int, int]:
-    """A review of four classes to some depth: the estimate, the truth, and how many were found.
-
-    A model ranks the labels; a tenth of what is shown is random. The truth of the undecided is never looked at.
-    """
-    unknown, shares = np.array([900, 500, 200, 60]), random.uniform(0.02, 0.3, 4)
-    group, value, decided, found, truth = [], [], [], [], 0
-    for number, (count, share) in enumerate(zip(unknown, shares, strict=True)):
-        present = random.random(count) < share
-        order = np.argsort(-(random.normal(size=count) + 2.0 * present))  # the ranking
-        ranked = order[: int(depth * count)]
-        sample = random.permutation(count)[: max(int(depth * count / 9), 15)]
-        outside = np.setdiff1d(sample, ranked)
-        seen = np.union1d(sample, ranked)
-        group += [number] * len(outside)
-        value += present[outside].astype(int).tolist()
-        decided.append(len(seen))
-        found.append(int(present[seen].sum()))
-        truth += int(present.sum())
-    estimate = estimate_from_sample(
-        group, value, ClassTally(unknown, np.array(decided), np.array(found), np.zeros_like(unknown))
-    )
-    assert estimate is not None
-    return estimate, truth, sum(found)
+def total_of(estimate: ReviewEstimate) -> SampleEstimate:
+    assert estimate.total is not None
+    return estimate.total
 
 
-@pytest.mark.parametrize("depth", [0.0, 0.1, 0.3, 0.6])
-def test_the_interval_holds_the_truth_as_often_as_it_says(depth: float) -> None:
+@pytest.mark.parametrize(("present", "looked"), [(0, 10), (1, 10), (5, 10), (10, 10), (2, 300), (150, 300)])
+def test_without_a_model_the_interval_is_what_the_score_test_does_not_reject(present: int, looked: int) -> None:
+    made = total_of(sampled([0] * looked, [PRESENT] * present + [ABSENT] * (looked - present), [10**8 + looked]))
+    assert np.array([made.low, made.high]) / 10**8 == pytest.approx(reference(present, looked), abs=2e-4)
+
+
+class Simulation:
+    """Four classes with scores that are wrong by a factor of their odds, in all and for each class."""
+
+    def __init__(self, random: np.random.Generator, wrong: float = 0.4) -> None:
+        self.unknown = np.array([700, 500, 300, 200])
+        self.column = np.repeat(np.arange(4), self.unknown)
+        odds = random.normal(-4, 2, size=len(self.column))
+        self.score = 1 / (1 + np.exp(-odds))
+        shift = wrong * (random.normal() + random.normal(size=4))
+        self.truth = random.random(len(odds)) < 1 / (1 + np.exp(-odds - shift[self.column]))
+        self.random = random
+
+    def review(self, depths: list[int], *, model: bool = True) -> tuple[ReviewEstimate, NDArray[np.bool_]]:
+        """Decide the first of each class's ranked labels and a ninth as many random ones; return what is decided."""
+        decided, counted = np.zeros((2, len(self.column)), dtype=np.bool_)
+        for number, depth in enumerate(depths):
+            mine = np.flatnonzero(self.column == number)
+            ranked = mine[np.argsort(-self.score[mine])][:depth] if model else mine[:0]
+            drawn = self.random.permutation(mine)[: -(-depth // 9)]
+            decided[ranked] = decided[drawn] = True
+            counted[np.setdiff1d(drawn, ranked)] = True
+        value = np.where(decided, self.truth, UNKNOWN).astype(np.int8)
+        score = self.score if model else np.full(len(self.score), np.nan)
+        expected = np.bincount(self.column, weights=self.score).astype(np.float64) if model else None
+        labels = ReviewedLabels(self.column, score, decided, value, counted, self.unknown, expected)
+        return estimate_review(labels), decided
+
+
+@pytest.mark.parametrize("model", [True, False])
+@pytest.mark.parametrize("depths", [[45, 45, 45, 45], [180, 180, 180, 180], [180, 90, 0, 0]])
+def test_the_interval_holds_the_truth_as_often_as_it_says(depths: list[int], model: bool) -> None:
     random = np.random.default_rng(0)
-    hits = trials = 0
-    for _ in range(300):
-        estimate, truth, found = simulate(random, depth)
-        if estimate.classes < 4:
-            continue
-        middle, low, high = estimate.missing
-        assert found == estimate.found <= low <= middle <= high
-        trials, hits = trials + 1, hits + (low <= truth <= high)
-    assert trials > 100
-    assert hits / trials > 0.93
+    hits, widths = [], []
+    for _ in range(100):
+        simulation = Simulation(random)
+        made, decided = simulation.review(depths, model=model)
+        total = total_of(made)
+        inside = np.array([each is not None for each in made.by_class])[simulation.column]
+        left = int((simulation.truth & ~decided & inside).sum())
+        assert total.found == int((simulation.truth & decided & inside).sum())
+        assert total.low <= total.still_missing <= total.high <= total.undecided
+        assert total.still_missing == sum(each.still_missing for each in made.by_class if each)
+        hits.append(total.low <= left <= total.high)
+        widths.append((total.high - total.low) / max(left, 1))
+    assert np.mean(hits) >= 0.93
+    assert not model or np.median(widths) < 2.5, "the scores and the ranked answers narrow it"
 
 
-def test_what_was_found_is_never_more_than_what_is_said_to_be_missing() -> None:
-    """150 found beside "about 47 are missing" was seen: the ranked finds were not counted."""
-    tally = ClassTally(np.array([2000]), np.array([400]), np.array([150]), np.array([0]))
-    made = estimate_from_sample([0] * 40, [PRESENT] + [ABSENT] * 39, tally)
-    assert made is not None and made.missing[1] >= 150
-    assert "150 missing labels of dog were found; about 40 are still missing among 1,600" in describe_estimate(
-        made, "dog"
+def test_before_a_review_it_is_the_estimate_of_the_audit() -> None:
+    simulation = Simulation(np.random.default_rng(0))
+    made, _ = simulation.review([0, 0, 0, 0])
+    total = total_of(made)
+    assert total.missing[0] == round(float(simulation.score.sum())) and not total.has_interval
+    expected = np.bincount(simulation.column, weights=simulation.score)
+    assert [each.still_missing for each in made.by_class if each] == pytest.approx(expected, abs=1)
+    assert made.probability == pytest.approx(simulation.score, rel=0.06)
+
+
+def test_ranked_answers_move_their_class_and_a_little_the_others() -> None:
+    simulation = Simulation(np.random.default_rng(0))
+    before, _ = simulation.review([0, 0, 0, 0])
+    simulation.truth[:] = False
+    after, _ = simulation.review([100, 0, 0, 0])
+    shares = [
+        b.still_missing / a.still_missing for a, b in zip(before.by_class, after.by_class, strict=True) if a and b
+    ]
+    assert shares[0] < 0.25 and 0.3 < shares[1] < 1 and after.probability[-1] < before.probability[-1]
+
+
+def test_labels_that_are_no_candidates_count_with_what_is_left_of_the_estimate() -> None:
+    scores = np.array([0.9, 0.5])
+    none = np.zeros(2, dtype=np.bool_)
+    labels = ReviewedLabels(
+        np.zeros(2, int), scores, none, np.full(2, UNKNOWN, np.int8), none, np.array([1000]), np.array([11.4])
     )
+    assert total_of(estimate_review(labels)).remaining[0] == 11
 
 
 def test_when_everything_is_decided_the_number_is_exact() -> None:
-    made = estimate_from_sample(
-        [0] * 5, [ABSENT] * 5, ClassTally(np.array([592]), np.array([592]), np.array([31]), np.array([0]))
+    simulation = Simulation(np.random.default_rng(0))
+    made, _ = simulation.review([10**6] * 4)
+    found = int(simulation.truth.sum())
+    assert total_of(made).missing == (found, found, found) and total_of(made).remaining == (0, 0, 0)
+    told = describe_estimate(made.by_class[0], "dog")
+    count = int(simulation.truth[simulation.column == 0].sum())
+    assert (
+        told == f"{count} labels of dog were missing, and are found: every unknown label is decided, so this is exact."
     )
-    assert made is not None and made.missing == (31, 31, 31) and made.remaining == (0, 0, 0)
-    expected = "31 missing labels of dog were found: every unknown label is decided, so this is exact."
-    assert describe_estimate(made, "dog") == expected
 
 
 def test_a_number_is_not_called_exact_while_labels_could_not_be_told() -> None:
-    tally = ClassTally(np.array([100]), np.array([100]), np.array([31]), np.array([10]))
-    told = describe_estimate(estimate_from_sample([], [], tally), "dog")
-    assert told == "31 missing labels of dog were found: every unknown label is decided. 10 labels could not be told."
+    told = describe_estimate(
+        total_of(sampled([0] * 100, [PRESENT] * 31 + [ABSENT] * 59 + [UNKNOWN] * 10, [100])), "dog"
+    )
+    expected = (
+        "31 labels of dog were missing, and are found: every unknown label is decided. 10 labels could not be told."
+    )
+    assert told == expected
 
 
 def test_a_finished_class_lends_its_sample_to_no_other() -> None:
-    tally = ClassTally(np.array([12, 1000]), np.array([12, 1]), np.array([2, 1]), np.array([0, 0]))
-    made = estimate_from_sample([0] * 12 + [1], [PRESENT] * 2 + [ABSENT] * 10 + [PRESENT], tally)
-    assert made is not None and made.reviewed == 1 and "needs 10 reviewed" in describe_estimate(made)
-
-
-def test_sampled_in_proportion_it_is_the_plain_interval() -> None:
-    made = sampled([0] * 30 + [1] * 10, [PRESENT] * 6 + [ABSENT] * 34, [3_000_030, 1_000_010])
-    assert made is not None and (made.low, made.high) == pytest.approx(wilson_interval(6, 40), rel=1e-3)
-    assert made.share == pytest.approx(6 / 40) and made.remaining[0] == 600_000
+    made = total_of(sampled([0] * 12 + [1], [PRESENT] * 2 + [ABSENT] * 10 + [PRESENT], [12, 1000]))
+    assert made.reviewed == 1 and "needs 10 random" in describe_estimate(made)
 
 
 def test_classes_weigh_by_their_undecided_labels_not_by_how_many_were_looked_at() -> None:
-    made = sampled([0] * 30 + [1] * 70, [PRESENT] * 30 + [ABSENT] * 70, [1030, 1070])
-    assert made is not None and made.share == pytest.approx(0.5)
-    plain = wilson_interval(50, 100)
-    assert made.low < plain[0] and made.high > plain[1], "an uneven sample knows less"
+    made = total_of(sampled([0] * 30 + [1] * 70, [PRESENT] * 30 + [ABSENT] * 70, [1030, 1070]))
+    assert made.still_missing == pytest.approx(1000, rel=0.02)
 
 
 def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
     classes, values = [0] * 40 + [1], [PRESENT] * 4 + [ABSENT] * 36 + [PRESENT]
-    made = sampled(classes, values, [1000, 1000])
-    assert made is not None and (made.classes, made.reviewed) == (1, 40) and made.share == pytest.approx(0.1)
-    both = sampled([0] * 40 + [1] * 20, [ABSENT] * 60, [1000, 1000])
-    many = sampled(np.arange(50), [ABSENT] * 50, [1000] * 50)
-    assert both is not None and many is not None and (both.classes, many.classes) == (2, 50)
+    made = total_of(sampled(classes, values, [1000, 1000]))
+    assert (made.classes, made.reviewed) == (1, 40) and made.still_missing == pytest.approx(96, abs=2)
+    both = total_of(sampled([0] * 40 + [1] * 20, [ABSENT] * 60, [1000, 1000]))
+    many = total_of(sampled(np.arange(50), [ABSENT] * 50, [1000] * 50))
+    assert (both.classes, many.classes) == (2, 50)
 
 
-def test_a_class_that_nobody_looked_at_is_not_spoken_of_and_doubt_is_left_out() -> None:
-    made = sampled([0, 0, 0, 0], [PRESENT, ABSENT, UNKNOWN, ABSENT], [100, 9000])
-    assert made is not None
+def test_without_a_model_a_class_that_nobody_looked_at_is_not_spoken_of_and_doubt_is_left_out() -> None:
+    made = total_of(sampled([0, 0, 0, 0], [PRESENT, ABSENT, UNKNOWN, ABSENT], [100, 9000]))
     assert (made.classes, made.undecided, made.reviewed, made.present, made.unsure) == (1, 96, 3, 1, 1)
-    assert sampled([], [], [100]) is None and sampled([0], [UNKNOWN], [100]) is None
+    assert sampled([], [], [100]).total is None and sampled([0], [UNKNOWN], [100]).total is None
 
 
 def test_a_list_is_decided_as_far_as_its_first_gap() -> None:
@@ -210,13 +242,37 @@ def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
     missing = int((truth.to_dense() == PRESENT).sum() - (data.train.labels.values == PRESENT).sum())
     assert made is not None and made.classes >= 5
     assert made.missing[1] <= missing <= made.missing[2]
-    assert f"{made.found:,} missing labels of {made.classes} classes were found" in describe_estimate(made)
+    assert f"{made.found:,} found, about {made.still_missing:,} still missing" in describe_estimate(made)
+    assert sum(each.still_missing for each in review.estimates().by_class if each) == made.still_missing
     review.close()
 
 
-def test_too_few_random_labels_give_no_number() -> None:
+def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    path = folder / "candidates.parquet"
+    write_candidates(path, likely_rows(data, share=1.0), data)
+    table = pq.read_table(path)
+    about: dict[str, Any] = json.loads(table.schema.metadata[b"labelgap"])
+    missing = [row for row in table.to_pylist() if row["kind"] == "missing"]
+    by_class = {name: round(sum(row["score"] for row in missing if row["class"] == name)) for name in data.classes}
+    about["estimate"] = {
+        "missing": sum(by_class.values()),
+        "range": [1, 9999],
+        "known": 96,
+        "missing_per_class": by_class,
+    }
+    with replacing(folder, [path.name]):
+        pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+    review = Review(open_review_folder(folder))
+    made = review.estimate()
+    assert made is not None and made.missing[0] == pytest.approx(sum(by_class.values()), abs=3)
+    own = [review.estimate(number) for number in range(10)]
+    assert sum(each.still_missing for each in own if each) == made.still_missing
+    review.close()
+
+
+def test_too_few_random_labels_give_no_interval() -> None:
     made = sampled([0] * (MIN_SAMPLE - 1), [PRESENT] * (MIN_SAMPLE - 1), [1000])
-    for few in (None, made):
-        assert "missing (95 %" not in describe_estimate(few) and f"needs {MIN_SAMPLE} reviewed" in describe_estimate(
-            few
-        )
+    told = describe_estimate(made.total)
+    assert "95 %" not in told and f"needs {MIN_SAMPLE} random" in told
+    assert "no estimate before a random candidate" in describe_estimate(None)

@@ -117,7 +117,7 @@ def round_to_sum(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Round numbers to integers that sum to their rounded sum: those with the largest fractions are rounded up.
 
     Example:
-        >>> round_to_sum(np.array([1.4, 1.4, 0.4]))
+        >>> round_to_sum(np.array([1.5, 1.3, 0.4]))
         array([2, 1, 0])
     """
     floor = np.floor(values).astype(np.int64)

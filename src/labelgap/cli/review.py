@@ -208,7 +208,7 @@ def _print_summary(opened: Review, as_json: bool) -> None:
         )
     if reviewers:
         print(f"{'by':<10}{', '.join(f'{name} {count:,}' for name, count in reviewers.most_common())}")
-    print(f"{'missing':<10}{describe_estimate(estimate, audit=opened.candidates.metadata.get('estimate'))}")
+    print(f"{'missing':<10}{describe_estimate(estimate)}")
     if progress.decided or progress.wrong_decided:
         print(f"{'next':<10}labelgap apply {opened.path} --out better.csv")
 

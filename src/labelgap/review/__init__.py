@@ -15,20 +15,19 @@ from labelgap.review.folder import (
     is_review_folder,
     open_review_folder,
 )
-from labelgap.review.sample_estimate import SampleEstimate, estimate_from_sample, wilson_interval
+from labelgap.review.sample_estimate import ReviewEstimate, SampleEstimate
 from labelgap.review.session import Review
 from labelgap.review.store import decisions
 
 __all__ = [
     "Review",
+    "ReviewEstimate",
     "ReviewFolder",
     "SampleEstimate",
     "check_review",
     "create_random_review",
     "decisions",
     "default_split",
-    "estimate_from_sample",
     "is_review_folder",
     "open_review_folder",
-    "wilson_interval",
 ]

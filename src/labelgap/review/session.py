@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +13,19 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
-from labelgap.review.sample_estimate import ClassTally, SampleEstimate, estimate_from_sample, first_undecided
+from labelgap.review.sample_estimate import (
+    ReviewedLabels,
+    ReviewEstimate,
+    SampleEstimate,
+    estimate_review,
+    first_undecided,
+)
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import Decision
@@ -128,30 +135,42 @@ class Review:
         return count_classes(self.current)
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
-        """Estimate how many labels are missing, of one class or of all; None before a random label counts."""
+        """Estimate how many labels are missing, of one class or of all; None where nothing supports an estimate."""
+        estimates = self.estimates()
+        return estimates.total if class_number is None else estimates.by_class[class_number]
+
+    def estimates(self) -> ReviewEstimate:
+        """Estimate how many labels are missing, of each class and of all, and how probable each candidate is."""
+        found: ReviewEstimate = self.cached("estimates", self._estimate)
+        return found
+
+    def _estimate(self) -> ReviewEstimate:
         columns, current, positions = self.candidates.columns, self.current, self.candidates.positions
-        classes = len(self.candidates.classes)
         with current.lock:
-            current.refresh()
-            listed = columns.kind != WRONG
-            numbers, decided, value = columns.class_number[listed], current.decided[listed], current.value[listed]
-        shown, sampled, ranked = (position[listed] for position in positions)
-        end = first_undecided(numbers, shown, decided, classes)[numbers]
+            decided, value = current.decided.copy(), current.value.copy()
+        listed = columns.kind != WRONG
+        shown, sampled, ranked = positions
+        first = first_undecided(columns.class_number[listed], shown[listed], decided[listed], len(self._unknown))
+        end = first[columns.class_number]
         # what the ranking alone has brought is no random sample of anything
-        counted = decided & (sampled < end) & ~((columns.kind[listed] == MISSING) & (ranked < end))
+        counted = decided & (sampled < end) & ~((columns.kind == MISSING) & (ranked < end))
         # labels that are decided and no candidates, e.g. of copies, are as certain as the others
         group, answer = self._other_decisions()
-        group, answer = np.concatenate([numbers[decided], group]), np.concatenate([value[decided], answer])
-        tally = ClassTally(
-            unknown=self._unknown,
-            decided=np.bincount(group, minlength=classes),
-            found=np.bincount(group[answer == PRESENT], minlength=classes),
-            unsure=np.bincount(group[answer == UNKNOWN], minlength=classes),
+        nan, yes, no = np.full(len(group), np.nan), np.ones(len(group), np.bool_), np.zeros(len(group), np.bool_)
+        made = estimate_review(
+            ReviewedLabels(
+                np.concatenate([columns.class_number[listed], group]),
+                np.concatenate([columns.score[listed], nan]),
+                np.concatenate([decided[listed], yes]),
+                np.concatenate([value[listed], answer]),
+                np.concatenate([counted[listed], no]),
+                self._unknown,
+                self._expected,
+            )
         )
-        if class_number is not None:
-            counted &= numbers == class_number
-            tally = tally.only(class_number)
-        return estimate_from_sample(numbers[counted], value[counted], tally)
+        probability = np.full(len(listed), np.nan)
+        probability[listed] = made.probability[: int(listed.sum())]
+        return replace(made, probability=probability)
 
     def _other_decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Return class numbers and values of decided labels that are no candidates and were unknown."""
@@ -183,6 +202,17 @@ class Review:
             return self.folder.data.split(self.split).labels.counts().unknown
         counts = self.candidates.metadata.get("unknown_per_class") or {}
         return np.array([int(counts.get(name, 0)) for name in self.candidates.classes], dtype=np.int64)
+
+    @cached_property
+    def _expected(self) -> NDArray[np.float64] | None:
+        """``(K,)`` how many labels of each class the audit said are missing; None without a model."""
+        metadata, names = self.candidates.metadata, self.candidates.classes
+        if metadata.get("estimate") is None:
+            return None
+        missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
+        unknown = np.array([int(metadata["unknown_per_class"].get(name, 0)) for name in names])
+        scale: NDArray[np.float64] = missing * self._unknown / np.maximum(unknown, 1)
+        return scale
 
 
 def _remedy(path: Path, split: str | None, metadata: Mapping[str, Any]) -> str:

@@ -186,8 +186,7 @@ def panel_context(review: Review, class_number: int | None, reviewer: str) -> di
 def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
     """Return the part of the panel that changes only with a new event."""
     progress, estimate = review.progress(), review.estimate()
-    enough = estimate is not None and estimate.reviewed >= MIN_SAMPLE
-    share = estimate.missing[0] / estimate.unknown if estimate is not None and enough else None
+    share = estimate.missing[0] / estimate.unknown if estimate is not None and estimate.has_interval else None
     return {
         "progress": progress,
         "share": 0 if not progress.total else progress.decided / progress.total,
@@ -199,13 +198,11 @@ def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
 
 def _estimates(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
     """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
-    sentences = []
     own = None if class_number is None else review.estimate(class_number)
-    if own is not None and class_number is not None and own.reviewed >= MIN_SAMPLE:
-        sentences.append(describe_estimate(own, review.candidates.classes[class_number]))
-    if not sentences or estimate is None or estimate.classes > 1:
-        sentences.append(describe_estimate(estimate, audit=review.candidates.metadata.get("estimate")))
-    return sentences
+    if own is None or class_number is None:
+        return [describe_estimate(estimate)]
+    sentence = describe_estimate(own, review.candidates.classes[class_number])
+    return [sentence] if estimate is None or estimate.classes == 1 else [sentence, describe_estimate(estimate)]
 
 
 def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
