@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import call
 from tests.review.sample_photos import TAGS, make_photos
+from tests.sample_photos import write_small_photos
 
 from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import decisions
+from labelgap.review import Review, decisions, open_review_folder
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.store.events import Decision, LabelKey
 from labelgap.training.config.schema import RunConfig, write_config
@@ -134,6 +137,28 @@ def test_a_methods_revisions_are_listed_beside_peoples(photos: Path, capsys: pyt
     assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
     assert call("review", "run") == 2
     assert "labelgap audit run" in capsys.readouterr().err
+
+
+def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    write_small_photos(Path("photos"), 24)
+    rows = (f"{number:02d}.jpg,{'red' if number % 2 else 'green'}" for number in range(24))
+    Path("tags.csv").write_text("image,present\n" + "\n".join(rows) + "\n")
+    album = ("tags.csv", "--images", "photos", "--duplicates", "off")
+    assert call("train", *album, "--method", "an", "--epochs", "1", "--out", "runs/a", "--device", "cpu") == 0
+    assert call("review", "runs/a", "--random", "20", "--summary") == 0
+    with closing(Review(open_review_folder("runs/a-review"))) as review:
+        assert review.splits() == ["train"] and len(review.image_order) == 20
+        made = [review.decision(row, ABSENT, f"request-{row:04d}", 0) for row in range(len(review.candidates))]
+        review.store.append(made, reviewer="anna", client="window-1")
+    capsys.readouterr()
+    assert call("evaluate", "runs/a", "runs/a-review", "--resamples", "0", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"mAP \d+\.\d+ over 2 of 2 classes", said) and "too high" not in said
+    assert "scores    of 20 images that the run was trained on: by the models of the other folds" in said
 
 
 def test_candidates_go_to_label_studio_and_decisions_come_back(
