@@ -118,3 +118,27 @@ def test_variants_of_case_alone_name_the_command_too(
     Path("tags.csv").write_text("photo file,cat\n00.jpg,1\n")
     assert call("inspect", "tags.csv") == 2
     assert "--fix" not in capsys.readouterr().err, "it cannot know which column names the images"
+
+
+def test_a_broken_table_of_test_images_is_named_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small_photos(Path("album"), 4)
+    Path("album/broken.jpg").write_text("no image")
+    Path("album/tags.csv").write_text("image,cat\n00.jpg,1\n01.jpg,0\n")
+    for bad in ("broken.jpg", "gone.jpg"):
+        Path("test.csv").write_text(f"image,cat\n02.jpg,1\n{bad},0\n03.jpg,0\n")
+        assert call("inspect", "album/tags.csv", "--test", "test.csv") == 2
+        error = capsys.readouterr().err
+        assert error.startswith("labelgap: test.csv cannot be used yet: 1 problem") and f"line 3  album/{bad}" in (
+            error.replace(f"{tmp_path}/", "")
+        )
+        assert error.endswith("labelgap inspect test.csv --images album --fix test-clean.csv\n")
+    assert call(*shlex.split(error.splitlines()[-1].partition("labelgap ")[2])) == 0
+    assert call("inspect", "album/tags.csv", "--test", "test-clean.csv") == 0
+    Path("album/tags.csv").write_text("image,cat\n00.jpg,1\nbroken.jpg,0\n")
+    assert call("inspect", "album/tags.csv", "--test", "test.csv") == 2
+    capsys.readouterr()
+    assert call("inspect", "album/tags.csv", "--test", "test-clean.csv", "--fix", "clean.csv") == 0
+    assert "train clean.csv --images album --test test-clean.csv --out" in capsys.readouterr().out

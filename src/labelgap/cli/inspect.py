@@ -100,8 +100,7 @@ def _fix(data: str, out: Path, options: DataOptions, force: bool, as_json: bool)
     from labelgap.cli.inspect_fix import fix_lines
     from labelgap.data.cleaning import fix_table
 
-    given = options.given()
-    given.pop("on_bad_image", None)
+    given = {name: value for name, value in options.given().items() if name not in ("on_bad_image", "val", "test")}
     fixed = fix_table(data, out, given.pop("images", None), force=force, **given)
     if as_json:
         print_json(fixed.to_json())

@@ -7,7 +7,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -168,13 +168,22 @@ def format_arguments(data: str, options: DataOptions, observe: str | None = None
 
 
 def fix_command(data: str, path: str | os.PathLike[str], options: DataOptions) -> str:
-    """Return the command that writes a clean copy of a table beside it.
+    """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test.
 
     Example:
         >>> fix_command("csv=old/tags.csv", "old/tags.csv", DataOptions())
         'labelgap inspect csv=old/tags.csv --fix old/tags-clean.csv'
+        >>> fix_command("old/tags.csv", "test.csv", DataOptions(test=Path("test.csv")))
+        'labelgap inspect test.csv --images old --fix test-clean.csv'
     """
-    clean = Path(path).with_name(f"{Path(path).stem}-clean{Path(path).suffix}")
+    path = Path(path)
+    if path in (options.val, options.test):
+        place = Path(data.partition("=")[2] or data).parent  # images are relative to DATA
+        data = str(path)
+        if options.images is None and place != path.parent:
+            options = replace(options, images=place)
+    options = replace(options, val=None, test=None)
+    clean = path.with_name(f"{path.stem}-clean{path.suffix}")
     return f"labelgap inspect {format_arguments(data, options)} --fix {shlex.quote(str(clean))}"
 
 

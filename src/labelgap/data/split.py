@@ -129,7 +129,8 @@ def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allo
         return [LeaksAllowed(len(messages))]
     problems = [Problem(int(file.lines[row]), message) for row, message in messages.items()]
     outcome = "nothing was trained: images of one split are in another (--allow-leaks uses them all the same)"
-    raise ProblemsError(file.path, problems, outcome, unit=file.unit, fixable=file.unit != "")
+    fixable = file.unit != "" and file.sources is None
+    raise ProblemsError(file.path, problems, outcome, unit=file.unit, fixable=fixable)
 
 
 def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:

@@ -65,6 +65,8 @@ class ImageFinder:
         completed: name → file, where the name in the table was incomplete.
         repeated: name → the name before it that leads to the same file.
         lines: name → line of the table.
+        source: the table whose names are checked now.
+        sources: name → its table.
         checked: how many names were checked.
         missing: how many of them have no file.
     """
@@ -78,6 +80,8 @@ class ImageFinder:
         self.checked = 0
         self.missing = 0
         self.lines: dict[str, int] = {}
+        self.source: Path | None = None
+        self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
 
@@ -85,6 +89,7 @@ class ImageFinder:
         """Return the problem with a name, or None; ``line`` is where a table has it."""
         self.checked += 1
         self.lines[name] = line
+        self.sources[name] = self.source
         if _URL.match(name):
             return f"{name} is an address: labelgap reads images from a disk. Copy them here, and give --images DIR"
         inside = path_inside(self.folder, self.folder / name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, suggest_path
 from labelgap.core.findings import Finding
@@ -64,13 +65,13 @@ def read_image_table(
     """
     path, folder = Path(path), image_folder(path, images)
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
-    source = path
+    source = finder.source = path
     try:
         file = read(path, finder)
         for split, other in (others or {}).items():
             if other is not None:
                 refuse_url(other, "tables")
-                source = Path(other)
+                source = finder.source = Path(other)
                 file = _join(file, read(source, finder), split)
     except ProblemsError as error:
         if not finder.checked:
@@ -103,8 +104,8 @@ def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
     """Return the images that cannot be read, for a table with other problems: one error names all."""
     if finder.skip:
         return []
-    names = [*finder.files]
-    scan = scan_images(FileImages(folder, names, [*finder.files.values()]))
+    names = [name for name in finder.files if finder.sources[name] == finder.source]
+    scan = scan_images(FileImages(folder, names, [finder.files[name] for name in names]))
     return [Problem(finder.lines[names[row]], reason) for row, reason in scan.unreadable.items()]
 
 
@@ -130,6 +131,35 @@ def _join(file: TableFile, other: TableFile, split: str) -> TableFile:
         splits=given + (split,) * len(added),
         groups=groups,
         lines=np.concatenate([file.lines, other.lines]),
+        sources=(file.sources or (file.path,) * len(table)) + (other.path,) * len(added),
+    )
+
+
+def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsError:
+    """Return the error that names all images that cannot be read, given row → reason."""
+    sources = file.sources or (file.path,) * len(file.table)
+    first = sources[min(invalid)]
+    one_file = all(sources[row] == first for row in invalid)
+    problems = [
+        Problem(int(file.lines[row]), reason if one_file else f"{sources[row]}: {reason}")
+        for row, reason in invalid.items()
+    ]
+    count = pluralize(len(invalid), "image")
+    outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
+    fixable = one_file and file.unit != ""
+    return ProblemsError(first if one_file else file.path, problems, outcome, unit=file.unit, fixable=fixable)
+
+
+def _select(file: TableFile, rows: NDArray[np.int64]) -> TableFile:
+    """Return a table with these rows only."""
+    chosen = rows.tolist()
+    return replace(
+        file,
+        table=file.table.select(rows),
+        splits=file.splits and tuple(file.splits[row] for row in chosen),
+        groups=file.groups and tuple(file.groups[row] for row in chosen),
+        lines=file.lines[rows],
+        sources=file.sources and tuple(file.sources[row] for row in chosen),
     )
 
 
@@ -152,10 +182,7 @@ def build_dataset(
     scan = scanner(images.select(usable))
     invalid |= {int(usable[row]): reason for row, reason in scan.unreadable.items()}
     if invalid and options.on_bad_image == "error":
-        problems = [Problem(int(file.lines[row]), reason) for row, reason in invalid.items()]
-        count = pluralize(len(invalid), "image")
-        outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
-        raise ProblemsError(file.path, problems, outcome, unit=file.unit, fixable=file.unit != "")
+        raise _unreadable_error(file, invalid)
     good = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
     if not len(good):
         raise InputError(
@@ -166,10 +193,7 @@ def build_dataset(
     if invalid:
         findings = (*findings, ImagesSkipped(tuple(file.table.images[row] for row in sorted(invalid))))
     if len(good) < len(file.table):
-        splits, groups = (
-            values and tuple(values[row] for row in good.tolist()) for values in (file.splits, file.groups)
-        )
-        file = replace(file, table=file.table.select(good), splits=splits, groups=groups, lines=file.lines[good])
+        file = _select(file, good)
     rows, together, split_findings = assign_splits(file, pairs, options.allow_leaks)
     table = file.table
     parts = {

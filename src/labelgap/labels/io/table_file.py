@@ -74,6 +74,7 @@ class TableFile:
         findings: how cells and gaps were read.
         unit: what ``lines`` counts: "line", or "row" in files without lines.
         revisions: what ``parents`` added to the observed labels.
+        sources: the file of every row, where several files were joined.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class TableFile:
     findings: tuple[Finding, ...]
     unit: str = "line"
     revisions: Revisions = field(default_factory=Revisions)
+    sources: tuple[Path, ...] | None = None
 
 
 def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
