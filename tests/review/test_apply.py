@@ -124,6 +124,20 @@ def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(
     assert written.own_format is not None and written.own_format.absent_added
 
 
+def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image,present\n0.jpg,cat\n1.jpg,dog\n")
+    (tmp_path / "b.csv").write_text("present,image\ncat,5.jpg\n,6.jpg\n")
+    (tmp_path / "c.csv").write_text("image,present\n7.jpg,dog\n")
+    others = {"val": tmp_path / "b.csv", "test": tmp_path / "c.csv", "images": tmp_path / "photos"}
+    split = lg.load("csv", tmp_path / "a.csv", **others, duplicates="off")
+    folder = create_random_review(split, "val", 9, 0, tmp_path / "split-review")
+    decide(folder.path, ("val", "6.jpg", "dog", PRESENT), ("train", "0.jpg", "dog", PRESENT))
+    written = apply_decisions(folder, tmp_path / "better.csv")
+    assert written.path.read_text() == "image,present\n0.jpg,cat;dog\n1.jpg,dog\n"
+    assert written.others == {"val": tmp_path / "better.val.csv"}
+    assert written.others["val"].read_text() == "present,image\ncat,5.jpg\ndog,6.jpg\n"
+
+
 def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:
     first, second = (create_random_review(data, "train", 5, seed, tmp_path / f"review-{seed}") for seed in range(2))
     decide(first.path, ("train", "0.jpg", "dog", PRESENT), ("train", "3.jpg", "cat", ABSENT))

@@ -48,7 +48,8 @@ def apply(
     present, absent, unknown = (
         sum(counts) for counts in zip(*(split.labels.counts().total for split in result.data.splits), strict=True)
     )
-    print(f"{'wrote':<10}{result.path} and {result.provenance}")
+    written = ", ".join(map(str, (result.path, *result.others.values())))
+    print(f"{'wrote':<10}{written} and {result.provenance}")
     print(f"{'labels':<10}{present:,} present, {absent:,} absent, {unknown:,} unknown")
     changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"
     print(f"{'changed':<10}{changed}; {result.decided:,} decisions of people")
@@ -89,5 +90,6 @@ def _next_command(result: ApplyResult) -> str:
     if result.own_format is not None:
         options = {"images": str(images.root), **options}
         options.pop("zeros", None)
+        options |= {name: str(place) for name, place in result.others.items()}
         words = (data_arguments({"name": "", "path": "", "options": options, "steps": []}) or ["", *words])[1:]
     return shlex.join(["labelgap", "train", str(result.path), *words, "--out", "runs/better"])

@@ -11,10 +11,11 @@ every label that a model changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
 from labelgap.labels.codes import UNKNOWN
-from labelgap.labels.io.rewrite import RewriteResult, rewrite_csv, rewrite_parquet
+from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.provenance import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.labels.revisions import HUMAN_SOURCES
@@ -35,7 +36,6 @@ from labelgap.review.store import SOURCE, read_decisions
 __all__ = ["ApplyResult", "apply_decisions", "decided_images"]
 
 _FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
-_TEXT_OPTIONS: Final = ("encoding", "delimiter")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class ApplyResult:
         soft: number of soft targets of models, which are not labels and were left out.
         kept: "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown.
         own_format: what the table's own format had no room for; None where it is written in labelgap's.
+        others: the tables of val and test that were written too, by the name of the split: where these are files of
+            their own, and have a changed label.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class ApplyResult:
     soft: int
     kept: int
     own_format: RewriteResult | None
+    others: dict[str, Path]
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def apply_decisions(
     revised = [*_model_revisions(given, sources), *people]
     new, entries = _revise(data, revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
-    own_format = _write_table(data, new, changed, out, table_format, force)
+    own_format, others = _write_tables(data, new, changed, out, table_format, force)
     write_provenance(provenance, [*entries, *_earlier_entries(data, entries)])
     return ApplyResult(
         path=out,
@@ -121,6 +124,7 @@ def apply_decisions(
         soft=sum(each.revision.target is not None for each in revised),
         kept=kept,
         own_format=own_format,
+        others=others,
     )
 
 
@@ -279,21 +283,34 @@ def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[
     ]
 
 
-def _write_table(
+def _write_tables(
     data: Dataset, new: Dataset, changed: Sequence[ProvenanceEntry], out: Path, table_format: str, force: bool
-) -> RewriteResult | None:
-    """Write the new labels: into the data's own file format where there is one, else into labelgap's."""
+) -> tuple[RewriteResult | None, dict[str, Path]]:
+    """Write the new labels: into the data's own file format where there is one, else into labelgap's.
+
+    Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed.
+    """
     if not _writes_own_format(data, table_format):
         convert(new, table_format, out, force=force)
-        return None
+        return None, {}
     changes: dict[str, dict[str, int]] = {}
     for entry in changed:
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
-    given: Mapping[str, object] = data.recipe["options"]
+    given: Mapping[str, Any] = data.recipe["options"]
     names = {field.name for field in fields(TableOptions)}
-    options = TableOptions(**{name: value for name, value in given.items() if name in names})  # type: ignore[arg-type]
-    source = Path(data.recipe["path"])
+    options = TableOptions(**{name: value for name, value in given.items() if name in names})
+    encoding, delimiter = given.get("encoding"), given.get("delimiter")
+    rewrite: Callable[[Path, Path, LabelChanges, TableOptions], RewriteResult]
+    rewrite = partial(rewrite_csv, encoding=encoding, delimiter=delimiter)
     if table_format == "parquet":
-        return rewrite_parquet(source, out, changes, options)
-    text = {name: value for name, value in given.items() if name in _TEXT_OPTIONS}
-    return rewrite_csv(source, out, changes, options, **text)  # type: ignore[arg-type]
+        rewrite = rewrite_parquet
+    others = {
+        name: out.with_name(f"{out.stem}.{name}{out.suffix}")
+        for name in ("val", "test")
+        if given.get(name) and any(entry.split == name for entry in changed)
+    }
+    for place in others.values():
+        check_target(data, place, force)
+    for name, place in others.items():
+        rewrite(Path(given[name]), place, changes, options)
+    return rewrite(Path(data.recipe["path"]), out, changes, options), others

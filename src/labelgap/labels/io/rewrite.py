@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
-from labelgap.core.text import quote_formula, unquote_formula
+from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
@@ -118,7 +118,7 @@ class _LabelEditor:
     def __init__(
         self, path: Path, rows: Iterator[Sequence[Cell]], changes: LabelChanges, options: TableOptions
     ) -> None:
-        self.changes, self.options = changes, options
+        self.path, self.changes, self.options = path, changes, options
         self.names = resolve_class_names(options)
         rows = (row for row in rows if any(row))
         header = [str(cell) for cell in next(rows)]
@@ -161,7 +161,9 @@ class _LabelEditor:
             for number in self.columns.class_columns:
                 cells[number] = self.spelling[UNKNOWN] if self._state(cells[number]) == ABSENT else cells[number]
         for name, code in changes.items():
-            places = self._class_columns[name]
+            places = self._class_columns.get(name, [])
+            if not places:
+                raise InputError(f"{self.path} has no column '{truncate_text(name)}': add one, for the labels of it.")
             known = [number for number in places if self._state(cells[number]) != UNKNOWN]
             for number in known or places[:1]:
                 cells[number] = self.spelling[code]
