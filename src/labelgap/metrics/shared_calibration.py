@@ -99,7 +99,7 @@ def fit_shared_calibration(logits: Floats, codes: Codes) -> SharedCalibration | 
         >>> logits = random.normal(size=truth.shape) + 3 * truth
         >>> codes = np.where((truth == 1) & (random.random(truth.shape) < 0.4), truth, -1).astype(np.int8)
         >>> found = fit_shared_calibration(logits, codes)
-        >>> round(found.posterior(logits, codes).sum() / truth.sum(), 1), found.present_known.round(1)
+        >>> round(float(found.posterior(logits, codes).sum() / truth.sum()), 1), found.present_known.round(1)
         (1.0, array([0.4, 0.4, 0.4]))
     """
     columns = np.flatnonzero((codes == PRESENT).any(axis=0))
