@@ -51,6 +51,8 @@ def test_rows_are_found_by_key_in_any_order_by_any_process(folder: Path) -> None
     assert np.array_equal(rows[::-1][found], ROWS[found]) and not rows[::-1][25:30].any()
     order = np.random.default_rng(2).permutation(25)
     assert np.array_equal(read(open_store(folder), KEYS[order])[1][::-1], ROWS[order])
+    for few in ([59, 30], [5, 33, 4, 31, 40, 57]):
+        assert np.array_equal(read(open_store(folder), KEYS[few])[1][::-1], ROWS[few])
     assert len(list_segments(folder)) == 2 and (reader.find(KEYS) < 0).tolist() == [not each for each in found]
 
 
@@ -91,6 +93,8 @@ def test_segments_have_a_size_limit_and_small_old_ones_are_merged(
     for start in range(40, 48):
         open_store(folder).append(KEYS[start : start + 1], ROWS[start : start + 1])
     assert len(list_segments(folder)) == 12, "others may still write to them"
+    for suffix in (".rows", ".keys"):
+        (folder / f"torn{suffix}").write_bytes(b"?")
     damaged = list_segments(folder)[0].rows
     damaged.write_bytes(b"?" + damaged.read_bytes()[1:])
     for segment in list_segments(folder):

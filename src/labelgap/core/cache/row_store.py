@@ -42,6 +42,8 @@ MANY_SEGMENTS: Final = 8
 _ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("crc32", "<u4")])
 _INDEX: Final = ("high", "low", "crc32", "segment", "row")
 _MAX_KEYS: Final = 1 << 32
+_DENSE: Final = 4
+"""Where one row in so many is wanted, all are read."""
 
 Bytes = NDArray[np.uint8]
 Log = Callable[[str], None]
@@ -172,10 +174,20 @@ class RowStore:
         return np.frombuffer(content, dtype=_ENTRY, count=count)
 
     def _copy(self, segment: Segment, rows: NDArray[np.int64], places: NDArray[np.int64], out: Bytes) -> None:
-        """Read rows of a segment to ``out[places]``, those that are adjacent at once; ``rows`` are sorted."""
+        """Read rows of a segment to ``out[places]``: adjacent ones at once, or all between if many of them are wanted.
+
+        ``rows`` are sorted. What cannot be read is left as it is, so that its checksum is wrong.
+        """
         ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(places) != 1)) + 1
         starts, stops = [0, *ends.tolist()], [*ends.tolist(), len(rows)]
-        with suppress(OSError, ValueError), open_ordinary(segment.rows) as file:  # then the checksums are wrong
+        span = int(rows[-1] - rows[0]) + 1
+        with suppress(OSError, ValueError), open_ordinary(segment.rows) as file:
+            if len(starts) > 1 and span <= _DENSE * len(rows):
+                between = np.zeros((span, self.row_bytes), dtype=np.uint8)
+                file.raw.seek(int(rows[0]) * self.row_bytes, os.SEEK_SET)
+                file.raw.readinto(between.data)
+                out[places] = between[rows - rows[0]]
+                return
             for start, stop in zip(starts, stops, strict=True):
                 file.raw.seek(int(rows[start]) * self.row_bytes, os.SEEK_SET)
                 file.raw.readinto(out[places[start] : places[start] + stop - start].data)
@@ -207,7 +219,9 @@ class RowStore:
     def _merge(self, segments: list[Segment]) -> None:
         """Copy the intact rows of segments to the segment of this process, and remove them."""
         for segment in segments:
-            entries = self._read_keys(segment)
+            if not len(entries := self._read_keys(segment)):
+                segment.remove()
+                continue
             keys = np.stack([entries["high"], entries["low"]], axis=1).view(np.uint8)
             rows, every = np.zeros((len(keys), self.row_bytes), dtype=np.uint8), np.arange(len(keys))
             self._copy(segment, every, every, rows)
