@@ -111,10 +111,10 @@ def test_variants_of_case_alone_name_the_command_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_small_photos(tmp_path, 3)
-    Path("tags.csv").write_text("image,present\n00.jpg,Dog\n01.jpg,dog\n02.jpg,cat\n")
-    assert call("inspect", "tags.csv") == 0
-    assert "fix          labelgap inspect tags.csv --fix tags-clean.csv" in capsys.readouterr().out
+    write_small_photos(Path("album"), 3)
+    Path("album/tags.csv").write_text("image,present\n00.jpg,Dog\n01.jpg,dog\n02.jpg,cat\n")
+    assert call("inspect", "album/tags.csv") == 0
+    assert "fix          labelgap inspect album/tags.csv --fix album/tags-clean.csv" in capsys.readouterr().out
     Path("tags.csv").write_text("photo file,cat\n00.jpg,1\n")
     assert call("inspect", "tags.csv") == 2
     assert "--fix" not in capsys.readouterr().err, "it cannot know which column names the images"

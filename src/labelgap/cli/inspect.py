@@ -73,6 +73,7 @@ def inspect(
         print_json(found)
         return
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
+    from labelgap.core.files import display_path
     from labelgap.core.terminal.console import make_console
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
@@ -89,7 +90,7 @@ def inspect(
     if opened.recipe.get("name") in ("csv", "parquet") and fold_case(
         {row.name: row.present for row in summary.classes}
     ):
-        command = fix_command(data, Path(opened.recipe["path"]).name, data_options)
+        command = fix_command(data, display_path(opened.recipe["path"]), data_options)
         lines.append(f"{'fix':<{LABEL_WIDTH}}{command}   (one spelling of each tag)")
     lines += ["", *class_table(summary)] if per_class else []
     _print_lines(lines, console)
