@@ -188,6 +188,20 @@ def test_the_candidates_are_penalties_per_feature() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "images", "methods"),
+    [
+        ([1, 0], 20, ["bce"]),
+        ([1, -1], 20, ["em", "gr"]),
+        ([1, 0, -1], 40, ["gr", "wan", "iu"]),
+        ([1, 0, -1, -1, -1, -1, -1], 40, ["wan"]),
+        ([1, 1, 0, -1, -1, -1, -1, -1, -1, -1], 80, ["gr", "wan"]),
+    ],
+)
+def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], images: int, methods: list[str]) -> None:
+    assert list(auto_methods(LabelTable.from_dense([row] * images))) == methods
+
+
 KILLED = """
 import sys, os, signal
 from tests.training.test_cross_validation import album

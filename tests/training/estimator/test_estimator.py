@@ -89,6 +89,37 @@ def test_its_numbers_are_those_of_a_linear_run(tmp_path: Any) -> None:
     assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
 
 
+@pytest.mark.parametrize("method", ["auto", "an", "role"])
+def test_a_weight_decay_is_chosen_as_a_run_without_val_chooses_it(tmp_path: Any, method: str) -> None:
+    from labelgap.data.dataset import Dataset, Split
+    from labelgap.data.feature_vectors import FeatureVectors
+
+    X, _, Y = data()
+    vectors, options = X.astype(np.float32), {"expected_positives": 1.5} if method == "role" else {}
+    made = Dataset("x", Split("train", FeatureVectors(vectors), LabelTable.from_dense(Y)), backbone="features")
+    given: dict[str, Any] = {"lr": 0.05} if method == "role" else {}
+    run = lg.fit(made, method, options, out=tmp_path / "a", device="cpu", quiet=True, epochs=3, **given)
+    model = quick(method, options=options, weight_decay="auto").fit(X, Y)
+    assert (model.method_, model.weight_decay_) == (run.config.method, run.config.weight_decay)
+    assert model.predict_proba(X) == pytest.approx(run.predict(vectors, device="cpu"), abs=1e-4)
+    assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
+    assert model.cv_results_ == run.metrics["cross_validation"]["compared"] and "weight decay" in str(model.why_)
+    assert model.best_score_ == max(line["score"] for line in model.cv_results_)
+
+
+def test_plain_numbers_are_those_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    X, _, Y = data()
+    model = LabelGapClassifier("an", weight_decay=0.02, standardize=True, optimizer="newton").fit(X, Y)
+    scaled = StandardScaler().fit_transform(X)
+    for number in range(3):
+        peer = LogisticRegression(C=1 / (0.02 * Y.size), tol=1e-8).fit(scaled, Y[:, number] == 1)
+        assert model.decision_function(X)[:, number] == pytest.approx(peer.decision_function(scaled), abs=2e-3)
+    decayed = quick(weight_decay=0.5, optimizer="sgd").fit(X, Y)
+    assert np.abs(decayed.coef_).sum() < np.abs(quick(optimizer="sgd").fit(X, Y).coef_).sum()
+
+
 def test_every_form_of_labels_is_the_same_labels() -> None:
     X, full, Y = data()
     Y[:30] = np.where(np.arange(3) == np.arange(30)[:, None] % 3, full[:30], -1)
@@ -204,6 +235,10 @@ def test_positives_alone_have_an_order_and_no_score() -> None:
         ({}, [["yes", "no"]] * 120, "no label|must be numbers"),
         ({"method": "auto"}, np.full((120, 3), -1), "nothing to learn"),
         ({"lr": 1e38}, None, "lower learning rate"),
+        ({"weight_decay": -1.0}, None, "from 0, or 'auto'"),
+        ({"weight_decay": "lots"}, None, "from 0, or 'auto'"),
+        ({"weight_decay": "auto", "validation_fraction": 0.2}, None, "needs no val"),
+        ({"method": "warp", "optimizer": "newton"}, None, "element-wise losses"),
     ],
 )
 def test_wrong_arguments_are_rejected_with_a_remedy(settings: Any, labels: Any, message: str) -> None:

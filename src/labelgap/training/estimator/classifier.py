@@ -18,15 +18,18 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.losses import loss
 from labelgap.metrics import choose_thresholds
 from labelgap.training.config.auto_method import choose_method
+from labelgap.training.config.candidates import supports_newton
 from labelgap.training.devices import choose_device
 from labelgap.training.estimator.labels import as_label_table, class_names
 from labelgap.training.estimator.scorers import average_precision_scorer
+from labelgap.training.estimator.search import search_settings
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.selection import choose_selection
 
 __all__ = ["LabelGapClassifier"]
 
 _Val = tuple[NDArray[np.float32], LabelTable]
+_HEAD_SETTINGS = ("lr", "batch_size", "optimizer", "standardize")
 
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,11 +51,18 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: learning rate.
         batch_size: rows per step.
         epochs: how many.
+        weight_decay: times the weights, added to their gradient; not for the biases under "newton". "auto" compares
+            several, and methods too where ``method`` is "auto", by cross-validation over all rows on what is known, as
+            ``labelgap.fit`` does without a val.
+        standardize: whether the head is trained on standardized features; ``coef_`` is on X all the same. None: only
+            with ``weight_decay="auto"``.
+        optimizer: "adam", "sgd", or "newton", which steps on all rows at once, ten times in an epoch, with a rate of
+            its own. None: "adam"; with ``weight_decay="auto"`` "newton", where the method allows it.
         validation_fraction: share of the rows held out to select the epoch, where ``fit`` gets no val.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected; see ``training.selection``.
         stop_below: stop when the score of an epoch is so far below the best, from 0 to 1; None never stops.
-        threshold: the probability from which ``predict`` returns 1; "auto" chooses one per class on val, and 0.5
-            without val.
+        threshold: the probability from which ``predict`` returns 1; "auto" chooses one per class on val or, with
+            ``weight_decay="auto"``, on the out-of-fold scores of all rows; else it is 0.5.
         random_state: seed of the first weights, the order of the rows and the rows held out; None is 0.
         device: "auto", "cpu", "cuda" or "mps".
 
@@ -61,10 +71,13 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef_: ``(K, D)``
         intercept_: ``(K,)``
         method_: the method that was used, and ``options_`` its options.
-        why_: the reason why "auto" chose the method; None where it was named.
+        why_: the reason why "auto" chose the method or the weight decay; None where they were given.
+        weight_decay_: the weight decay that was used.
+        cv_results_: with ``weight_decay="auto"`` a line for each setting that was compared: its method, options, weight
+            decay, learning rate and score. Else None.
         select_: the rule that selected the epoch.
         best_epoch_: the selected epoch; ``n_iter_`` were trained, and ``history_`` has an entry for each.
-        best_score_: its score on val; None where the last epoch was kept.
+        best_score_: its score on val, or of the chosen setting out of fold; None where the last epoch was kept.
         thresholds_: ``(K,)`` from which ``predict`` returns 1.
         n_features_in_: D; ``feature_names_in_`` where X has names.
 
@@ -83,6 +96,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float = 1e-3,
         batch_size: int = 16,
         epochs: int = 25,
+        weight_decay: float | str = 0.0,
+        standardize: bool | None = None,
+        optimizer: str | None = None,
         validation_fraction: float = 0.0,
         select: str = "auto",
         stop_below: float | None = None,
@@ -95,6 +111,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.batch_size = batch_size
         self.epochs = epochs
+        self.weight_decay = weight_decay
+        self.standardize = standardize
+        self.optimizer = optimizer
         self.validation_fraction = validation_fraction
         self.select = select
         self.stop_below = stop_below
@@ -187,36 +206,89 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError("the classes of Y_val are not those of Y, in the same order.")
         return features, labels
 
+    why_: str | None
+    cv_results_: list[dict[str, Any]] | None
+
     def _train(self, features: NDArray[np.float32], table: LabelTable, val: _Val | None) -> None:
+        features, device = np.ascontiguousarray(features), choose_device(self.device)
         val_features, val_labels = (None, None) if val is None else val
-        self._choose_method(table, val_labels)
+        if self.weight_decay == "auto":
+            settings, scores = self._search(features, table, val, device)
+        else:
+            settings, scores = self._given_settings(table, val_labels), None
         self.select_ = choose_selection(val_labels, None, self.select).rule
-        plan = HeadPlan(self.method_, self.options_, self.lr, table, seed=self._seed())
+        plan = HeadPlan(
+            self.method_, self.options_, settings.pop("lr"), table, self._seed(), weight_decay=self.weight_decay_
+        )
         (result,) = train_heads(
-            torch.from_numpy(np.ascontiguousarray(features)),
+            torch.from_numpy(features),
             [plan],
             epochs=self.epochs,
-            batch_size=self.batch_size,
             order_seed=self._seed(),
             val_features=None if val_features is None else torch.from_numpy(np.ascontiguousarray(val_features)),
             val_labels=val_labels,
             select=self.select_,
             stop_below=self.stop_below,
-            device=choose_device(self.device),
+            device=device,
+            **settings,
         )
         if result.failed is not None:
             raise InputError(f"{plan}: {result.failed}, or a StandardScaler before it.")
         self.coef_ = np.array(result.weight, dtype=np.float32)
         self.intercept_ = np.array(result.bias, dtype=np.float32)
-        self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
+        self.best_epoch_ = result.best_epoch
         self.n_iter_, self.history_ = len(result.history), list(result.history)
+        if scores is None:
+            self.best_score_ = result.best_score
+        if scores is None and val is not None:
+            scores, table = self._logits(val[0]), val[1]
         self.thresholds_ = np.full(len(self.intercept_), 0.5 if self.threshold == "auto" else float(self.threshold))
-        if self.threshold == "auto" and val is not None:
-            self.thresholds_ = np.array(choose_thresholds(expit(self._logits(val[0])), val[1].to_dense()).values)
+        if self.threshold == "auto" and scores is not None:
+            self.thresholds_ = np.array(choose_thresholds(expit(scores), table.to_dense()).values)
+
+    def _search(
+        self, features: NDArray[np.float32], table: LabelTable, val: _Val | None, device: torch.device
+    ) -> tuple[dict[str, Any], NDArray[np.floating[Any]]]:
+        """Cross-validate; return the settings of the head, and the out-of-fold logits of all rows."""
+        if val is not None:
+            raise InputError(
+                "weight_decay='auto' cross-validates over all rows and needs no val: leave X_val and "
+                "validation_fraction out, or give a number."
+            )
+        given: dict[str, Any] = {"epochs": self.epochs, "standardize": self.standardize, "optimizer": self.optimizer}
+        config, found = search_settings(
+            features,
+            table,
+            method=self.method,
+            options=dict(self.options or {}),
+            seed=self._seed(),
+            training={name: value for name, value in given.items() if value is not None},
+            minibatch={"lr": self.lr, "batch_size": self.batch_size},
+            device=device,
+        )
+        self.method_, self.options_, self.why_ = config.method, dict(config.options), found.reason
+        self.weight_decay_, self.cv_results_ = config.weight_decay, [dict(line) for line in found.compared]
+        self.best_score_ = max((line["score"] for line in found.compared if line["score"] is not None), default=None)
+        return {name: getattr(config, name) for name in _HEAD_SETTINGS}, found.logits
+
+    def _given_settings(self, table: LabelTable, val: LabelTable | None) -> dict[str, Any]:
+        """Return the settings of the head where nothing is searched."""
+        self._choose_method(table, val)
+        if isinstance(self.weight_decay, str) or not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"weight_decay={self.weight_decay!r}: it is a number from 0, or 'auto'.")
+        self.weight_decay_, self.cv_results_ = float(self.weight_decay), None
+        newton = self.optimizer == "newton"
+        if newton and not supports_newton(loss(self.method_, **self.options_), len(table) * len(table.classes)):
+            raise InputError(f"optimizer='newton' is for element-wise losses without a state, not '{self.method_}'.")
+        return {
+            "lr": 1.0 if newton else self.lr,
+            "batch_size": self.batch_size,
+            "optimizer": self.optimizer or "adam",
+            "standardize": bool(self.standardize),
+        }
 
     def _choose_method(self, table: LabelTable, val: LabelTable | None) -> None:
         options = dict(self.options or {})
-        self.why_: str | None
         if self.method == "auto":
             if options:
                 raise InputError("options belong to a method: name it, or leave the options out.")
