@@ -31,10 +31,10 @@ from sklearn.preprocessing import StandardScaler
 import labelgap as lg
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.folds import assign_folds, equal_row_groups
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.models import create_backbone
 from labelgap.training.features.extract import split_features
+from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.progress import Reporter
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -176,8 +176,8 @@ def albums(arguments: argparse.Namespace) -> list[Album]:
     """Return the albums that were asked for, a draw of each before the next draws."""
     sizes = arguments.sizes or (SIZES if arguments.all else SIZES[:2])
     seeds = arguments.seeds or ([0, 1, 2] if arguments.all else [0])
-    pairs = [("resnet50", size) for size in sizes]
-    pairs += [("photos", PHOTO_SIZE)] if arguments.photos or arguments.all else []
+    pairs = [("photos", PHOTO_SIZE)] if arguments.photos or arguments.all else []
+    pairs = sorted([*pairs, *(("resnet50", size) for size in sizes)], key=lambda pair: pair[1])
     found = [Album(source, size, kind, seed) for seed in seeds for source, size in pairs for kind in arguments.kinds]
     return [album for album in found if album.source != "photos" or album.kind != "all"]
 
