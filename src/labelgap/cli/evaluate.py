@@ -63,10 +63,6 @@ def evaluate(
     else:
         commands = _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
     print_evaluation(chosen, measured, commands)
-    if crossed := measured["out_of_fold_images"]:
-        print(f"{'scores':<10}of {crossed:,} images that the run was trained on: by the models of the other folds")
-    if shared := measured["trained_images"]:
-        print(f"warning   the run was trained on {shared:,} of these images: the numbers are too high")
 
 
 def _decided_images(folder: str, options: DataOptions, split: str | None) -> Dataset:

@@ -105,6 +105,11 @@ def print_evaluation(name: str, measured: Mapping[str, Any], commands: Sequence[
     if intervals:
         images = pluralize(measured["images"], "image")
         print(f"\n{'intervals':<10}95 %, by {intervals['resamples']:,} resamples of {images}")
+    if crossed := measured.get("out_of_fold_images"):
+        images = pluralize(crossed, "image")
+        print(f"{'scores':<10}of {images} that the run was trained on: by the models of the other folds")
+    if shared := measured.get("trained_images"):
+        print(f"{'warning':<10}the run was trained on {shared:,} of these images: the numbers are too high")
     for line in _unsupported(measured, commands):
         print(line)
 
