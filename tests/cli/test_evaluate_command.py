@@ -71,6 +71,8 @@ def test_a_review_of_random_images_is_measured_on_what_was_decided(
     with closing(Review(open_review_folder("random"))) as review:
         made = [review.decision(row, row % 2, f"request-{row:04d}", 0) for row in range(len(review.candidates))]
         review.store.append(made, reviewer="anna", client="window-1")
+    assert call("evaluate", "runs/a", "random", "--device", "cpu") == 0
+    assert "to get it" not in capsys.readouterr().out, "every label is known"
     assert call("evaluate", "runs/a", "random", "--device", "cpu", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["images"] == 30 and found["classes_counted"] == 3 and found["per_class"][1]["unknown"] == 0

@@ -141,7 +141,7 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
         )
     if few:
         lines.append(f"{'few':<10}{join_names(few)}: fewer than 5 known present or absent, no interval")
-    if few or reasons:
+    if (few or reasons) and any(row["unknown"] for row in measured["per_class"]):
         lines += _to_get_it(commands)
     return lines
 

@@ -129,8 +129,9 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
     """Return the estimated mAP of a split with its chance and its assumption; None where there is none.
 
     Example:
-        >>> describe_estimated({"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20})
-        'about 86.4 over all images (chance 7.1), if labels are missing at random; 20 absent labels are known'
+        >>> estimated = {"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20}
+        >>> describe_estimated({**estimated, "classes_estimated": 5, "classes": 16})
+        'about 86.4 over 5 of 16 classes (chance 7.1), if labels are missing at random; 20 absent labels are known'
     """
     if measured.get("map_estimated") is None:
         return None
@@ -140,7 +141,8 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
         measured["known_absent"],
     )
     known = f"{pluralize(absent, 'absent label')} {'is' if absent == 1 else 'are'}" if absent else "no absent label is"
-    return f"about {value:.1f} over all images (chance {chance:.1f}), if labels are missing at random; {known} known"
+    over = f"{measured['classes_estimated']:,} of {measured['classes']:,} classes"
+    return f"about {value:.1f} over {over} (chance {chance:.1f}), if labels are missing at random; {known} known"
 
 
 def _class_rows(
