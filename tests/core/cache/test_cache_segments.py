@@ -99,6 +99,14 @@ def test_what_killed_processes_and_earlier_versions_left_is_removed(cache: Path)
     assert found == ["a.keys", "a.rows", "about.json", "begun.rows"], "what is begun may be written to now"
 
 
+def test_a_link_to_another_folder_is_removed_and_its_target_left_alone(cache: Path, tmp_path: Path) -> None:
+    put(tmp_path, "mine", days=1).with_suffix(".rows").unlink()
+    put(cache, "net")
+    (cache / "link").symlink_to(tmp_path / "mine")
+    assert len(evict(cache, 0, 0)) == 1 and not list(cache.iterdir())
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["a.keys", "about.json"]
+
+
 def test_a_folder_that_is_not_there_is_empty(cache: Path) -> None:
     remove_orphans(cache)
     assert clear_cache(cache) == [] and folder_size(cache) == 0 and not cache.exists()

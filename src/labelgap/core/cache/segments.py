@@ -160,10 +160,10 @@ def clear_cache(folder: Path, older_than: float = 0.0) -> list[RowFolder]:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove what killed processes left, what an earlier version of labelgap cached, and empty subfolders."""
+    """Remove what killed processes left, what an earlier version of labelgap cached, links, and empty subfolders."""
     for path in _files(folder, "*"):
         with suppress(OSError):
-            if not path.is_dir():  # matrices of an earlier version: KEY.npy, KEY.partial, KEY.json, KEY.lock
+            if path.is_symlink() or not path.is_dir():  # KEY.npy, .partial, .json, .lock of an earlier version
                 path.unlink()
                 continue
         remove_partials(path, STALE_SECONDS)
