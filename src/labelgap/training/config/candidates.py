@@ -30,13 +30,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.losses import Loss
 from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.robust import GeneralizedRobustLoss
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["FOLDS", "auto_methods", "candidate_configs", "supports_newton"]
+__all__ = ["FOLDS", "auto_methods", "candidate_configs", "head_settings", "resolve_folds", "supports_newton"]
 
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000
@@ -75,6 +77,52 @@ def supports_newton(loss_fn: Loss, labels: int) -> bool:
     """Return whether a loss is trained on all images at once: element-wise, without a state, and not too large."""
     smooth = isinstance(loss_fn, MixtureLoss | GeneralizedRobustLoss) and not loss_fn.needs
     return smooth and not loss_fn.batch_dependent and loss_fn.reduction == "mean" and labels <= NEWTON_LABELS
+
+
+def resolve_folds(data: Dataset, given: int | None, protocol: str) -> int:
+    """Return the number of folds of a cross-validation: a few for a linear head without val, else 0."""
+    if protocol != "linear":
+        return 0
+    if data.val is not None:
+        if given:
+            raise InputError(f"folds={given}: {data.name} has a val split, settings are chosen on it: leave it out.")
+        return 0
+    if given is None:
+        return FOLDS if len(data.train) >= 2 * FOLDS else 0
+    if given and not 2 <= given <= len(data.train):
+        raise InputError(f"folds={given}: it is 0, or from 2 to the {len(data.train):,} training images.")
+    return given
+
+
+def head_settings(
+    settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, folds: int, given: Mapping[str, Any], *, preset: bool
+) -> dict[str, Any]:
+    """Return the settings of a linear head that depend on the loss and the data.
+
+    Args:
+        settings: of the run so far.
+        loss_fn: of the run.
+        data: of the run.
+        folds: of the cross-validation; 0 for none.
+        given: the settings of the user.
+        preset: whether a preset was asked for.
+    """
+    images, changes = len(data.train), {"folds": folds}
+    if folds and not preset:
+        changes["standardize"] = given.get("standardize", True)
+    left_open = not preset and not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
+    supported = supports_newton(loss_fn, images * len(data.classes))
+    if settings.get("optimizer") != "newton" and not (folds and left_open and supported):
+        return changes
+    if not supported:
+        raise InputError(
+            f"optimizer=newton is for element-wise losses without a state (an, wan, iu, em, gr, bce …) and at most "
+            f"{NEWTON_LABELS:,} labels; '{loss_fn.name}' here is trained by --optimizer adam."
+        )
+    if given.get("batch_size", images) != images:
+        raise InputError(f"batch_size={given['batch_size']}: newton steps on all {images:,} images. Leave it out.")
+    chosen = {name: given.get(name, value) for name, value in NEWTON.items()}
+    return {**changes, **chosen, "backbone_lr": chosen["lr"], "batch_size": images}
 
 
 def candidate_configs(

@@ -20,7 +20,7 @@ from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
 from labelgap.training.config.auto_method import choose_method
-from labelgap.training.config.candidates import FOLDS, NEWTON, NEWTON_LABELS, auto_methods, supports_newton
+from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
@@ -72,12 +72,13 @@ def resolve_config(
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     _check_feature_options(data, request)
-    folds = _resolve_folds(data, request, protocol)
+    given: dict[str, Any] = {key: value for key, value in request.training.items() if value is not None}
+    folds = resolve_folds(data, given.get("folds"), protocol)
     method, why, options, loss_fn = _resolve_method(data, request, protocol, folds)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
     settings = resolve_settings(protocol, pretrained, from_preset, request.training)
     if protocol == "linear":
-        settings |= {**_head_settings(settings, request, loss_fn, data, folds), "folds": folds}
+        settings |= head_settings(settings, loss_fn, data, folds, given, preset=request.preset is not None)
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
         raise InputError(
             f"the loss of '{method}' depends on the whole batch, and with accumulated gradients it would see a part at "
@@ -223,47 +224,6 @@ def _resolve_trace(
     ):
         return "off"
     return parse_trace(requested, len(data.train) * len(data.classes))
-
-
-def _resolve_folds(data: Dataset, request: TrainingRequest, protocol: str) -> int:
-    """Return the number of folds of a cross-validation: a few for a linear head without val, else 0."""
-    given = request.training.get("folds")
-    if protocol != "linear":
-        return 0
-    if data.val is not None:
-        if given:
-            raise InputError(
-                f"folds={given}: {data.name} has a val split, and settings are chosen on it. Leave it out."
-            )
-        return 0
-    if given is None:
-        return FOLDS if len(data.train) >= 2 * FOLDS else 0
-    if given and not 2 <= given <= len(data.train):
-        raise InputError(f"folds={given}: it is 0, or from 2 to the {len(data.train):,} training images.")
-    return given
-
-
-def _head_settings(
-    settings: Mapping[str, Any], request: TrainingRequest, loss_fn: Loss, data: Dataset, folds: int
-) -> dict[str, Any]:
-    """Return the settings of a linear head that depend on the loss and the data."""
-    given = {name: value for name, value in request.training.items() if value is not None}
-    images, changes = len(data.train), {}
-    if folds and request.preset is None:
-        changes["standardize"] = given.get("standardize", True)
-    left_open = request.preset is None and not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
-    supported = supports_newton(loss_fn, images * len(data.classes))
-    if settings.get("optimizer") != "newton" and not (folds and left_open and supported):
-        return changes
-    if not supported:
-        raise InputError(
-            f"optimizer=newton is for element-wise losses without a state (an, wan, iu, em, gr, bce …) and at most "
-            f"{NEWTON_LABELS:,} labels; '{loss_fn.name}' here is trained by --optimizer adam."
-        )
-    if given.get("batch_size", images) != images:
-        raise InputError(f"batch_size={given['batch_size']}: newton steps on all {images:,} images. Leave it out.")
-    chosen = {name: given.get(name, value) for name, value in NEWTON.items()}
-    return {**changes, **chosen, "backbone_lr": chosen["lr"], "batch_size": images}
 
 
 def _resolve_method(
