@@ -49,10 +49,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_what_was_found_and_names_are_escaped(tmp_path: Path) -> None:
     evil = "<img src=x>&"
-    found = write(tmp_path / FILE, {**METADATA, "method": evil}, (evil, "dog"))
+    estimate = {"missing": 34, "range": [17, 67], "known": 9, "missing_per_class": {evil: 30, "dog": 4}}
+    found = write(tmp_path / FILE, {**METADATA, "method": evil, "estimate": estimate}, (evil, "dog"))
     page = ElementTree.fromstring(found._repr_html_())
     text = " ".join(page.itertext())
-    assert page.find(".//img") is None and text.count(evil) == 1 + 3
+    assert page.find(".//img") is None and text.count(evil) == 1 + 1 + 3
+    assert "about 34 labels; 17 to 67 are possible" in text
     assert "90 unknown labels of 40 images" in text and "60 missing" in text and str(found.path) in text
 
 

@@ -120,7 +120,8 @@ class Audit:
         unknown, images = pluralize(metadata["unknown_total"], "unknown label"), pluralize(metadata["images"], "image")
         rows = [("audited", f"{unknown} of {images}, {metadata['method']}")]
         if estimate is not None:
-            rows.append(("missing", f"about {pluralize(round(estimate['missing']), 'label')}"))
+            span = "" if estimate["range"] is None else "; {:,} to {:,} are possible".format(*estimate["range"])
+            rows.append(("missing", f"about {pluralize(estimate['missing'], 'label')}{span}"))
             most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]
             rows.append(("most in", ", ".join(f"{name} {round(count):,}" for name, count in most if round(count))))
         counts = Counter(self.table["kind"].to_pylist())
