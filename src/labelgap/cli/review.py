@@ -177,8 +177,11 @@ def _print_start(opened: Review, address: str) -> None:
 
 
 def _print_end(opened: Review) -> None:
+    from labelgap.review.sample_estimate import describe_estimate
+
     progress = opened.progress()
     print(f"{progress.decided:,} of {progress.total:,} decided, {progress.found:,} missing labels found")
+    print(f"{'missing':<10}{describe_estimate(opened.estimate())}")
     print(f"{'next':<10}labelgap apply {opened.path} --out better.csv", flush=True)
 
 

@@ -204,10 +204,10 @@ def count_progress(current: CurrentDecisions) -> ReviewProgress:
     return ReviewProgress(*counts)
 
 
-def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
-    """Count the decisions by class; classes without candidates are left out."""
-    classes = current.candidates.classes
-    rows = zip(*_count_by_class(current), range(len(classes)), classes, likely_finds(current).tolist(), strict=True)
+def count_classes(current: CurrentDecisions, probability: NDArray[np.float64] | None = None) -> list[ClassProgress]:
+    """Count the decisions by class; classes without candidates are left out. See ``likely_finds``."""
+    classes, likely = current.candidates.classes, likely_finds(current, probability).tolist()
+    rows = zip(*_count_by_class(current), range(len(classes)), classes, likely, strict=True)
     return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]
 
 
@@ -223,32 +223,35 @@ def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
     return [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
 
 
-def likely_finds(current: CurrentDecisions) -> NDArray[np.float64]:
+def likely_finds(current: CurrentDecisions, probability: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
     r"""Return ``(K,)``: how many missing labels the next page of each class probably shows.
 
-    The scores say how many; the answers so far correct them. Of :math:`n` answered candidates of a class with scores
-    :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
-    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio of finds to scores is
+    It is the sum of the probabilities of the candidates on it. So a class whose first answers disappoint moves down,
+    and one that surprises moves up.
 
-    .. math:: r = \frac{a + k}{a + \sum_i s_i}
+    Args:
+        current: the decisions.
+        probability: ``(C,)`` of each candidate to be present, given the answers; None where no estimate gives one.
 
-    and the next page promises :math:`\sum_j \min(r s_j, 1)` over its candidates. So a class whose first answers
-    disappoint moves down, and one that surprises moves up.
+    Without it, the answers correct the scores of each class by a common ratio :math:`r`. Of answered candidates with
+    scores :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
+    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is :math:`r = (a + k) / (a + \sum_i s_i)`.
     """
     columns, order = current.candidates.columns, current.candidates.display_order
-    classes = len(current.candidates.classes)
-    score = np.nan_to_num(columns.score.astype(np.float64))
-    listed = columns.kind != WRONG
+    classes, listed = len(current.candidates.classes), columns.kind != WRONG
     with current.lock:
+        current.refresh()
         decided, value = current.decided.copy(), current.value.copy()
-    answered = listed & decided & (value != UNKNOWN)
-    finds = np.bincount(columns.class_number[answered & (value == PRESENT)], minlength=classes)
-    promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
-    ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
+    if probability is None:
+        score = np.nan_to_num(columns.score.astype(np.float64))
+        answered = listed & decided & (value != UNKNOWN)
+        finds = np.bincount(columns.class_number[answered & (value == PRESENT)], minlength=classes)
+        promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
+        ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
+        probability = np.minimum(ratio[columns.class_number] * score, 1.0)
     rest = order[(listed & ~decided)[order]]
     group = columns.class_number[rest]
     first = np.searchsorted(group, np.arange(classes))
     following = rest[np.arange(len(rest)) - first[group] < NEXT_PAGE]
-    group = columns.class_number[following]
-    chances = np.minimum(ratio[group] * score[following], 1.0)
-    return np.bincount(group, weights=chances, minlength=classes).astype(np.float64)
+    chances = np.nan_to_num(probability[following])
+    return np.bincount(columns.class_number[following], weights=chances, minlength=classes).astype(np.float64)

@@ -132,7 +132,7 @@ class Review:
 
     def classes(self) -> list[ClassProgress]:
         """Return how far the review of each class is; classes without candidates are left out."""
-        return count_classes(self.current)
+        return count_classes(self.current, None if self._expected is None else self.estimates().probability)
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
         """Estimate how many labels are missing, of one class or of all; None where nothing supports an estimate."""

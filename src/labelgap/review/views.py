@@ -99,11 +99,20 @@ def overview_context(review: Review) -> dict[str, Any]:
         "classes": [row for row in classes if row.total],
         "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
         "likely": any(row.likely for row in classes),
+        "still_missing": _still_missing(review),
         "page_size": NEXT_PAGE,
         "copies": int((~review.copies.shown).sum()),
         "first_image": _image_id(review, int(review.image_order[0])),
         "next": _next_class(classes, None, False),
     }
+
+
+def _still_missing(review: Review) -> dict[int, int]:
+    """Return how many labels of each class are still missing, by the estimate; empty where there is none."""
+    estimates = review.estimates()
+    if estimates.total is None or not all(estimates.by_class[row.number] for row in review.classes() if row.total):
+        return {}
+    return {number: each.still_missing for number, each in enumerate(estimates.by_class) if each is not None}
 
 
 def grid_context(
