@@ -6,11 +6,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.text import quote_formula
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+from labelgap.labels.io.rewrite import rewrite_csv
+from labelgap.labels.io.table_file import TableOptions
 
 LETTERS = "ab ,;\"'\n\r\t=+-@#é漢\U0001f600\u2028\x0b\ufeff\\0"
 COLUMNS = {"image", "split", "group", "present"}
@@ -112,3 +114,19 @@ def test_through_a_dense_matrix(table: LabelTable) -> None:
     floats = np.where(dense == UNKNOWN, np.nan, dense)
     for labels in (dense, floats, floats.astype(np.float16), dense.tolist() if dense.size else dense):
         assert LabelTable.from_dense(labels, table.classes, table.images) == table
+
+
+@FEW
+@given(tables(CSV_NAME, rows=1, classes=1, image_names=IMAGE_NAME).filter(known), st.data())
+def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObject) -> None:
+    states = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
+    labels = st.dictionaries(st.sampled_from(table.classes), states)
+    changes = data.draw(st.dictionaries(st.sampled_from(table.images), labels))
+    people = [Revision(image, name, code, "review") for image in changes for name, code in changes[image].items()]
+    wanted = table.revised(Revisions(people))
+    assume(known(wanted))
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / "a.csv", Path(folder) / "b.csv"
+        table.to_csv(source)
+        rewrite_csv(source, out, changes, TableOptions())
+        assert LabelTable.from_csv(out) == wanted
