@@ -44,6 +44,7 @@ def test_rows_are_found_by_key_in_any_order_by_any_process(folder: Path) -> None
     writer, other, reader = open_store(folder), open_store(folder), open_store(folder)
     assert read(reader, KEYS)[0] == [False] * 60 and not folder.exists()
     writer.append(KEYS[:20], ROWS[:20])
+    assert not writer.shared and other.shared
     other.append(KEYS[30:], ROWS[30:])
     writer.append(KEYS[20:25], ROWS[20:25])
     found, rows = read(reader, KEYS)

@@ -313,8 +313,8 @@ def test_a_full_disk_is_logged_once_and_what_was_stored_is_intact(cache: Path) -
     assert found == pytest.approx(expected(random_images(100)), rel=1e-5, abs=1e-6)
     assert len(reporter.messages) == 2 and "File too large" in reporter.messages[0]
     (segment,) = list_segments(next(cache.iterdir()))
-    assert segment.rows_size == 4 * BATCH * WIDTH * 4 and segment.keys_size == 4 * BATCH * 20
-    assert computed(random_images(100)) == 100 - 4 * BATCH
+    assert segment.rows_size == BATCH * WIDTH * 4 and segment.keys_size == BATCH * 20
+    assert computed(random_images(100)) == 100 - BATCH
 
 
 def test_the_limit_evicts_the_least_recently_used_and_never_what_is_in_use(

@@ -42,6 +42,7 @@ MANY_SEGMENTS: Final = 8
 _ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("crc32", "<u4")])
 _INDEX: Final = ("high", "low", "crc32", "segment", "row")
 _MAX_KEYS: Final = 1 << 32
+_RECENT_SECONDS: Final = 30.0
 _DENSE: Final = 4
 """Where one row in so many is wanted, all are read."""
 
@@ -67,6 +68,7 @@ class RowStore:
         self._segments: list[Segment] = []
         self._index: dict[str, NDArray[Any]] = {name: np.empty(0, dtype=np.uint64) for name in _INDEX}
         self._target: Path | None = None
+        self._own: set[Path] = set()
         self._count = 0
 
     def find(self, keys: Bytes) -> NDArray[np.int64]:
@@ -99,6 +101,12 @@ class RowStore:
             self._damage_logged = True
             self.log(f"{np.count_nonzero(~intact):,} cached features are damaged and are computed again")
         return found
+
+    @property
+    def shared(self) -> bool:
+        """Whether another process has stored rows in the last half minute."""
+        since = time.time() - _RECENT_SECONDS
+        return any(each.written > since and each.keys not in self._own for each in list_segments(self.folder))
 
     def reserve(self, count: int) -> bool:
         """Evict what was not used for longest, so that ``count`` rows fit; return whether rows will be stored.
@@ -196,6 +204,7 @@ class RowStore:
         """Begin a segment."""
         self._count = 0
         self._target = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.keys"
+        self._own.add(self._target)
         pin(self._target)
 
     def _write(self, keys: Bytes, rows: Bytes) -> None:

@@ -1,9 +1,9 @@
 """Features that a backbone extracts, once per image: the inputs of the linear protocol.
 
 They are cached by the content of an image and the network (``keys``), so that whatever split, table or command asks for
-an image, it is computed once; ``labelgap cache`` lists them. Images are computed in blocks of about twenty seconds. A
-block is stored when it is complete, and after each one the cache is searched again: several processes that want the
-same images take blocks in a random order and so share the work.
+an image, it is computed once; ``labelgap cache`` lists them. Images are computed in blocks of about ten seconds. A
+complete block is stored, and then the cache is searched again: several processes that want the same images take short
+blocks in a random order and so share the work.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from labelgap.training.progress import Reporter
 
 __all__ = ["CachedFeatures", "count_uncached", "extract_features", "split_features"]
 
-BLOCK_SECONDS = 20.0
-"""The duration of a block: what is lost by a kill, and how long others wait to see what is computed."""
-FIRST_BLOCK = 4
-"""Batches of the first block."""
+BLOCK_SECONDS = 10.0
+"""The duration of a block: what is lost by a kill. The first block is one batch."""
+SHARED_BLOCK_SECONDS = 1.0
+"""While other processes compute features of the same network: what two processes may both compute."""
 _DTYPE: Final = np.dtype("<f4")
 
 Rows = NDArray[np.int64]
@@ -171,7 +171,7 @@ class _Extraction:
 
     def run(self, inputs: Sequence[ImageInputs], backbone: Backbone, reporter: Reporter) -> None:
         """Compute what is missing, a block at a time, and store it."""
-        computed, total, count = 0, len(self.features), FIRST_BLOCK
+        computed, total, count = 0, len(self.features), 1
         if self.batches:
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
@@ -183,7 +183,8 @@ class _Extraction:
                     for rows in self._compute(block, inputs, backbone):
                         computed += len(rows)
                         reporter.advance(len(rows))
-                    count = max(1, round(len(block) * BLOCK_SECONDS / max(time.monotonic() - began, 1e-3)))
+                    seconds = SHARED_BLOCK_SECONDS if self.store.shared else BLOCK_SECONDS
+                    count = max(1, round(len(block) * seconds / max(time.monotonic() - began, 1e-3)))
                     reporter.advance(self._skip_computed_elsewhere())
             self.features[self.missing] = self.features[self.first[self.copy_of]]
         copies = len(self.missing) - len(self.first)
