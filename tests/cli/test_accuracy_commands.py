@@ -63,3 +63,12 @@ def test_where_there_is_an_accuracy_nothing_is_added(photos: Path, capsys: pytes
     assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "an", "--device", "cpu") == 0
     assert "review" not in capsys.readouterr().out
     assert "review" not in Path("runs/a/MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_where_every_label_is_known_nothing_is_left_to_review(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("few.csv").write_text("image,split,red,green\n0.jpg,train,1,0\n1.jpg,train,0,1\n2.jpg,val,1,0\n")
+    data = ("few.csv", "--images", "photos", "--duplicates", "off")
+    assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "bce", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert said.endswith("measure on other labeled images: labelgap evaluate runs/a DATA\n")
+    assert "labelgap review" not in said + Path("runs/a/MODEL_CARD.md").read_text(encoding="utf-8")

@@ -84,6 +84,6 @@ def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[s
     if isinstance(data.train.images, FeatureVectors):
         return ()
     if run.config.data and run.uses_data(data):
-        return run_review_commands(run.path, run.config)
+        return run_review_commands(run.path, run.config, data)
     name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
     return data_review_commands(run.path, shlex.split(typed), name, None if split == "all" else split)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from labelgap.core.files import display_path
 from labelgap.core.text import escape_control, pluralize, truncate_text
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     print(f"{'wrote':<10}{result.path}: {pluralize(result.images, 'image')}")
 
 
-def print_run(run: Run, report: Path) -> None:
+def print_run(run: Run, report: Path, data: Dataset) -> None:
     """Print the metrics of a run, where its files are and, where it has no accuracy, how to get one."""
     from labelgap.training.config.review_commands import run_review_commands
     from labelgap.training.evaluation import has_accuracy, unseen_splits
@@ -203,7 +205,11 @@ def print_run(run: Run, report: Path) -> None:
     print(f"{'report':<10}{report}")
     if not has_accuracy(metrics):
         print(f"{'accuracy':<10}not measured: the known labels support none")
-        print("\n".join(_to_get_it(run_review_commands(run.path, run.config))))
+        if all(split.labels.complete for split in data.splits):
+            run_path = shlex.quote(display_path(run.path))
+            print(f"{'to get it':<10}measure on other labeled images: labelgap evaluate {run_path} DATA")
+        else:
+            print("\n".join(_to_get_it(run_review_commands(run.path, run.config, data))))
 
 
 def _percent(value: float | None) -> str:

@@ -151,7 +151,7 @@ def train(
     with _exit_when_stopped():
         run = fit(opened, out=out, device=device, workers=workers, **resumed, **request, **asdict(training))
         if run.finished and is_main_process():
-            print_run(run, write_report(run, data=opened, images=not no_images))
+            print_run(run, write_report(run, data=opened, images=not no_images), opened)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def render_model_card(run: Run, data: Dataset | None = None) -> str:
         run: finished.
         data: the data set it was trained on; without it the card counts no labels.
     """
-    text = _template().render(**_run_values(run), **_data_values(run, data))
+    text = _template().render(**_run_values(run, data), **_data_values(run, data))
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -75,8 +75,8 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", line.replace("&", "&amp;"))
 
 
-def _run_values(run: Run) -> dict[str, Any]:
-    """Return what the template takes from the run alone."""
+def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
+    """Return what the template takes from the run; whether the data have unknown labels decides about commands."""
     config, metrics, name = run.config, run.metrics, run.path.resolve().name
     splits = {split: metrics[split] for split in ("test", "val", "train") if metrics.get(split)}
     supported = [split for split, measured in splits.items() if measured["map"] is not None]
@@ -97,7 +97,7 @@ def _run_values(run: Run) -> dict[str, Any]:
         "splits": splits,
         "supported": supported,
         "estimated": {split: text for split, each in splits.items() if (text := describe_estimated(each))},
-        "review_commands": () if headline else run_review_commands(run.path, config, share=True),
+        "review_commands": () if headline else run_review_commands(run.path, config, data, share=True),
         "headline": None if headline is None else splits[headline],
         "headline_split": "training images, scored out of fold" if headline == "train" else f"{headline} images",
         "out_of_fold": "train" in unseen,

@@ -69,7 +69,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "measures": _measures(measured, config.folds),
         "unseen": unseen_splits(run.metrics),
         "estimated": {split: text for split, each in measured.items() if (text := describe_estimated(each))},
-        "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, share=True),
+        "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, data, share=True),
         "selection": selection_rule_text(config.select),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from labelgap.core.files import display_path
+from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.training.config.rerun import data_arguments, strip_directories
 from labelgap.training.config.schema import RunConfig
@@ -18,16 +19,20 @@ RANDOM_IMAGES: Final = 300
 """How many random images are labeled in full; the review takes all where there are fewer."""
 
 
-def run_review_commands(folder: str | os.PathLike[str], config: RunConfig, *, share: bool = False) -> tuple[str, ...]:
+def run_review_commands(
+    folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
+) -> tuple[str, ...]:
     """Return the commands that measure a run on random images of its own data, quoted for a shell.
 
     Args:
         folder: of the run.
         config: of the run; feature vectors cannot be looked at, and data made by hand cannot be loaded again: there is
             no command for these.
+        data: of the run, if they are loaded; where all their labels are known, there is no command either.
         share: whether an absolute path is cut to its last part.
     """
-    if not config.data or config.backbone == FEATURES:
+    complete = data is not None and all(split.labels.complete for split in data.splits)
+    if not config.data or config.backbone == FEATURES or complete:
         return ()
     run = _argument(strip_directories(display_path(folder)) if share else display_path(folder))
     return (
