@@ -130,14 +130,19 @@ def sample_shift(
     answers = cells.sums(cells.sampled) * (weight > 0)
     mean_weight = np.where(total(answers) > 0, total(weight * answers) / np.maximum(total(answers), 1), 1.0)
 
+    used = cells.sampled > 0
+    column, log_odds, count, present = (
+        values[used] for values in (cells.column, cells.log_odds, cells.sampled, cells.sampled_present)
+    )
+    by_cell, cell_group = weight[column] * inside[column], number[column]
+
     def excess(shift: Array) -> Array:
-        moved = cells.shifted(shift[number])
-        p = expit(moved.log_odds)
-        residual = (
-            total(weight * moved.sums(moved.sampled_present - moved.sampled * p)) - mean_weight * shift / spread**2
-        )
-        variance = total(weight**2 * moved.sums(moved.sampled * p * (1 - p))) + mean_weight**2 / spread**2
-        return residual + bound * np.sqrt(variance)
+        p = expit(log_odds + shift[cell_group])
+        residual, variance = by_cell * (present - count * p), by_cell**2 * count * p * (1 - p)
+        sums = [np.bincount(cell_group, weights=values, minlength=groups) for values in (residual, variance)]
+        deviation = np.sqrt(sums[1] + mean_weight**2 / spread**2)
+        result: Array = sums[0] - mean_weight * shift / spread**2 + bound * deviation
+        return result
 
     low, high = np.full(groups, -40.0), np.full(groups, 40.0)
     for _ in range(45):
