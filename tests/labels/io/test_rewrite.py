@@ -49,6 +49,12 @@ CSV_CASES: dict[str, tuple[str, TableOptions, LabelChanges, str]] = {
         {"b.jpg": {"owl": PRESENT, "cat": ABSENT}},
         "image,present,absent\na.jpg,cat|owl,\nb.jpg,owl,cat\n",
     ),
+    "predictions, with what they left unsure": (
+        "image,present,unsure,absent\na.jpg,cat,dog;owl,\nb.jpg,cat;owl,,\n",
+        TableOptions(),
+        {"a.jpg": {"owl": PRESENT, "cat": UNKNOWN}},
+        "image,present,unsure,absent\na.jpg,owl,dog;cat,\nb.jpg,cat;owl,,\n",
+    ),
     "bracketed lists": (
         "image,present,absent\na.jpg,\"['cat', 'owl']\",[]\nb.jpg,[],['cat']\n",
         TableOptions(),

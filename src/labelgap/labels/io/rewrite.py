@@ -28,7 +28,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
-from labelgap.labels.io.header import SAMPLE_ROWS, is_header, parse_header
+from labelgap.labels.io.header import SAMPLE_ROWS, UNSURE_COLUMN, is_header, parse_header
 from labelgap.labels.io.parquet import column_cells, open_parquet, typed_cell
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import raw_records
@@ -126,6 +126,7 @@ class _LabelEditor:
         rows = chain(sample, rows)
         self.columns = parse_header(0, header, options, self.names, ProblemList(path), sample)
         self.kept = 0
+        self._unsure = next((number for number, name in enumerate(header) if name.lower() == UNSURE_COLUMN), None)
         self._class_columns: dict[str, list[int]] = {}
         for number in self.columns.class_columns:
             self._class_columns.setdefault(self.names.get(header[number], header[number]), []).append(number)
@@ -170,7 +171,7 @@ class _LabelEditor:
         return cells
 
     def _edit_lists(self, cells: list[Cell], changes: Mapping[str, int]) -> list[Cell]:
-        places = {PRESENT: self.columns.present, ABSENT: self.columns.absent}
+        places = {PRESENT: self.columns.present, ABSENT: self.columns.absent, UNKNOWN: self._unsure}
         if self.absent_added:
             places[ABSENT] = len(cells)
             cells.append("" if isinstance(cells[self.columns.present or 0], str) else [])
