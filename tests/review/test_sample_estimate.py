@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
+from labelgap.audit.estimate import MissingEstimate
 from labelgap.core.manifest import replacing
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
@@ -254,20 +255,15 @@ def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
     table = pq.read_table(path)
     about: dict[str, Any] = json.loads(table.schema.metadata[b"labelgap"])
     missing = [row for row in table.to_pylist() if row["kind"] == "missing"]
-    by_class = {name: round(sum(row["score"] for row in missing if row["class"] == name)) for name in data.classes}
-    about["estimate"] = {
-        "missing": sum(by_class.values()),
-        "range": [1, 9999],
-        "known": 96,
-        "missing_per_class": by_class,
-    }
+    sums = [sum(row["score"] for row in missing if row["class"] == name) for name in data.classes]
+    about["estimate"] = MissingEstimate(np.array(sums), np.ones(10, np.int64)).to_json(data.classes)
     with replacing(folder, [path.name]):
         pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
     review = Review(open_review_folder(folder))
-    made = review.estimate()
-    assert made is not None and made.missing[0] == pytest.approx(sum(by_class.values()), abs=3)
-    own = [review.estimate(number) for number in range(10)]
-    assert sum(each.still_missing for each in own if each) == made.still_missing
+    made, own = review.estimate(), [review.estimate(number) for number in range(10)]
+    assert made is not None and made.missing[0] == about["estimate"]["missing"] == round(sum(sums))
+    by_class = {name: each.missing[0] for name, each in zip(data.classes, own, strict=True) if each}
+    assert by_class == about["estimate"]["missing_per_class"]
     review.close()
 
 

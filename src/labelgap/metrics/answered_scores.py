@@ -51,7 +51,7 @@ CLASS_SPREAD: Final = 0.7
 SAMPLE_SPREAD: Final = 0.5
 """τ, the standard deviation of what the random answers add."""
 _Z: Final = NormalDist().inv_cdf(0.975)
-_MAX_LOG_ODDS: Final = 12.0
+_MAX_LOG_ODDS: Final = 20.0
 
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -87,7 +87,7 @@ class ScoreCells:
 
 
 def to_log_odds(share: Array) -> Array:
-    """Return the log-odds of probabilities, from -12 to 12."""
+    """Return the log-odds of probabilities, from -20 to 20."""
     values: Array = np.clip(logit(np.clip(share, 1e-9, 1 - 1e-9)), -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
     return values
 
