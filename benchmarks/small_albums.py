@@ -174,7 +174,7 @@ def measure(album: Album, pool: Pool, who: str, *, development: bool) -> dict[st
 
 def albums(arguments: argparse.Namespace) -> list[Album]:
     """Return the albums that were asked for, a draw of each before the next draws."""
-    sizes = arguments.sizes or (SIZES if arguments.all else SIZES[:2])
+    sizes = (SIZES if arguments.all else SIZES[:2]) if arguments.sizes is None else arguments.sizes
     seeds = arguments.seeds or ([0, 1, 2] if arguments.all else [0])
     pairs = [("photos", PHOTO_SIZE)] if arguments.photos or arguments.all else []
     pairs = sorted([*pairs, *(("resnet50", size) for size in sizes)], key=lambda pair: pair[1])
