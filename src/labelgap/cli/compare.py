@@ -36,6 +36,13 @@ class CompareOptions:
     ] = None
     lr: Annotated[str | None, _grid_option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
     batch_size: Annotated[str | None, _grid_option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
+    weight_decay: Annotated[
+        str | None, _grid_option(help="Weight decays to compare, e.g. 0,1e-3.", show_default="0; several without val")
+    ] = None
+    standardize: Annotated[
+        bool | None,
+        _grid_option("--standardize/--no-standardize", help="Standardize features.", show_default="without val"),
+    ] = None
     epochs: Annotated[int, _grid_option(help="Epochs of every head.")] = 25
     backbone: Annotated[
         str | None, _grid_option(help="See `labelgap backbones`.", show_default="depends on the data")
@@ -62,10 +69,11 @@ class CompareOptions:
                 "all methods take minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
             )
         return {
-            **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select")},
+            **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select", "standardize")},
             "options": _parse_method_options(self.option or ()),
             "learning_rates": _parse_numbers(self.lr, "--lr", float),
             "batch_sizes": _parse_numbers(self.batch_size, "--batch-size", int),
+            "weight_decays": _parse_numbers(self.weight_decay, "--weight-decay", float),
             "weights": None if self.weights is None else str(self.weights),
         }
 
@@ -88,7 +96,7 @@ def compare(
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare as run_comparison
-    from labelgap.studies.compare.runner import check_settings
+    from labelgap.studies.compare.settings import check_settings
 
     hidden = None if observe is None else parse_observe(observe)
     names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}

@@ -199,15 +199,60 @@ def test_without_test_the_order_is_by_val_and_called_too_optimistic(tmp_path: Pa
     assert made.methods[0].seeds[0].test is None
 
 
-def test_without_val_each_method_takes_the_first_setting_and_its_last_epoch(tmp_path: Path) -> None:
-    made = run(features(splits=("test",)), ["an"], tmp_path / "c")
-    assert made.rule == "last" and made.methods[0].settings_tried == 1 and made.methods[0].lr == 1e-3
-    assert made.methods[0].seeds[0].epoch == 2 and made.metric.name == "test mAP"
+def test_without_val_the_numbers_are_those_of_a_cross_validated_run(tmp_path: Path, trained: list[list[str]]) -> None:
+    data, options = features(splits=("test",)), {"role": {"expected_positives": 1.5}}
+    made = run(data, ["an", "role"], tmp_path / "c", options=options)
+    assert made.metric.name == "test mAP" and made.rule == "observed" and made.metadata["folds"] == 5
+    for row in made.methods:
+        single = fit(
+            data,
+            row.method,
+            row.options,
+            out=tmp_path / row.method,
+            epochs=2,
+            device="cpu",
+            quiet=True,
+            trace="off",
+        )
+        compared = single.metrics["cross_validation"]["compared"]
+        assert row.settings_tried == len(compared) > 1
+        assert row.seeds[0].score == pytest.approx(max(line["score"] for line in compared))
+        chosen = single.config
+        assert (row.weight_decay, row.lr, row.optimizer) == (chosen.weight_decay, chosen.lr, chosen.optimizer)
+        assert row.standardize and (row.optimizer == "newton") == (row.method == "an")
+        assert row.seeds[0].train_map == pytest.approx(single.metrics["train"]["map"], abs=1e-3)
+        assert row.seeds[0].value == pytest.approx(single.metrics["test"]["map"], abs=1e-2)
+        assert row.mean_of("f1_macro") is not None
+    assert Comparison.open(made.path).methods == made.methods
+    final = len(trained)
+    again = run(data, ["an", "role"], tmp_path / "c", options=options)
+    assert [row.values for row in again.methods] == [row.values for row in made.methods] and len(trained) == final
 
 
-def test_with_nothing_to_measure_nothing_is_ordered(tmp_path: Path) -> None:
-    made = run(features(splits=()), ["an", "em"], tmp_path / "c")
-    assert made.metric.name == "" and all(row.mean is None for row in made.methods)
+def test_without_val_and_test_methods_are_ordered_out_of_fold(tmp_path: Path) -> None:
+    made = run(features(splits=()), ["an", "em", "bce"], tmp_path / "a", weight_decays=[0.01], standardize=False)
+    assert made.metric.name == "observed ranking out of fold" and not made.metric.is_accuracy
+    assert all(row.mean is not None and row.weight_decay == 0.01 and not row.standardize for row in made.methods)
+    assert made.methods[-1].method == "bce" and made.methods[-1].extra_labels
+    known = run(features(splits=(), observed=False), ["an"], tmp_path / "b", learning_rates=[0.1], batch_sizes=[8, 16])
+    assert known.metric.name == "out-of-fold mAP" and known.metric.is_accuracy and known.methods[0].lr == 0.1
+    assert known.methods[0].settings_tried == 12 and known.methods[0].optimizer == "adam"
+
+
+def test_weight_decays_are_a_dimension_of_the_grid(tmp_path: Path) -> None:
+    made = run(features(), ["an"], tmp_path / "c", weight_decays=[0.0, 10.0], standardize=True, learning_rates=[0.1])
+    (row,) = made.methods
+    assert row.settings_tried == 2 and row.weight_decay == 0.0 and row.standardize
+    scores = {trial.weight_decay: trial.score for trial in made.trials if trial.seed == 0}
+    assert scores[0.0] != scores[10.0]
+
+
+def test_with_too_few_images_for_folds_nothing_is_ordered(tmp_path: Path) -> None:
+    data = features(splits=())
+    few = Split("train", data.train.images.select(range(9)), data.train.labels.select(range(9)))
+    made = run(replace(data, train=few), ["an", "em"], tmp_path / "c")
+    assert made.rule == "last" and made.metric.name == "" and all(row.mean is None for row in made.methods)
+    assert made.methods[0].settings_tried == 1 and made.methods[0].lr == 1e-3 and made.methods[0].seeds[0].epoch == 2
     assert made.winner is None and "cannot be ordered" in made.metric.reason
 
 
@@ -236,6 +281,7 @@ def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
         (["em"], {"options": {"em": {"alfa": 0.1}}}, "Did you mean 'alpha'"),
         (["an"], {"seeds": 0}, "at least one"),
         (["an"], {"learning_rates": [0.0]}, "above 0"),
+        (["an"], {"weight_decays": [-1.0]}, "from 0"),
         ([], {}, "at least one method"),
         (["an"], {"select": "clear"}, "clean"),
     ],

@@ -20,6 +20,11 @@ from labelgap.studies.compare.comparison import Comparison
 
 __all__ = ["comparison_page"]
 
+FOLDS_TEXT = (
+    "There is no val. The setting of each method was chosen by cross-validation over all training images, on their "
+    "known labels; scores of training images are out of fold, and the final heads were trained on all images."
+)
+
 
 def comparison_page(comparison: Comparison) -> dict[str, Any]:
     """Return the values of the template."""
@@ -35,7 +40,7 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
         "columns": comparison_columns(comparison),
         "groups": [group for group in groups if group],
         "notes": comparison_notes(comparison),
-        "selection": selection_rule_text(comparison.rule),
+        "selection": FOLDS_TEXT if comparison.metadata.get("folds") else selection_rule_text(comparison.rule),
         "significance": SIGNIFICANCE_RULE,
         "has_train_map": any(row.mean_of("train_map") is not None for row in comparison.methods),
         "skipped": [(row.method, single_line(row.reason)) for row in comparison.skipped],

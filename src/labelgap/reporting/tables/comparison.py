@@ -53,9 +53,10 @@ def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
 
 
 def setting_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the headers of the settings; "options" only if a method has any."""
+    """Return the headers of the settings; "weight decay" and "options" only if a method has any."""
+    decay = ("weight decay",) if any(row.weight_decay for row in comparison.methods) else ()
     options = ("options",) if any(row.options for row in comparison.methods) else ()
-    return ("lr", "batch", *options, "tried", "epochs kept", "time")
+    return (*decay, "lr", "batch", *options, "tried", "epochs kept", "time")
 
 
 def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
@@ -96,10 +97,12 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return the table for the terminal: the measures, and of the settings lr and, if it differs, batch."""
+    """Return the table for the terminal: the measures, weight decay, lr and, if it differs, batch."""
     options = [f"{row.method} ({format_options(row.options)})" for row in comparison.methods if row.options]
     notes = [*comparison_notes(comparison), *([f"Options: {'; '.join(options)}."] if options else [])]
-    shown = ("lr", "batch") if len({row.batch_size for row in comparison.methods}) > 1 else ("lr",)
+    columns = setting_columns(comparison)
+    last = "batch" if len({row.batch_size for row in comparison.methods}) > 1 else "lr"
+    shown = columns[: columns.index(last) + 1]
     rows = [
         (row.label, (*row.cells, *row.setting[: len(shown)]), row.tied, row.extra_labels)
         for row in comparison_rows(comparison)
@@ -109,8 +112,9 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _setting(row: MethodResult) -> dict[str, str]:
     return {
-        "lr": format_learning_rate(row.lr),
-        "batch": str(row.batch_size),
+        "weight decay": f"{row.weight_decay:g}",
+        "lr": "newton" if row.optimizer == "newton" else format_learning_rate(row.lr),
+        "batch": "all" if row.optimizer == "newton" else str(row.batch_size),
         "options": format_options(row.options),
         "tried": str(row.settings_tried),
         "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),

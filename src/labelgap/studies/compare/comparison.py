@@ -122,6 +122,9 @@ def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:
         "classes_counted": metric.classes_counted,
         "lr": f"{row.lr:g}",
         "batch_size": row.batch_size,
+        "weight_decay": f"{row.weight_decay:g}",
+        "optimizer": row.optimizer,
+        "standardize": int(row.standardize),
         "options": json.dumps(dict(row.options)),
         "epochs": " ".join(str(seed.epoch) for seed in row.seeds),
         "settings_tried": row.settings_tried,
@@ -131,6 +134,7 @@ def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:
 
 def _trial_row(trial: Trial) -> dict[str, Any]:
     cells = {**asdict(trial), "options": json.dumps(dict(trial.options)), "selected": int(trial.selected)}
+    cells |= {"weight_decay": f"{trial.weight_decay:g}", "standardize": int(trial.standardize)}
     return {**cells, "lr": f"{trial.lr:g}", "score": _format(trial.score), "failed": trial.failed or ""}
 
 

@@ -1,4 +1,4 @@
-"""Select the setting of each method on val, and evaluate the selected heads."""
+"""Select the setting of each method, and evaluate the selected heads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.compare.metric import MetricEvaluator, choose_metric
 from labelgap.studies.compare.results import MethodResult, SeedResult, SkippedMethod, Trial
 from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
+from labelgap.training.config.schema import RunConfig
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["MethodPlan", "evaluate_methods", "select_setting"]
+__all__ = ["MethodHeads", "MethodPlan", "evaluate_methods", "select_setting"]
+
+DIVERGED = "training has diverged in a fold: give a lower --lr, or a higher --weight-decay"
 
 HeadGrid = Sequence[Sequence[StoredHead]]
 """The heads of a method: for each setting of its grid, one for each seed."""
@@ -35,15 +38,32 @@ Logits = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """A method with the labels it sees and its grid."""
+    """A method with the labels it sees, its configuration before any search, and its grid."""
 
     method: str
     view: LabelView
+    config: RunConfig
     grid: tuple[Hyperparameters, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class MethodHeads:
+    """The heads of a method.
+
+    Attributes:
+        grid: for each setting those of each seed; of a cross-validation, the final heads of the chosen setting.
+        best: the chosen setting; None where training failed.
+        out_of_fold: ``(N, K)`` logits of the training images for each seed, by heads that have not seen their labels;
+            None where val chose the setting.
+    """
+
+    grid: HeadGrid
+    best: int | None
+    out_of_fold: Sequence[NDArray[np.float32]] | None = None
+
+
 def evaluate_methods(
-    heads: Mapping[MethodPlan, HeadGrid],
+    heads: Mapping[MethodPlan, MethodHeads],
     features: Mapping[str, Tensor],
     data: Dataset,
     selection: Selection,
@@ -57,14 +77,14 @@ def evaluate_methods(
     trials: list[Trial] = []
     logits: dict[str, list[NDArray[np.float32]]] = {}
     with reporter.bar("measuring", len(heads)):
-        for plan, grid in heads.items():
+        for plan, trained in heads.items():
             reporter.advance()
-            best = select_setting(grid)
+            grid, best = trained.grid, trained.best
             if best is None:
-                reason = next(head.failed for seeds in grid for head in seeds if head.failed is not None)
-                skipped.append(SkippedMethod(plan.method, reason))
+                failures = [head.failed for seeds in grid for head in seeds if head.failed is not None]
+                skipped.append(SkippedMethod(plan.method, failures[0] if failures else DIVERGED))
                 continue
-            result, own_logits = _evaluate_method(plan, grid, best, features, evaluator)
+            result, own_logits = _evaluate_method(plan, trained, best, features, evaluator)
             results.append(result)
             trials += [
                 Trial(
@@ -100,16 +120,19 @@ def select_setting(grid: HeadGrid) -> int | None:
 
 
 def _evaluate_method(
-    plan: MethodPlan, grid: HeadGrid, best: int, features: Mapping[str, Tensor], evaluator: MetricEvaluator
+    plan: MethodPlan, trained: MethodHeads, best: int, features: Mapping[str, Tensor], evaluator: MetricEvaluator
 ) -> tuple[MethodResult, list[Logits]]:
     """Return the result of a method, and the logits of its selected heads on every split."""
-    seeds: list[SeedResult] = []
+    grid, seeds = trained.grid, list[SeedResult]()
     logits: list[Logits] = []
     for seed, (head, data) in enumerate(zip(grid[best], plan.view.datasets, strict=True)):
         weight, bias = (values.to(features["train"].device) for values in head.weights())
         scores = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
         cuts = Thresholds.default(len(data.classes))
-        if data.val is not None:
+        if trained.out_of_fold is not None:
+            scores["train"] = trained.out_of_fold[seed]
+            cuts = choose_thresholds(expit(scores["train"]), data.train.labels.to_dense())
+        elif data.val is not None:
             cuts = choose_thresholds(expit(scores["val"]), data.val.labels.to_dense())
         test = None if data.test is None else evaluate_scores(scores["test"], data.test.evaluation_labels, cuts)
         train_map = None

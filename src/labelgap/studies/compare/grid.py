@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.training.config.schema import RunConfig
 
-__all__ = ["GRIDS", "Hyperparameters", "hyperparameter_grid", "option_grid"]
+__all__ = ["GRIDS", "Hyperparameters", "hyperparameter_grid", "option_combinations", "option_grid"]
 
 GRIDS: Final = ("small", "full")
 
@@ -56,11 +57,22 @@ class Hyperparameters:
         options: of the method.
         lr: learning rate.
         batch_size: images per batch.
+        weight_decay: times the weights, added to their gradient.
+        optimizer: "adam", or "newton", which steps on all images at once.
+        standardize: whether the head is trained on standardized features.
     """
 
     options: Mapping[str, Any]
     lr: float
     batch_size: int
+    weight_decay: float = 0.0
+    optimizer: str = "adam"
+    standardize: bool = False
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Hyperparameters:
+        """Return those of a configuration."""
+        return cls(**{each.name: getattr(config, each.name) for each in fields(cls)})
 
 
 def option_grid(method: str) -> dict[str, tuple[float, ...]]:
@@ -73,6 +85,18 @@ def option_grid(method: str) -> dict[str, tuple[float, ...]]:
     return dict(_OPTIONS.get(method, {}))
 
 
+def option_combinations(method: str, grid: str, fixed: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the options to compare: under "full" those that the paper searched, without those in ``fixed``.
+
+    Example:
+        >>> option_combinations("an", "full"), option_combinations("n-ls", "small")
+        ([{}], [{}])
+    """
+    searched = option_grid(method) if grid == "full" else {}
+    searched = {name: values for name, values in searched.items() if name not in set(fixed)}
+    return [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+
+
 def hyperparameter_grid(
     method: str,
     options: Mapping[str, Any],
@@ -81,6 +105,8 @@ def hyperparameter_grid(
     fixed: Iterable[str] = (),
     learning_rates: Sequence[float] | None = None,
     batch_sizes: Sequence[int] | None = None,
+    weight_decays: Sequence[float] | None = None,
+    standardize: bool = False,
 ) -> list[Hyperparameters]:
     """Return the grid of a method, without the options in ``fixed``, which the user set.
 
@@ -95,12 +121,12 @@ def hyperparameter_grid(
     for name, values, example in (("--lr", learning_rates, "1e-3,1e-4"), ("--batch-size", batch_sizes, "16")):
         if values is not None and (not values or min(values) <= 0):
             raise InputError(f"{name} {values}: give numbers above 0, e.g. {name} {example}")
-    searched = option_grid(method) if grid == "full" else {}
-    searched = {name: values for name, values in searched.items() if name not in set(fixed)}
-    combinations = [dict(zip(searched, values, strict=True)) for values in itertools.product(*searched.values())]
+    if weight_decays is not None and (not weight_decays or min(weight_decays) < 0):
+        raise InputError(f"--weight-decay {weight_decays}: give numbers from 0, e.g. --weight-decay 0,1e-3")
     return [
-        Hyperparameters({**options, **combination}, float(lr), int(batch_size))
-        for combination in combinations
+        Hyperparameters({**options, **combination}, float(lr), int(batch_size), decay, standardize=standardize)
+        for combination in option_combinations(method, grid, fixed)
+        for decay in weight_decays or (0.0,)
         for batch_size in batch_sizes or _BATCH_SIZES[grid]
         for lr in learning_rates or _LEARNING_RATES[grid]
     ]

@@ -1,8 +1,9 @@
 """The heads of a comparison: trained in groups, each stored in a file, and never trained twice.
 
 The file name is a hash of everything that determines the weights: features, labels, method, options, learning rate,
-batch size, seeds and the rule that selects the epoch. A comparison that was stopped, or gets one more method or seed,
-trains only the heads that are not stored yet. A file carries a digest of its content; a damaged head is trained again.
+batch size, weight decay, optimizer, seeds and the rule that selects the epoch. A comparison that was stopped, or gets
+one more method or seed, trains only the heads that are not stored yet. A file carries a digest of its content; a
+damaged head is trained again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +41,16 @@ _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
 _METADATA_KEY: Final = "labelgap"
 
-HeadTask = tuple[HeadPlan, int]
-"""A head to train, and its batch size."""
+
+class HeadTask(NamedTuple):
+    """A head to train, and what the heads that are trained with it share."""
+
+    plan: HeadPlan
+    batch_size: int
+    optimizer: str = "adam"
+    standardize: bool = False
+
+
 Shape = tuple[int, int]
 """Number of classes and of features."""
 Progress = Callable[[int, int, str], None]
@@ -119,7 +128,7 @@ def train_or_load_heads(
 ) -> list[StoredHead]:
     """Train the heads that are not stored in the folder, or damaged there, and return all of them.
 
-    Heads with the same batch size and seed are trained together, as many as fit into memory. Each group is stored when
+    Heads with the same seed and batch size are trained together, as many as fit into memory. Each group is stored when
     it is done, so Ctrl-C loses one group at most.
     """
     make_folder(folder / HEADS_FOLDER)
@@ -128,10 +137,10 @@ def train_or_load_heads(
     paths = [_path(folder, task, setup, digests) for task in tasks]
     width = setup.features["train"].shape[1]
     heads: dict[Path, StoredHead] = {}
-    for path, (plan, _) in zip(paths, tasks, strict=True):
+    for path, task in zip(paths, tasks, strict=True):
         if path not in heads and path.exists():
             try:
-                heads[path] = _load(path, (len(plan.labels.classes), width))
+                heads[path] = _load(path, (len(task.plan.labels.classes), width))
             except RunError as error:
                 log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
@@ -142,11 +151,11 @@ def train_or_load_heads(
 
 def _groups(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[Path, HeadTask]]:
     """Yield groups of heads with one seed and batch size that fit into memory."""
-    groups: dict[tuple[int, int], list[Path]] = {}
-    for path, (plan, batch_size) in tasks.items():
-        groups.setdefault((plan.seed, batch_size), []).append(path)
+    groups: dict[tuple[Any, ...], list[Path]] = {}
+    for path, task in tasks.items():
+        groups.setdefault((task.plan.seed, *task[1:]), []).append(path)
     for _, paths in sorted(groups.items()):
-        size = _group_size(setup, tasks[paths[0]][0].labels)
+        size = _group_size(setup, tasks[paths[0]].plan.labels)
         for first in range(0, len(paths), size):
             yield {path: tasks[path] for path in paths[first : first + size]}
 
@@ -160,20 +169,23 @@ def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
 
 
 def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: Progress) -> dict[Path, StoredHead]:
-    (first, batch_size), count = next(iter(tasks.values())), len(tasks)
-    text = f"seed {first.seed}, batch {batch_size}"
+    first, count = next(iter(tasks.values())), len(tasks)
+    text = f"seed {first.plan.seed}, batch {first.batch_size}"
+    folds = "val" not in setup.features
     progress(0, count, text)
     started = time.perf_counter()
     results = train_heads(
         setup.features["train"],
-        [plan for plan, _ in tasks.values()],
+        [task.plan for task in tasks.values()],
         epochs=setup.epochs,
-        batch_size=batch_size,
+        batch_size=first.batch_size,
         order_seed=_ORDER_SEED,
-        val_features=None if setup.selection.labels is None else setup.features["val"],
-        val_labels=setup.selection.labels,
-        select=setup.selection.rule,
+        val_features=None if folds or setup.selection.labels is None else setup.features["val"],
+        val_labels=None if folds else setup.selection.labels,
+        select="last" if folds else setup.selection.rule,
         device=setup.device,
+        optimizer=first.optimizer,
+        standardize=first.standardize,
         progress=lambda done, _: progress(done, count, text),
     )
     seconds = (time.perf_counter() - started) / count
@@ -182,7 +194,7 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: P
 
 def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
     """Return the file of a head, named by what determines its weights."""
-    plan, batch_size = task
+    plan = task.plan
     for table in (plan.labels, setup.selection.labels):
         digests.setdefault(id(table), table_digest(table))
     parts = {
@@ -192,13 +204,15 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "method": plan.method,
         "options": dict(sorted(plan.options.items())),
         "lr": plan.lr,
-        "batch_size": batch_size,
+        "batch_size": task.batch_size,
         "epochs": setup.epochs,
         "seed": plan.seed,
         "order": _ORDER_SEED,
         "rule": setup.selection.rule,
         "val": digests[id(setup.selection.labels)],
     }
+    later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer, "standardize": task.standardize}
+    parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
     return folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
 

@@ -37,6 +37,7 @@ def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
 
     Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if
     it was good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
+    Without val it is that of the training images, by out-of-fold scores.
     """
     classes = len(data.classes)
     if data.test is not None:
@@ -48,17 +49,24 @@ def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
     else:
         reason = "there is no test split"
     if selection.labels is not None and selection.rule in ("clean", "known"):
-        reason += ": methods are ordered by val mAP, which also chose their epochs and settings and is too optimistic"
-        metric = ComparisonMetric("val mAP", True, _classes_with_both(selection.labels), reason)
-        return MetricEvaluator(metric, "val", selection.labels.to_dense())
-    for split in filter(None, (data.test, data.val)):
-        codes = split.labels.to_dense()
+        name, split, chosen = "val mAP", "val", "epochs and settings"
+        if data.val is None:
+            name, split, chosen = "out-of-fold mAP", "train", "settings"
+        reason += f": methods are ordered by {name}, which also chose their {chosen} and is too optimistic"
+        metric = ComparisonMetric(name, True, _classes_with_both(selection.labels), reason)
+        return MetricEvaluator(metric, split, selection.labels.to_dense())
+    observed = {split.name: split.labels for split in (data.test, data.val) if split is not None}
+    if data.val is None and selection.labels is not None:
+        observed["train"] = selection.labels
+    for name, labels in observed.items():
+        codes = labels.to_dense()
         codes = np.where(codes == UNKNOWN, ABSENT, codes).astype(np.int8)
         counted = int(((codes == PRESENT).any(axis=0) & (codes == ABSENT).any(axis=0)).sum())
         if counted:
             reason += ": no accuracy can be measured. Methods are ordered by how high they rank the observed positives"
-            metric = ComparisonMetric(f"observed ranking on {split.name}", False, counted, f"{reason}; {_REMEDY}")
-            return MetricEvaluator(metric, split.name, codes)
+            where = "out of fold" if name == "train" else f"on {name}"
+            metric = ComparisonMetric(f"observed ranking {where}", False, counted, f"{reason}; {_REMEDY}")
+            return MetricEvaluator(metric, name, codes)
     reason += f", and nothing can be ranked: methods cannot be ordered; {_REMEDY}"
     return MetricEvaluator(ComparisonMetric("", False, 0, reason), "", None)
 

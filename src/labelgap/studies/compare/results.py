@@ -49,7 +49,8 @@ class ComparisonMetric:
     """The metric that orders the methods: the best that the known labels support.
 
     Attributes:
-        name: "test mAP", "val mAP", "observed ranking on test" or "observed ranking on val"; "" where there is none.
+        name: "test mAP", "val mAP", "out-of-fold mAP", "observed ranking on test", "observed ranking on val" or
+            "observed ranking out of fold"; "" where there is none.
         is_accuracy: False for the observed ranking.
         classes_counted: number of classes it is a mean over.
         reason: why there is no better metric; "" for test mAP.
@@ -74,7 +75,8 @@ class SeedResult:
         epoch: the selected epoch.
         score: that selected it; None under "last".
         test: metrics on test; None without one.
-        train_map: mAP on the training images against their truth; None where it is not known.
+        train_map: mAP on the training images against their truth, out of fold where there is no val; None where it is
+            not known.
         seconds: its share of the training time of its group.
     """
 
@@ -105,6 +107,9 @@ class MethodResult:
         seconds: of all its heads together.
         seeds: a result for each.
         gap: how far it is behind the best; None where it does not compete, or nothing can be measured.
+        weight_decay: the selected weight decay.
+        optimizer: of its heads.
+        standardize: whether they were trained on standardized features.
     """
 
     __pydantic_config__ = STRICT
@@ -119,6 +124,9 @@ class MethodResult:
     seconds: Seconds
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=10_000)]
     gap: GapToBest | None = None
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    optimizer: Text = "adam"
+    standardize: bool = False
 
     @property
     def values(self) -> list[float]:
@@ -155,12 +163,15 @@ class SkippedMethod:
 
 @dataclass(frozen=True)
 class Trial:
-    """One head that was trained, with its score on val. Test is evaluated for selected heads only."""
+    """One head that was trained, with its score on val or out of fold. Test is evaluated for selected heads only."""
 
     method: str
     options: Mapping[str, Any]
     lr: float
     batch_size: int
+    weight_decay: float
+    optimizer: str
+    standardize: bool
     seed: int
     epoch: int
     score: float | None
@@ -186,6 +197,7 @@ class _Metadata(BaseModel):
     observe: dict[Literal["positives", "negatives"], Count | Literal["all"]] | None
     label_seed: int | None
     device: Text
+    folds: Count = 0
 
 
 class StoredComparison(BaseModel):

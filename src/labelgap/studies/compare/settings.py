@@ -1,0 +1,130 @@
+"""The settings of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.losses import describe_method, loss, methods
+from labelgap.studies.compare.grid import Hyperparameters, hyperparameter_grid
+from labelgap.studies.compare.label_views import LabelView
+from labelgap.training.config.check import check_request
+from labelgap.training.config.resolve import TrainingRequest
+
+__all__ = ["CompareSettings", "check_settings", "method_names"]
+
+SYNONYMS: Final = {"ls": "an-ls"}
+"""Second names of methods, which "all" leaves out."""
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """How methods are compared.
+
+    Attributes:
+        seeds: how many, from 0.
+        observe: labels to hide first, as ``Dataset.observe`` takes it: ``{"positives": 1, "negatives": 0}``.
+        label_seed: of the first draw; seed s has ``label_seed + s``.
+        grid: "small" or "full"; see ``studies.compare.grid``.
+        options: method → options that are not searched, e.g. ``{"role": {"expected_positives": 1.5}}``.
+        learning_rates: instead of the grid's.
+        batch_sizes: instead of the grid's.
+        weight_decays: to compare; by default 0 or, without val, several by the number of features.
+        standardize: whether heads are trained on standardized features; by default only without val.
+        epochs: of every head.
+        backbone: name of the network that computes features; the default for the data when None.
+        weights: file of its weights.
+        select: the rule that selects epochs and settings; see ``training.selection``.
+    """
+
+    seeds: int = 3
+    observe: Mapping[str, Any] | None = None
+    label_seed: int = 1200
+    grid: str = "small"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learning_rates: Sequence[float] | None = None
+    batch_sizes: Sequence[int] | None = None
+    weight_decays: Sequence[float] | None = None
+    standardize: bool | None = None
+    epochs: int = 25
+    backbone: str | None = None
+    weights: str | None = None
+    select: str = "auto"
+
+    @classmethod
+    def checked(cls, **settings: Any) -> CompareSettings:
+        """Return the settings; ``InputError`` where a name or a value is wrong."""
+        known = [item.name for item in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise UnknownNameError("setting of a comparison called", name, known)
+        made = cls(**settings)
+        if made.seeds < 1 or made.epochs < 1:
+            raise InputError(f"seeds={made.seeds}, epochs={made.epochs}: at least one of each is needed.")
+        return made
+
+    def request(self) -> TrainingRequest:
+        """Return what the heads of all methods share, as the arguments of ``fit``."""
+        training: dict[str, Any] = {"epochs": self.epochs}
+        given = {"standardize": self.standardize, "lr": self.learning_rates, "batch_size": self.batch_sizes}
+        for name, value in given.items():
+            if value is not None:
+                training[name] = value[0] if isinstance(value, Sequence) else value
+        return TrainingRequest(
+            method="an",
+            backbone=self.backbone,
+            weights=self.weights,
+            protocol="linear",
+            select=self.select,
+            training=training,  # type: ignore[arg-type]
+        )
+
+    def fixed_options(self, method: str, view: LabelView) -> dict[str, Any]:
+        """Return the options of a method that are not searched."""
+        return {**(view.options or {}), **self.options.get(method, {})}
+
+    def hyperparameters(
+        self, method: str, options: Mapping[str, Any], fixed: Iterable[str] = ()
+    ) -> list[Hyperparameters]:
+        """Return the grid of a method where val selects."""
+        return hyperparameter_grid(
+            method,
+            options,
+            self.grid,
+            fixed=fixed,
+            learning_rates=self.learning_rates,
+            batch_sizes=self.batch_sizes,
+            weight_decays=self.weight_decays,
+            standardize=bool(self.standardize),
+        )
+
+
+def method_names(names: str | Iterable[str] = "all") -> list[str]:
+    """Return the methods of "all", or check the given names.
+
+    Example:
+        >>> "ls" in method_names(), method_names(["an", "em", "an"])
+        (False, ['an', 'em'])
+    """
+    if names == "all":
+        return [name for name in methods() if name not in SYNONYMS]
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        describe_method(name)
+    if not chosen:
+        raise InputError("name at least one method, or 'all'.")
+    return list(dict.fromkeys(chosen))
+
+
+def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) -> tuple[list[str], CompareSettings]:
+    """Return the methods and the settings; ``InputError`` for a name or value that is wrong whatever the data are."""
+    chosen, names = CompareSettings.checked(**settings), method_names(methods)
+    for name, options in chosen.options.items():
+        loss(name, **options)
+        if name not in names:
+            raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
+    chosen.hyperparameters("an", {})
+    check_request(chosen.request())
+    return names, chosen
