@@ -106,16 +106,16 @@ def test_a_failed_head_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_linear_run_gives_its_own_settings() -> None:
-    config = RunConfig(**PLAIN, protocol="linear", optimizer="sgd", momentum=0.9, stop_below=0.03)
-    made = HeadConfig.from_run(config)
+    config = RunConfig(**PLAIN, protocol="linear", optimizer="sgd", momentum=0.9, stop_below=0.03, weight_decay=0.5)
+    made = HeadConfig.from_run(config, images=10)
     assert (made.method, made.options, made.lr, made.epochs, made.batch_size) == ("em", {"alpha": 0.1}, 3e-4, 7, 24)
-    assert made.seed == 5 and made.stop_below == 0.03
+    assert made.seed == 5 and made.stop_below == 0.03 and made.penalty == 5.0
     assert dict(made.optimizer)["optimizer"] == "sgd" and dict(made.optimizer)["momentum"] == 0.9
 
 
 def test_linear_init_gives_those_of_its_linear_phase_and_end_to_end_those_that_suit_a_head() -> None:
     phase = LinearPhase(epochs=9, lr=0.01, batch_size=8)
-    first = HeadConfig.from_run(RunConfig(**PLAIN, protocol="linear-init", linear=phase))
+    first = HeadConfig.from_run(RunConfig(**PLAIN, protocol="linear-init", linear=phase), images=10)
     assert (first.lr, first.epochs, first.batch_size) == (0.01, 9, 8)
-    usual = HeadConfig.from_run(RunConfig(**PLAIN, protocol="end-to-end", optimizer="sgd", momentum=0.9))
+    usual = HeadConfig.from_run(RunConfig(**PLAIN, protocol="end-to-end", optimizer="sgd", momentum=0.9), images=10)
     assert (usual.lr, usual.epochs, usual.batch_size) == (1e-3, 25, 16) and usual.optimizer == ()

@@ -66,10 +66,12 @@ def auto_methods(table: LabelTable) -> Mapping[str, tuple[float, ...]]:
         return {"bce": (0.0015, 0.015, 0.05, 0.15)}
     if not absent:
         return {"em": (0.015, 0.05, 0.15), "gr": (0.015, 0.05, 0.15)}
-    methods = {"gr": (0.15, 0.5)} if present >= FEW_PRESENT * len(table.classes) else {}
-    methods |= {"wan": (0.015, 0.05, 0.15)}
+    methods: dict[str, tuple[float, ...]] = {}
+    if present >= FEW_PRESENT * len(table.classes):
+        methods["gr"] = (0.15, 0.5)
+    methods["wan"] = (0.015, 0.05, 0.15)
     if present + absent >= MANY_KNOWN * len(table) * len(table.classes):
-        methods |= {"iu": (0.005, 0.015, 0.05)}
+        methods["iu"] = (0.005, 0.015, 0.05)
     return methods
 
 
