@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.conftest import call
 from tests.studies.compare.small_features import write
+
+import labelgap as lg
 
 
 @pytest.fixture
@@ -50,6 +54,26 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
     assert "--observe positives=1,negatives=1 --label-seed 3" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("method", ["em", "ll-r"])
+def test_without_val_the_command_at_the_end_trains_what_was_compared(
+    vectors: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    with np.load("vectors.npz") as stored:
+        kept = {name: stored[name] for name in stored.files if not name.startswith(("val", "test"))}
+    kept["train_truth"] = kept["train_observed"]
+    np.savez("album.npz", **kept)
+    assert call("compare", "album.npz", "--methods", method, "--weight-decay", "1e-3,3e-3", *QUICK) == 0
+    said = capsys.readouterr()
+    assert "observed ranking out of fold" in said.out and "cross-validation" in said.err and "accuracy" in said.out
+    (command,) = (line.split("next", 1)[1] for line in said.out.splitlines() if line.startswith("next "))
+    assert call(*shlex.split(command)[1:], "--epochs", "2", "--device", "cpu") == 0
+    row = json.loads(Path("runs/compare/compare.json").read_text(encoding="utf-8"))["methods"][0]
+    run = lg.open_run(f"runs/{method}")
+    for name in ("weight_decay", "optimizer", "standardize", "lr", "batch_size"):
+        assert row[name] == getattr(run.config, name)
+    assert row["seeds"][0]["score"] == pytest.approx(run.metrics["cross_validation"]["compared"][0]["score"])
+
+
 def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
     assert "skipped   epr: " in capsys.readouterr().out
@@ -70,6 +94,7 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--weights", "none.pth"], "do not exist"),
         (["--select", "clear"], "clean"),
         (["--batch-size", "0"], "above 0"),
+        (["--weight-decay", "0,-1"], "from 0"),
         (["--observe", "positive=1"], "Did you mean 'positives'"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_weight_decay_is_chosen_as_a_run_without_val_chooses_it(tmp_path: Any,
     assert model.predict_proba(X) == pytest.approx(run.predict(vectors, device="cpu"), abs=1e-4)
     assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
     assert model.cv_results_ == run.metrics["cross_validation"]["compared"] and "weight decay" in str(model.why_)
-    assert model.best_score_ == max(line["score"] for line in model.cv_results_)
+    assert model.best_score_ == max(line["score"] for line in model.cv_results_ or ())
 
 
 def test_plain_numbers_are_those_of_scikit_learn() -> None:
