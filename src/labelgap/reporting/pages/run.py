@@ -45,7 +45,8 @@ _SPLITS: Final = {
     "val": "val (used to select the epoch and the thresholds)",
     "train": "train (against the labels hidden from training)",
 }
-_OUT_OF_FOLD: Final = "out of fold (each image by a head that has not seen its labels)"
+_OUT_OF_FOLD: Final = "out of fold"
+_FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
 _MEASURES: Final = {
     "mAP": "map",
     "chance": "chance",
@@ -70,7 +71,8 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "unseen": unseen_splits(run.metrics),
         "estimated": {split: text for split, each in measured.items() if (text := describe_estimated(each))},
         "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, data, share=True),
-        "selection": selection_rule_text(config.select),
+        "selection": _FINAL_HEAD if config.folds else selection_rule_text(config.select),
+        "compared": _compared(run),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),
         **_classes(run, data, figures),
@@ -96,17 +98,28 @@ def _tiles(run: Run, measured: dict[str, dict[str, Any]]) -> list[tuple[str, str
     if not run.finished:
         return []
     split, heading = next(iter(unseen_splits(run.metrics).items()), (None, ""))
-    tiles = [
-        (f"{heading} {name}", format_measure(measured[split][_MEASURES[name]]), "")
-        for name in ("mAP", "F1 micro", "F1 macro")
-        if split
-    ]
+    best = measured.get(split or "") or {}
+    if best and best["map"] is None and best.get("map_estimated") is not None:
+        tiles = [("estimated mAP", format_measure(best["map_estimated"]), "if missing at random")]
+    else:
+        tiles = [
+            (f"{heading} {name}", format_measure(best[_MEASURES[name]]), "")
+            for name in ("mAP", "F1 micro", "F1 macro")
+            if best
+        ]
     if run.config.folds:
         tiles.append(("cross-validation", str(run.config.folds), "folds"))
     else:
         tiles.append(("epoch kept", str(run.metrics["best_epoch"]), f"of {run.metrics['epochs']}"))
     time = format_elapsed(run.metrics.get("seconds")).split(" ")
     return [*tiles, ("training time", " ".join(time[:2]), " ".join(time[2:]))]
+
+
+def _compared(run: Run) -> list[tuple[str, list[str]]]:
+    """Return a row for every setting that cross-validation compared, the best first: method, weight decay, score."""
+    lines = (run.metrics.get("cross_validation") or {}).get("compared", [])
+    ranked = sorted(lines, key=lambda line: -(line["score"] or 0.0))
+    return [(line["method"], [f"{line['weight_decay']:.3g}", format_measure(line["score"])]) for line in ranked]
 
 
 def _measures(measured: dict[str, dict[str, Any]], folds: int) -> list[tuple[str, list[tuple[str, str]]]]:
