@@ -99,7 +99,7 @@ def _tiles(run: Run, measured: dict[str, dict[str, Any]]) -> list[tuple[str, str
         return []
     split, heading = next(iter(unseen_splits(run.metrics).items()), (None, ""))
     best = measured.get(split or "") or {}
-    if best and best["map"] is None and best.get("map_estimated") is not None:
+    if run.config.folds and best and best["map"] is None and best.get("map_estimated") is not None:
         tiles = [("estimated mAP", format_measure(best["map_estimated"]), "if missing at random")]
     else:
         tiles = [
