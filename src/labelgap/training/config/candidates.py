@@ -50,7 +50,7 @@ FEW_PRESENT: Final = 10
 """Known presents per class, in the mean, from which `gr` is compared where absents are known too."""
 MANY_KNOWN: Final = 1 / 3
 """Share of known labels from which `iu` is compared."""
-RATES: Final = (1e-3, 1e-4)
+RATES: Final = (1e-2, 1e-3, 1e-4)
 """For methods that are trained by Adam."""
 
 
