@@ -136,6 +136,21 @@ def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_
     assert written.path.read_text() == "image,present\n0.jpg,cat;dog\n1.jpg,dog\n"
     assert written.others == {"val": tmp_path / "better.val.csv"}
     assert written.others["val"].read_text() == "present,image\ncat,5.jpg\ndog,6.jpg\n"
+    for taken in ("b.csv", "c.csv"):
+        with pytest.raises(InputError, match="is the data itself"):
+            apply_decisions(folder, tmp_path / taken, force=True)
+
+
+def test_a_zero_that_meant_unknown_is_cleared_in_all_tables(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n")
+    (tmp_path / "b.csv").write_text("image,cat,dog\n5.jpg,1,0\n")
+    options = {"images": tmp_path / "photos", "zeros": "unknown", "duplicates": "off"}
+    split = lg.load("csv", tmp_path / "a.csv", val=tmp_path / "b.csv", **options)
+    folder = create_random_review(split, "train", 9, 0, tmp_path / "zeros-review")
+    decide(folder.path, ("train", "0.jpg", "dog", ABSENT))
+    written = apply_decisions(folder, tmp_path / "better.csv")
+    assert written.path.read_text() == "image,cat,dog\n0.jpg,1,0\n1.jpg,,1\n"
+    assert written.others["val"].read_text() == "image,cat,dog\n5.jpg,1,\n"
 
 
 def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:

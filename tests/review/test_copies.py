@@ -14,7 +14,7 @@ from tests.review.http_client import run_server
 from tests.review.sample_photos import TAGS, make_photos
 
 import labelgap as lg
-from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions
 from labelgap.review.apply import apply_decisions
 
@@ -75,6 +75,16 @@ def test_every_question_comes_up_once_and_the_count_ends_exact(review: Review) -
     estimate, progress = review.estimate(), review.progress()
     assert progress.decided == progress.total == len(review.candidates)
     assert estimate is not None and estimate.undecided == 0 and estimate.found == 0
+
+
+def test_a_known_label_of_a_copy_stays(review: Review, tmp_path: Path) -> None:
+    (number,) = [number for number in review.listed(0) if review.copies.of(review.candidates.key(int(number)))]
+    for answer, value in enumerate((UNKNOWN, ABSENT)):
+        made = review.decision(int(number), value, f"request-{answer}", answer)
+        assert [key.image for key in made.copies] in (["copy.jpg"], ["other.jpg"])
+        review.store.append([made], reviewer="anna", client="window-1")
+    text = apply_decisions(review.folder, tmp_path / "better.csv").path.read_text()
+    assert "\n0.jpg,train,1,," in text and "\ncopy.jpg,train,0,," in text
 
 
 def test_a_copy_that_was_decided_alone_leaves_the_question_open(review: Review) -> None:

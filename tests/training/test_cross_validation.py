@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.config.candidates import auto_methods, candidate_configs
+from labelgap.training.config.candidates import auto_methods, candidate_configs, resolve_folds
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.cross_validation import (
     CROSS_VALIDATION_FILE,
+    CrossValidation,
     cross_validate,
     out_of_fold_logits,
     selection_score,
@@ -116,6 +118,11 @@ def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest
     found = cross_validate(features, data.train.labels, configs, fold, device=torch.device("cpu"))
     (alone,) = out_of_fold_logits(features, data.train.labels, configs[:1], fold, torch.device("cpu"))
     np.testing.assert_array_equal(found.logits, alone)
+    part, rows = data.train.labels.select(np.arange(40)), features[:40]
+    (of_all,) = out_of_fold_logits(rows, part, configs[:1], fold[:40], torch.device("cpu"), images=IMAGES)
+    double = [config_for(data, weight_decay=0.02)]  # the same penalty, relative to the loss of half of the images
+    (expected,) = out_of_fold_logits(rows, part, double, fold[:40], torch.device("cpu"))
+    np.testing.assert_allclose(of_all, expected)
 
 
 @pytest.mark.parametrize("absents", [False, True], ids=["presents", "absents too"])
@@ -210,15 +217,20 @@ from labelgap.training.loop.linear_trainer import LinearTrainer
 stage = sys.argv[2]
 def stop(*arguments, **settings):
     os.kill(os.getpid(), signal.SIGKILL)
+save = sys.modules["labelgap.training.fit"].CrossValidation.save
+def save_and_stop(*arguments):
+    stop(save(*arguments))
 if stage == "folds":
     sys.modules["labelgap.training.fit"].cross_validation_phase = stop
+elif stage == "storing":
+    sys.modules["labelgap.training.fit"].CrossValidation.save = save_and_stop
 elif stage == "training":
     LinearTrainer.train_epoch = stop
 lg.fit(album(), out=sys.argv[1], device="cpu", quiet=True)
 """
 
 
-@pytest.mark.parametrize("stage", ["folds", "training"])
+@pytest.mark.parametrize("stage", ["folds", "storing", "training"])
 def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a"), stage], env=environment)
@@ -228,6 +240,31 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str) ->
     timed = ("seconds",)
     first, second = ({k: v for k, v in run.metrics.items() if k not in timed} for run in (resumed, unbroken))
     assert json.dumps(first) == json.dumps(second) and resumed.config == unbroken.config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"backbone": "os:abort"}, {"method": "os:abort"}, {"lr": -1.0}, {"options": 3}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    data, chosen = album(), {"method": "an", "options": {}, "weight_decay": 0.1, "lr": 1.0, "backbone_lr": 1.0}
+    logits, fold = np.zeros((IMAGES, CLASSES), dtype=np.float32), np.zeros(IMAGES, dtype=np.int64)
+    CrossValidation({**chosen, **settings}, [{**chosen, "score": 0.5}], logits, fold).save(tmp_path, "mark")
+    with pytest.raises(RunError, match="Train into a new folder"):
+        CrossValidation.load(tmp_path, "mark", data.train.labels, ["an"])
+    CrossValidation(chosen, [{**chosen, "score": None}], logits, fold).save(tmp_path, "mark")
+    assert CrossValidation.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
+    with pytest.raises(RunError, match="other images"):
+        CrossValidation.load(tmp_path, "mark", album(images=5).train.labels, ["an"])
+
+
+def test_copies_leave_fewer_folds() -> None:
+    data = album(images=12)
+    of_groups = [replace(data, train=replace(data.train, groups=np.arange(12) % count)) for count in (3, 1)]
+    assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
+    with pytest.raises(InputError, match="from 2 to the 3 training images that are no copies"):
+        resolve_folds(of_groups[0], 5, "linear")
 
 
 def test_a_cross_validated_run_is_repeated_by_its_command(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class ApplyResult:
         kept: "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown.
         own_format: what the table's own format had no room for; None where it is written in labelgap's.
         others: the tables of val and test that were written too, by the name of the split: where these are files of
-            their own, and have a changed label.
+            their own, and are not as they were.
     """
 
     path: Path
@@ -288,7 +288,8 @@ def _write_tables(
 ) -> tuple[RewriteResult | None, dict[str, Path]]:
     """Write the new labels: into the data's own file format where there is one, else into labelgap's.
 
-    Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed.
+    Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed, or
+    where 0 means something else in the new tables.
     """
     if not _writes_own_format(data, table_format):
         convert(new, table_format, out, force=force)
@@ -307,7 +308,7 @@ def _write_tables(
     others = {
         name: out.with_name(f"{out.stem}.{name}{out.suffix}")
         for name in ("val", "test")
-        if given.get(name) and any(entry.split == name for entry in changed)
+        if given.get(name) and (options.zeros == "unknown" or any(entry.split == name for entry in changed))
     }
     for place in others.values():
         check_target(data, place, force)

@@ -28,7 +28,7 @@ from labelgap.review.sample_estimate import (
 )
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import Decision
+from labelgap.review.store.events import Decision, LabelKey
 
 __all__ = ["Review"]
 
@@ -124,7 +124,29 @@ class Review:
         score, kind = float(columns.score[number]), KINDS[columns.kind[number]]
         key = self.candidates.key(number)
         known = None if np.isnan(score) else score
-        return Decision(key, value, request_id, base_version, kind, known, self.copies.of(key))
+        return Decision(key, value, request_id, base_version, kind, known, self.copies_of(number))
+
+    def copies_of(self, number: int) -> tuple[LabelKey, ...]:
+        """Return the labels of copies that a decision on a candidate is about.
+
+        Known ones stay as they are, unless the question is whether a known label is wrong.
+        """
+        copies = self.copies.of(self.candidates.key(number))
+        wrong = self.candidates.columns.kind[number] == WRONG
+        return tuple(each for each in copies if wrong or not self._is_known(each))
+
+    def _is_known(self, key: LabelKey) -> bool:
+        """Return whether the data know a label of a copy."""
+        labels = self.folder.data.split(key.split).labels
+        row = self._copy_rows[key.split, key.image]
+        return int(labels.codes_at([row], [self._numbers[key.class_name]])[0]) != UNKNOWN
+
+    @cached_property
+    def _copy_rows(self) -> dict[tuple[str, str], int]:
+        """Split and image → its row, for images that have copies."""
+        splits = self.folder.data.splits
+        named = ((split.name, name, row) for split in splits for row, name in enumerate(split.labels.images))
+        return {(split, name): row for split, name, row in named if (split, name) in self.copies.others}
 
     def progress(self) -> ReviewProgress:
         """Return how far the review is."""

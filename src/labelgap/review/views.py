@@ -88,7 +88,7 @@ def make_tile(review: Review, number: int) -> dict[str, Any]:
         "who": current.reviewers[current.reviewer[number]] if decided else "",
         "score": _format_percent(float(columns.score[number])),
         "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
-        "copies": [copy.image for copy in review.copies.of(key)],
+        "copies": [copy.image for copy in review.copies_of(number)],
     }
 
 

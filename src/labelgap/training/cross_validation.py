@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,16 +16,17 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import derive_seed, numpy_generator
-from labelgap.core.stored import parse_json, reading
+from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.checkpoints.history import finite
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config.schema import Name, Options, Rate, RunConfig
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.selection import Selection, choose_selection
@@ -38,6 +39,27 @@ CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
 MAX_SEARCH_IMAGES: Final = 2000
 """Settings are compared on so many images at most; the penalty that is best hardly depends on their number."""
 _REMEDY: Final = "Train into a new folder."
+
+
+class _StoredSettings(BaseModel):
+    """The settings that cross-validation chooses, as a file has them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Name
+    options: Options
+    lr: Rate
+    backbone_lr: Rate
+    weight_decay: float = Field(ge=0, allow_inf_nan=False)
+
+
+class _StoredCandidate(_StoredSettings):
+    score: float | None = Field(ge=0, le=1)
+
+
+class _StoredComparison(BaseModel):
+    settings: _StoredSettings
+    compared: list[_StoredCandidate] = Field(min_length=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +100,13 @@ class CrossValidation:
         write_tensors(folder / CROSS_VALIDATION_FILE, tensors, metadata)
 
     @classmethod
-    def load(cls, folder: Path, fingerprint: str) -> CrossValidation | None:
-        """Read it; None where there is none, or one of other settings."""
+    def load(
+        cls, folder: Path, fingerprint: str, labels: LabelTable, methods: Collection[str]
+    ) -> CrossValidation | None:
+        """Read that of some labels and methods; None where there is none, or one of other settings.
+
+        The folder may be somebody else's: a method can name code, so only one of ``methods`` is taken from it.
+        """
         path = folder / CROSS_VALIDATION_FILE
         if not path.exists():
             return None
@@ -87,8 +114,14 @@ class CrossValidation:
         if metadata.get("fingerprint") != fingerprint:
             return None
         with reading(path, _REMEDY):
-            settings, compared = (parse_json(metadata[name].encode()) for name in ("settings", "compared"))
-            return cls(settings, compared, tensors["logits"].numpy(), tensors["fold"].numpy())
+            about = {name: parse_json(metadata[name].encode()) for name in ("settings", "compared")}
+            logits, fold = tensors["logits"].numpy(), tensors["fold"].numpy()
+        stored = validate(about, _StoredComparison, path, _REMEDY)
+        shapes = (len(labels), len(labels.classes)), (len(labels),)
+        if stored.settings.method not in methods or (logits.shape, fold.shape) != shapes:
+            raise damaged(path, "it is of other images, classes or methods", _REMEDY)
+        lines = [each.model_dump() for each in (stored.settings, *stored.compared)]
+        return cls(lines[0], lines[1:], logits, fold)
 
 
 def cross_validate(
@@ -115,12 +148,15 @@ def cross_validate(
         random = numpy_generator(candidates[0].seed, "cross-validation")
         rows = np.sort(random.permutation(len(rows))[:MAX_SEARCH_IMAGES])
     searched = labels.select(rows)
-    found = out_of_fold_logits(_rows(features, rows), searched, candidates, fold[rows], device, advance)
+    found = out_of_fold_logits(
+        _rows(features, rows), searched, candidates, fold[rows], device, advance, images=len(labels)
+    )
     selection = choose_selection(searched, None)
     scores = np.array([selection_score(selection, logits) for logits in found])
-    if not any(np.isfinite(logits).all() for logits in found):
+    usable = [number for number, logits in enumerate(found) if np.isfinite(logits).all()]
+    if not usable:
         raise RunError("training has diverged in every fold: give a lower --lr, or a higher --weight-decay.")
-    chosen = 0 if np.isnan(scores).all() else int(np.nanargmax(scores))
+    chosen = usable[0] if np.isnan(scores).all() else int(np.nanargmax(scores))
     logits = found[chosen]
     if len(rows) < len(labels):
         (logits,) = out_of_fold_logits(features, labels, [candidates[chosen]], fold, device, advance)
@@ -150,12 +186,16 @@ def out_of_fold_logits(
     fold: NDArray[np.int64],
     device: torch.device,
     advance: Callable[[int], None] = lambda count: None,
+    *,
+    images: int | None = None,
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, K)`` out-of-fold logits of every candidate; NaN where its loss was not finite.
 
     The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
-    relative to the mean loss, is higher. Standardization uses the features of all images, and no labels.
+    relative to the mean loss, is higher. All are N, or ``images`` where these are a part of more. Standardization uses
+    the features of all N images, and no labels.
     """
+    images = images or len(labels)
     found = [np.full((len(labels), len(labels.classes)), np.nan, dtype=np.float32) for _ in candidates]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, config in enumerate(candidates):
@@ -170,7 +210,7 @@ def out_of_fold_logits(
         for number in range(int(fold.max()) + 1):
             seen, held_out = (np.flatnonzero(rows) for rows in (fold != number, fold == number))
             part = labels.select(seen)
-            plans = [_plan(candidates[member], part, len(labels) / len(seen)) for member in members]
+            plans = [_plan(candidates[member], part, images / len(seen)) for member in members]
             order_seed = derive_seed(candidates[0].seed, "fold", number)
             trained = _rows(features, seen)
             results = train_heads(trained, plans, order_seed=order_seed, device=device, basis=basis, **engine)

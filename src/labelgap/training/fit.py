@@ -31,6 +31,7 @@ from labelgap.models import Backbone, as_backbone
 from labelgap.training.checkpoints.checkpoint import TrainingState, report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.checkpoints.weights import set_weights
+from labelgap.training.config.candidates import auto_methods
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.resolve import (
@@ -190,12 +191,15 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     if changes.rows and "index" in loss_fn.needs:
         raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
     fingerprint = config.fingerprint()
-    validation = CrossValidation.load(folder, fingerprint) if resume and config.folds else None
+    validation, started = None, config
+    if resume and config.folds:
+        methods = auto_methods(data.train.labels) if request.method == "auto" else (config.method,)
+        validation = CrossValidation.load(folder, fingerprint, data.train.labels, methods)
     if validation is not None:
         config = config.model_copy(update=dict(validation.settings))
     check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    prepare_folder(folder, config, resume)
+    prepare_folder(folder, config, resume, started)
     barrier()
     if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
         if is_main_process():

@@ -49,7 +49,8 @@ def assign_folds(
     if folds < 2:
         raise InputError(f"{folds} folds: two at least, so that every image is scored by a model that has not seen it.")
     if count < folds:
-        raise InputError(f"{count} images that are not duplicates of one another cannot be split into {folds} folds.")
+        remedy = f": give --folds {count}." if count > 1 else "."
+        raise InputError(f"{count} images that are not duplicates cannot be split into {folds} folds{remedy}")
     present = labels.values == PRESENT
     frequency = np.bincount(labels.columns[present], minlength=len(labels.classes))
     rarity = np.empty(len(labels.classes), dtype=np.int64)

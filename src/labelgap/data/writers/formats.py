@@ -58,8 +58,9 @@ def convert(
 
 def check_target(data: Dataset, path: Path, force: bool) -> None:
     """Refuse to write to the data itself, to a folder, and to an existing file unless ``force`` is given."""
-    source = data.recipe.get("path")
-    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+    options = data.recipe.get("options", {})
+    sources = [Path(place) for place in (data.recipe.get("path"), options.get("val"), options.get("test")) if place]
+    if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file in it.")

@@ -30,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
@@ -89,10 +91,13 @@ def resolve_folds(data: Dataset, given: int | None, protocol: str) -> int:
         if given:
             raise InputError(f"folds={given}: {data.name} has a val split, settings are chosen on it: leave it out.")
         return 0
+    groups = data.train.groups
+    count = len(data.train) if groups is None else len(np.unique(groups))
     if given is None:
-        return FOLDS if len(data.train) >= 2 * FOLDS else 0
-    if given and not 2 <= given <= len(data.train):
-        raise InputError(f"folds={given}: it is 0, or from 2 to the {len(data.train):,} training images.")
+        return min(FOLDS, count) if len(data.train) >= 2 * FOLDS and count > 1 else 0
+    if given and not 2 <= given <= count:
+        apart = "" if groups is None else " that are no copies of one another and not of one group"
+        raise InputError(f"folds={given}: it is 0, or from 2 to the {count:,} training images{apart}.")
     return given
 
 

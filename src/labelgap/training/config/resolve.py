@@ -151,10 +151,14 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
 
 
-def prepare_folder(folder: Path, config: RunConfig, resume: bool) -> None:
-    """Make the folder of a run, or check that the run in it has the same configuration."""
+def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
+    """Make the folder of a run, or check that the run in it has the same configuration.
+
+    ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
+    stored the chosen settings there.
+    """
     check_folder(folder, resume)
-    if resume and (stored := read_config(folder).model_copy(update={"why": config.why})) != config:
+    if resume and (stored := read_config(folder).model_copy(update={"why": config.why})) not in (config, started):
         different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
         raise RunError(
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
