@@ -176,3 +176,20 @@ def test_memory_does_not_grow_with_images_times_classes(monkeypatch: pytest.Monk
     assert len(ranking.missing) == 20_000 and len(ranking.random) == 2_000
     assert np.bincount(ranking.missing.columns, minlength=classes).min() >= 20
     assert peak < 50e6, f"{peak / 1e6:.0f} MB, where all scores would take {4 * images * classes / 1e6:.0f} MB"
+
+
+def test_a_review_of_the_most_probable_labels_does_not_hide_the_others() -> None:
+    random = np.random.default_rng(4)
+    logits = random.normal(-3, 2, size=(600, 5)).astype(np.float32)
+    truth = random.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    tagged = truth & (random.random(logits.shape) < 0.6)
+    codes = np.where(tagged, PRESENT, UNKNOWN).astype(np.int8)
+    unknown = np.flatnonzero(codes == UNKNOWN)
+    reviewed = np.sort(unknown[np.argsort(-logits.reshape(-1)[unknown])[:150]])
+    codes.reshape(-1)[reviewed] = truth.reshape(-1)[reviewed]
+    left = int((truth & (codes == UNKNOWN)).sum())
+    tables, scorers = {"train": LabelTable.from_dense(codes)}, [StoredScorer({"train": logits})]
+    blind = rank_candidates(tables, scorers).estimate
+    told = rank_candidates(tables, scorers, reviewed=reviewed).estimate
+    assert blind is not None and told is not None
+    assert blind.missing < left / 2 < told.missing < 2 * left

@@ -41,7 +41,7 @@ from scipy.special import expit
 
 from labelgap.audit.score_sample import ScoreSample
 
-__all__ = ["LabelModel", "MissingEstimate", "fit_label_model", "round_to_sum", "stopping_ratio"]
+__all__ = ["LabelModel", "MissingEstimate", "RANGE_FACTOR", "fit_label_model", "round_to_sum", "stopping_ratio"]
 
 KNOWN_MEAN: Final = 1.0
 """Mean of the prior of the album's mean logit of e."""
@@ -57,6 +57,7 @@ INDEPENDENT_RATIO: Final = 0.7
 MIN_STOPPING: Final = 0.4
 """The smallest κ."""
 RANGE_FACTOR: Final = 2.0
+"""The range is from the estimate divided by this to the estimate times this."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,8 @@ def rank_candidates(
         seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
-        reviewed: labels that a person decided, ``row · K + class``; they do not look wrong.
+        reviewed: labels that a person decided, ``row · K + class``. They do not look wrong, and the calibration takes
+            them as unknown: people decide the most probable labels first, and it needs to know what was tagged.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
@@ -116,8 +117,9 @@ def rank_candidates(
     """
     limits = limits or CandidateLimits()
     classes = len(next(iter(tables.values())).classes)
-    sample = sample_scores(tables, scorers, seed, max_sampled, advance)
-    counter = partial(count_unknown_above, tables, scorers, advance=advance)
+    tagged = tables if reviewed is None or not len(reviewed) else _without(tables, reviewed)
+    sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
+    counter = partial(count_unknown_above, tagged, scorers, advance=advance)
     calibration = fit_calibration(sample, None if sample.scale <= 1 else counter)
     known = np.bincount(sample.present_class, minlength=classes)
     del sample
@@ -146,6 +148,16 @@ def rank_candidates(
         calibration,
         MissingEstimate(by_class, known) if known.sum() >= MIN_PRESENT else None,
     )
+
+
+def _without(tables: Mapping[str, LabelTable], labels: NDArray[np.int64]) -> dict[str, LabelTable]:
+    """Return the tables with some labels unknown, ``row · K + class``; rows are counted over all tables."""
+    result, before = {}, 0
+    for name, table in tables.items():
+        positions = (before + table.rows) * len(table.classes) + table.columns
+        result[name] = table.keep(~np.isin(positions, labels))
+        before += len(table)
+    return result
 
 
 def _update_wrong(

@@ -179,7 +179,8 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
         known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
         partly = "" if calibration.known == 1 else known_share
         classes = pluralize(sum(calibration.classes), "class")
-        print(f"{'calibrated':<11}on held-out images: a probability for {classes}{partly}")
+        where = "out of fold" if run.config.folds else "on held-out images"
+        print(f"{'calibrated':<11}{where}: a probability for {classes}{partly}")
     if result.unreadable:
         count = pluralize(result.unreadable, "image")
         print(f"labelgap: {count} could not be read, the rows are blank:", file=sys.stderr)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from labelgap.audit.estimate import round_to_sum
+from labelgap.audit.estimate import RANGE_FACTOR, round_to_sum
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.metrics.answered_scores import (
@@ -193,6 +193,8 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     ends = class_ends[:, covered & ~sampled].sum(axis=1)
     if sampled.any():
         ends = ends + interval(cells, weight, together, 1, spread)[:, 0]
+    elif labels.expected is not None:
+        ends = total_still * np.array([1 / RANGE_FACTOR, RANGE_FACTOR])  # as the audit says
     counts = {
         "present": cells.sums(cells.sampled_present),
         "unsure": labels.count(labels.decided & (labels.value == UNKNOWN)),

@@ -89,8 +89,8 @@ class CrossValidation:
             if line["score"] is not None:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
-        decay = f"weight decay {self.settings['weight_decay']:.3g}"
-        return f"{decay}, the best of {len(self.compared)} settings by cross-validation on the known labels ({scores})"
+        best_of = f"it was the best of {len(self.compared)} settings by cross-validation on the known labels"
+        return f"with weight decay {self.settings['weight_decay']:.3g} {best_of} ({scores})"
 
     def save(self, folder: Path, fingerprint: str) -> None:
         """Write it to the folder of a run."""
