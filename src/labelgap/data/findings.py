@@ -92,7 +92,7 @@ class ImagesSkipped(Finding, topic="images"):
 class NoSplit(
     Finding,
     topic="split",
-    text="no split given: all {images:,} images are trained on, and scored out of fold",
+    text="no split given: all {images:,} images are train",
 ):
     """The data have no split of their own: all images are train."""
 

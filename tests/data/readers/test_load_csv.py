@@ -95,7 +95,7 @@ def test_the_findings_say_how_gaps_were_read_and_what_was_found(tmp_path: Path) 
     assert sentences(data) == (
         "a column per tag; 1 = present, 0 = absent, blank = unknown",
         "10 images, 2 classes: 10 labels present, 5 absent, 5 unknown",
-        "no split given: all 10 images are trained on, and scored out of fold",
+        "no split given: all 10 images are train",
     )
     unknown = load_csv(tmp_path / "tags.csv", zeros="unknown")
     assert sentences(unknown)[0].startswith("a column per tag; 1 = present, 0 = unknown")
