@@ -10,8 +10,12 @@ import pytest
 from tests.review.sample_photos import make_photos
 
 import labelgap as lg
+from labelgap.audit.candidates import FILE, FORMAT, write_candidates
+from labelgap.audit.ranking import CandidateList
+from labelgap.audit.review_file import describe_review, write_review_file
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
+from labelgap.data.split import hold_out_val
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
 from labelgap.review.apply import apply_decisions, decided_images
@@ -120,3 +124,21 @@ def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: p
     (folder.path / "review.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):
         open_review_folder(folder.path)
+
+
+def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    make_photos(tmp_path)
+    rows = "".join(f"{number}.jpg,{1 if number % 2 else ''},{'' if number % 2 else 1}\n" for number in range(8))
+    (tmp_path / "tags.csv").write_text("image,cat,dog\n" + rows)
+    data = hold_out_val(lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off"))
+    assert data.val is not None
+    unknown = dict(zip(data.classes, data.val.labels.counts().unknown.tolist(), strict=True))
+    about = {"format": FORMAT, "runs": [], "data": dict(data.recipe), "splits": ["val"], "method": "an"}
+    about |= {"unknown_total": sum(unknown.values()), "unknown_per_class": unknown}
+    columns = np.argwhere(data.val.labels.to_dense() == UNKNOWN)
+    found = CandidateList.of_unknown(*columns.T, np.full(len(columns), 0.5, dtype=np.float32))
+    write_candidates(tmp_path / "both" / FILE, {"missing": found}, {"val": data.val.labels}, about)
+    write_review_file(tmp_path / "both", describe_review(tmp_path / "both", data.recipe, data.classes))
+    with closing(Review(open_review_folder(tmp_path / "both"))) as review:
+        assert all(review.locate(image) for image in range(len(review.candidates.columns.images)))

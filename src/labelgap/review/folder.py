@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import FORMAT, read_candidates, write_candidates
+from labelgap.audit.candidates import FORMAT, read_candidates, read_metadata, write_candidates
 from labelgap.audit.ranking import CandidateList
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.core.errors import InputError, RunError
@@ -21,6 +21,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.registry import load_moved, load_stored
+from labelgap.data.split import hold_out_val
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
@@ -70,9 +71,17 @@ class ReviewFolder:
             data = self.run.load_data()
         else:
             data = load_stored(self.path / REVIEW_FILE, self.recipe)
+        data = hold_out_val(data) if self._has_held_out_val() else data
         if data.classes != self.classes:
             raise RunError(f"{data.name} does not have the classes that {self.path} was made with.")
         return data
+
+    def _has_held_out_val(self) -> bool:
+        """Return whether networks were trained, for which a part of train was held out where there was no val."""
+        if self.run is not None:
+            return self.run.config.protocol != "linear"
+        file = self.path / CANDIDATES
+        return not self.random and file.is_file() and "val" in (read_metadata(file).get("splits") or ())
 
 
 def is_review_folder(path: Path) -> bool:

@@ -59,7 +59,8 @@ def convert(
 def check_target(data: Dataset, path: Path, force: bool) -> None:
     """Refuse to write to the data itself, to a folder, and to an existing file unless ``force`` is given."""
     options = data.recipe.get("options", {})
-    sources = [Path(place) for place in (data.recipe.get("path"), options.get("val"), options.get("test")) if place]
+    places = (data.recipe.get("path"), options.get("val"), options.get("test"))  # of digits, val is a number
+    sources = [Path(place) for place in places if isinstance(place, str)]
     if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
     if path.is_dir():
