@@ -17,7 +17,8 @@ from sklearn.metrics import precision_recall_curve
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds, choose_thresholds, f1, sorting
-from labelgap.metrics.shared_calibration import fit_shared_calibration
+from labelgap.metrics.calibration import fit_platt_calibration
+from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 
 Array = NDArray[Any]
 
@@ -52,10 +53,16 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
     logits = np.log(np.clip(scores, 1e-9, 1 - 1e-9)) - np.log(1 - np.clip(scores, 1e-9, 1 - 1e-9))
     line = fit_shared_calibration(logits, labels.astype(np.int8))
     assert line is not None
+    complete = [present[k] + absent[k] == len(scores) and present[k] >= 5 for k in range(len(columns))]
+    ranked = all(complete) or ranks_presents(scores, labels.astype(np.int8))
     values, marks = [], []
     for k, column in enumerate(columns):
+        if not ranked and not complete[k]:
+            values.append(0.5)
+            marks.append("default")
+            continue
         marks.append("measured" if min(present[k], absent[k]) >= 10 else "estimated" if present[k] >= 5 else "borrowed")
-        if present[k] + absent[k] == len(scores) and present[k] >= 5:
+        if complete[k]:
             values.append(best_exact_cut(*column))
             continue
         half = best_expected_f1([1 / (1 + math.exp(-line.scale * x - line.offset[k])) for x in logits[:, k]]) / 2
@@ -73,7 +80,7 @@ def draw(seed: int, images: int = 40, levels: int = 16) -> tuple[Array, Array]:
     labels[:4, 7] = PRESENT
     labels[:, 9] = UNKNOWN
     labels[:4, 9] = PRESENT
-    return scores, labels
+    return np.minimum(scores + (labels == PRESENT) / 2, 1), labels  # known presents score higher
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -156,6 +163,18 @@ def test_one_more_label_does_not_throw_over_the_threshold_of_a_weak_model(separa
         more[20] = truth[20]
         before, after = (scores >= choose_thresholds(scores[:, None], each[:, None]).values for each in (labels, more))
         assert abs(before.mean() - after.mean()) <= moved
+
+
+def test_scores_that_do_not_rank_decide_nothing() -> None:
+    """Few known presents among scores at random: "few are present" and "all are, few are known" are equally likely."""
+    random = np.random.default_rng(0)
+    truth = random.random((430, 15)) < 0.1
+    labels = np.where(truth & (random.random(truth.shape) < 0.5), PRESENT, UNKNOWN)
+    labels[:, 3] = truth[:, 3]
+    logits = random.normal(-3, 1, truth.shape)
+    found = choose_thresholds(1 / (1 + np.exp(-logits)), labels)
+    assert [mark for k, mark in enumerate(found.marks) if k != 3] == ["default"] * 14 and found.marks[3] == "measured"
+    assert fit_platt_calibration(logits.astype(np.float32), labels.astype(np.int8)) is None
 
 
 def test_seven_presents_whose_labels_are_all_known_get_their_exact_threshold() -> None:

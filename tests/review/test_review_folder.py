@@ -136,8 +136,8 @@ def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path, mon
     unknown = dict(zip(data.classes, data.val.labels.counts().unknown.tolist(), strict=True))
     about = {"format": FORMAT, "runs": [], "data": dict(data.recipe), "splits": ["val"], "method": "an"}
     about |= {"unknown_total": sum(unknown.values()), "unknown_per_class": unknown}
-    columns = np.argwhere(data.val.labels.to_dense() == UNKNOWN)
-    found = CandidateList.of_unknown(*columns.T, np.full(len(columns), 0.5, dtype=np.float32))
+    places, columns = np.nonzero(data.val.labels.to_dense() == UNKNOWN)
+    found = CandidateList.of_unknown(places, columns, np.full(len(columns), 0.5, dtype=np.float32))
     write_candidates(tmp_path / "both" / FILE, {"missing": found}, {"val": data.val.labels}, about)
     write_review_file(tmp_path / "both", describe_review(tmp_path / "both", data.recipe, data.classes))
     with closing(Review(open_review_folder(tmp_path / "both"))) as review:

@@ -301,7 +301,7 @@ def test_positives_alone_in_val_show_no_accuracy(digits: Dataset, tmp_path: Path
     run = lg.fit(blind, "an", backbone="small-cnn", protocol="end-to-end", out=tmp_path / "run", epochs=1, quiet=True)
     assert run.config.select == "observed"
     assert run.metrics["val"]["map"] is None
-    assert set(run.metrics["thresholds"]["marks"]) <= {"estimated", "borrowed"}
+    assert "measured" not in run.metrics["thresholds"]["marks"]
 
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:

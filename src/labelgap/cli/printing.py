@@ -169,11 +169,11 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     if undecided:
         names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
         labels = f"{pluralize(undecided, 'label')} of {join_names(names)}"
-        print(f"{'unsure':<10}{labels}: too few are known present for a threshold")
+        print(f"{'unsure':<10}{labels}: the known labels support no threshold")
     calibration = run.calibration
     if calibration is None:
         known = "calibration" in run.metrics
-        reason = "too few labels are known to calibrate them" if known else "the run was trained without calibration"
+        reason = "the known labels support no calibration" if known else "the run was trained without calibration"
         print(f"{'scores':<10}rank images, and are not probabilities: {reason}")
     else:
         known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, as_codes
-from labelgap.metrics.shared_calibration import fit_shared_calibration
+from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
 __all__ = ["PlattCalibration", "fit_platt_calibration", "platt_scaling", "read_calibration"]
@@ -75,7 +75,7 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
     codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
     supported = present >= MIN_KNOWN_LABELS
-    if not supported.any() or not np.isfinite(logits).all():
+    if not supported.any() or not np.isfinite(logits).all() or not ranks_presents(logits, codes):
         return None
     line = fit_shared_calibration(logits, codes)
     if line is None or line.slope < _MIN_SLOPE:

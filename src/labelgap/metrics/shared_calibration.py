@@ -19,6 +19,7 @@ only positive and unlabeled data", KDD 2008, for c.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.sorting import slices
 from labelgap.metrics.validation import Codes, Floats
 
-__all__ = ["SharedCalibration", "fit_shared_calibration"]
+__all__ = ["SharedCalibration", "fit_shared_calibration", "ranks_presents"]
 
 OFFSET_DEVIATION: Final = 1.0
 """Prior standard deviation of the offsets around their mean."""
@@ -41,6 +42,8 @@ MEAN_FREQUENCY_DEVIATION: Final = 1.0
 """Prior standard deviation of that mean around 0, a frequency of one half."""
 LOG_SLOPE: Final = 0.7
 """Prior mean of the log of the slope, for logits of deviation 1; its standard deviation is 1."""
+MIN_RANKING: Final = 2.0
+"""Standard deviations by which known presents must score higher than others, in the mean over classes."""
 _PSEUDO_LABELS: Final = 0.5
 """Known and unknown absents that are added to each class, so that d stays between 0 and 1."""
 _MAX_DEVIATION: Final = 8.0
@@ -84,6 +87,27 @@ class SharedCalibration:
         hidden, rest = (1 - np.nan_to_num(self.present_known)) * chance, (1 - self.absent_known) * (1 - chance)
         known: Array = np.where(codes == PRESENT, 1.0, 0.0)
         return np.where(codes == UNKNOWN, hidden / np.maximum(hidden + rest, 1e-300), known)
+
+
+def ranks_presents(logits: Floats, codes: Codes) -> bool:
+    """Return whether known presents score higher than the other labels of their class: a rank-sum test over all classes.
+
+    Where they do not, nothing separates "few are present" from "all are present, and few of them known".
+
+    Example:
+        >>> codes = np.where(np.arange(40) < 8, PRESENT, UNKNOWN)[:, None]
+        >>> scores = np.arange(40.0)[:, None]
+        >>> ranks_presents(-scores, codes), ranks_presents(scores, codes), ranks_presents(0 * scores, codes)
+        (True, False, False)
+    """
+    excess, variance = 0.0, 0.0
+    for column in np.flatnonzero((codes == PRESENT).any(axis=0)).tolist():
+        present = codes[:, column] == PRESENT
+        own, others = logits[present, column], np.sort(logits[~present, column])
+        below = (np.searchsorted(others, own) + np.searchsorted(others, own, side="right")) / 2
+        excess += float((below - len(others) / 2).sum())
+        variance += len(own) * len(others) * (len(codes) + 1) / 12
+    return excess > 0 and excess >= MIN_RANKING * math.sqrt(variance)
 
 
 def fit_shared_calibration(logits: Floats, codes: Codes) -> SharedCalibration | None:

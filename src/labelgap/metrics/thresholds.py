@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.shared_calibration import fit_shared_calibration
+from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.sorting import cuts_at_present, slices
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
@@ -43,7 +43,8 @@ class Thresholds:
             exact in the type the scores had, so float32 scores may be compared in float32.
         marks: ``"measured"`` on at least 10 known present and 10 known absent labels, ``"estimated"`` from at least 5
             known present ones, ``"borrowed"`` mostly from the other classes, or ``"default"``, 0.5, where no class has
-            5 known presents and all of them together fewer than 10.
+            5 known presents and all of them together fewer than 10, or where known presents score no higher than other
+            labels.
     """
 
     values: NDArray[np.float64]
@@ -105,14 +106,17 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     if not (present >= MIN_PRESENT).any() and present.sum() < MIN_MEASURED:
         return Thresholds.default(codes.shape[1])
     complete = (present + absent == len(codes)) & (present >= MIN_PRESENT)
-    values = np.zeros(codes.shape[1]) if complete.all() else _expected_best(formatted, codes)
+    ranked = complete.all() or ranks_presents(formatted, codes)
+    values = np.full(codes.shape[1], DEFAULT_THRESHOLD)
+    if ranked and not complete.all():
+        values = _expected_best(formatted, codes)
     columns = np.flatnonzero(complete)
     for chunk in slices(columns.size, codes.shape[0]):
         part = columns[chunk]
         values[part] = _best_cuts(np.ascontiguousarray(formatted.T[part]), np.ascontiguousarray(codes.T[part]))
     marks = np.select(
-        [(present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
-        ["measured", "estimated"],
+        [~complete & (not ranked), (present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
+        ["default", "measured", "estimated"],
         "borrowed",
     )
     return Thresholds(values=values, marks=tuple(marks.tolist()))

@@ -177,7 +177,7 @@ def test_a_card_without_val_and_test_measures_nothing(digits: Dataset, tmp_path:
     run = lg.fit(alone, "an", out=tmp_path / "run", **settings)
     said = sections(render_model_card(run, alone))
     assert "Nothing was measured" in said["Results"]
-    assert "10 left at 0.5 because too few labels are known." in said["Use"]
+    assert "10 left at 0.5 because the known labels support none." in said["Use"]
 
 
 def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ the calibrated score, only for classes with enough known labels; see ``fit_platt
 ``present``, ``absent`` or ``unsure``, and the mark says how its threshold was chosen. It is unsure where the odds are
 within a factor of 1.2 (``measured``), 1.3 (``estimated``, from few known labels) or 1.5 (``borrowed``, mostly from
 other classes) of the threshold's: the odds after the calibration where the run has one, else of the score. Where the
-threshold is ``default`` (0.5, for lack of labels) it is always unsure.
+threshold is ``default`` (0.5, where the known labels support none) it is always unsure.
 """
 
 from __future__ import annotations

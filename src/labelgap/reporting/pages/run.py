@@ -38,7 +38,7 @@ _THRESHOLD_SOURCES: Final = {
     "measured": "measured on val",
     "estimated": "estimated from few known labels",
     "borrowed": "taken from the other classes, because too few labels are known",
-    "default": "left at 0.5, because too few labels are known",
+    "default": "left at 0.5, because the known labels support none",
 }
 _SPLITS: Final = {
     "test": "test",
