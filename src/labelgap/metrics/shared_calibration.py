@@ -90,7 +90,7 @@ class SharedCalibration:
 
 
 def ranks_presents(logits: Floats, codes: Codes) -> bool:
-    """Return whether known presents score higher than the other labels of their class: a rank-sum test over all classes.
+    """Return whether known presents score higher than the other labels of their class: a rank-sum test.
 
     Where they do not, nothing separates "few are present" from "all are present, and few of them known".
 
