@@ -104,12 +104,13 @@ def test_one_problem_is_told_in_the_singular() -> None:
 
 
 def test_a_long_list_is_cut_and_says_how_many_are_left_out() -> None:
-    error = ProblemsError("tags.csv", [Problem(line, "bad") for line in range(1, 61)], shown=3)
+    found = [Problem(line, "bad" if line < 50 else f"bad {line}") for line in range(1, 61)]
+    error = ProblemsError("tags.csv", found, shown=3)
     assert str(error).splitlines() == [
         "tags.csv cannot be used yet: 60 problems, nothing was trained",
-        "  line 1  bad",
-        "  line 2  bad",
-        "  line 3  bad          …and 57 more",
+        "  line 1   bad (and 48 more like it)",
+        "  line 50  bad 50",
+        "  line 51  bad 51          …and 9 more",
     ]
     assert len(error.problems) == 60
 

@@ -108,8 +108,7 @@ def rank_candidates(
         seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
-        reviewed: labels that a person decided, ``row · K + class``. They do not look wrong, and the calibration takes
-            them as unknown: people decide the most probable labels first, and it needs to know what was tagged.
+        reviewed: labels that a person decided, ``row · K + class``: none looks wrong; for the calibration see `_without`.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
@@ -151,7 +150,10 @@ def rank_candidates(
 
 
 def _without(tables: Mapping[str, LabelTable], labels: NDArray[np.int64]) -> dict[str, LabelTable]:
-    """Return the tables with some labels unknown, ``row · K + class``; rows are counted over all tables."""
+    """Return the tables with some labels unknown, ``row · K + class``; rows are counted over all tables.
+
+    The calibration needs the labels as they were tagged: people decide the most probable ones first.
+    """
     result, before = {}, 0
     for name, table in tables.items():
         positions = (before + table.rows) * len(table.classes) + table.columns

@@ -94,7 +94,7 @@ def _lines(found: Audit, seconds: float) -> list[str]:
         lines.append(_line("candidates", f"{metadata['missing']:,} ranked, {likely}"))
         lines.append(_line("", f"{metadata['random']:,} random ones, for an estimate with an interval after a review"))
     if metadata["wrong"]:
-        lines.append(_line("look wrong", f"{metadata['wrong']:,} known labels"))
+        lines.append(_line("look wrong", f"{metadata['wrong']:,} known labels: the model disagrees with them"))
     lines.append(_line("written", str(found.path)))
     if metadata["backbone"] == FEATURES:
         return [*lines, _line("next", "see that file; features have no images to review")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from labelgap.cli.inspect_screen import LABEL_WIDTH
+from labelgap.core.errors import Problem, merge_repeated
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ def fix_lines(fixed: FixedTable, command: str) -> list[str]:
             continue
         note = " named, not changed" if kind == "copies" else ""
         lines.append(f"{heading:<{LABEL_WIDTH}}{pluralize(len(changes), noun)}{note}")
-        unit = fixed.unit
-        lines += [f"  {f'{unit} {each.line}':<{LABEL_WIDTH - 2}}{each.text}" for each in changes[:_SHOWN]]
-        if len(changes) > _SHOWN:
-            lines.append(f"{'':<{LABEL_WIDTH}}…and {len(changes) - _SHOWN:,} more: {fixed.changes_path}")
+        unit, listed = fixed.unit, [Problem(each.line, each.text) for each in changes]
+        listed = listed if len(listed) <= _SHOWN else merge_repeated(listed)
+        lines += [f"  {f'{unit} {each.line}':<{LABEL_WIDTH - 2}}{each.message}" for each in listed[:_SHOWN]]
+        if len(listed) > _SHOWN:
+            lines.append(f"{'':<{LABEL_WIDTH}}…and {len(listed) - _SHOWN:,} more: {fixed.changes_path}")
     if not fixed.changes:
         lines.append(f"{'changed':<{LABEL_WIDTH}}nothing: it can be used as it is")
     for number, proposal in enumerate(fixed.proposals):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "RunError",
     "UnknownNameError",
     "describe_missing_path",
+    "merge_repeated",
     "nearest",
     "nearest_path",
     "suggest_path",
@@ -86,6 +88,21 @@ class Problem:
     message: str
 
 
+def merge_repeated(problems: Sequence[Problem]) -> list[Problem]:
+    """Return one problem of each message, the first, which says how many more there are.
+
+    Example:
+        >>> merge_repeated([Problem(2, "bad"), Problem(3, "no image is named"), Problem(4, "bad")])
+        [Problem(line=2, message='bad (and 1 more like it)'), Problem(line=3, message='no image is named')]
+    """
+    more = Counter(problem.message for problem in problems)
+    first: dict[str, Problem] = {}
+    for problem in problems:
+        note = f" (and {more[problem.message] - 1:,} more like it)" if more[problem.message] > 1 else ""
+        first.setdefault(problem.message, Problem(problem.line, problem.message + note))
+    return list(first.values())
+
+
 class ProblemsError(InputError):
     """All problems of one file in one error.
 
@@ -93,7 +110,7 @@ class ProblemsError(InputError):
         path: the file.
         problems: all of them, in any order.
         outcome: what was not done because of them.
-        shown: how many problems the message lists; the attribute ``problems`` has all.
+        shown: how many problems the message lists, equal ones once where there are more; ``problems`` has all.
         unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
         fixable: whether the file is a table that ``labelgap inspect --fix`` can clean.
     """
@@ -113,12 +130,13 @@ class ProblemsError(InputError):
         self.unit = unit
         count = len(self.problems)
         lines = [f"{path} cannot be used yet: {count:,} problem{'s' if count != 1 else ''}, {outcome}"]
-        positions = [f"{unit} {problem.line}" if unit else "" for problem in self.problems[:shown]]
+        listed = self.problems if count <= shown else merge_repeated(self.problems)
+        positions = [f"{unit} {problem.line}" if unit else "" for problem in listed[:shown]]
         width = max(map(len, positions), default=0)
-        for position, problem in zip(positions, self.problems, strict=False):
+        for position, problem in zip(positions, listed, strict=False):
             lines.append(f"  {position.ljust(width) + '  ' if unit else ''}{problem.message}")
-        if count > shown:
-            lines[-1] += f"          …and {count - shown:,} more"
+        if len(listed) > shown:
+            lines[-1] += f"          …and {len(listed) - shown:,} more"
         super().__init__("\n".join(lines))
 
 

@@ -98,12 +98,12 @@ def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
             "the column 'remarks' is no tag: left out (--ignore-columns remarks keeps it; if it lists tags, "
             "--rename remarks=present)",
         ),
-        (2, "split", "'Train' under split: train now"),
-        (3, "split", "'tarin' under split: train now"),
+        (2, "split", "'Train' under subset: train now"),
+        (3, "split", "'tarin' under subset: train now"),
         (3, "unknown", "'maybe' under cat is no state: unknown now"),
-        (4, "split", "'valid' under split: val now"),
+        (4, "split", "'valid' under subset: val now"),
         (4, "unknown", "'cat' is present in one of its columns and absent in another: unknown now"),
-        (5, "left_out", "'' under split is none of train, val, test"),
+        (5, "left_out", "'' under subset is none of train, val, test (no split? --ignore-columns subset)"),
     ]
 
 

@@ -37,13 +37,14 @@ def usable_rows(raw: RawTable, columns: HeaderColumns) -> tuple[list[TableRow], 
         problem = _problem(columns, raw_cells)
         cells = raw_cells[: len(columns.header)]  # a copy: the file keeps its own
         if problem is None and columns.split is not None:
-            written = str(cells[columns.split])
+            written, name = str(cells[columns.split]), columns.header[columns.split]
             split = _split_name(written)
             if split is None:
-                problem = f"'{truncate_text(written)}' under split is none of {', '.join(SPLITS)}"
+                problem = f"'{truncate_text(written)}' under {name} is none of {', '.join(SPLITS)}"
+                problem += f" (no split? --ignore-columns {name})"
             elif split != written:
                 cells[columns.split] = split
-                spelled.append(Change(line, "split", f"'{truncate_text(written)}' under split: {split} now"))
+                spelled.append(Change(line, "split", f"'{truncate_text(written)}' under {name}: {split} now"))
         if problem is not None:
             changes.append(Change(line, "left_out", problem))
         else:

@@ -155,7 +155,8 @@ class _RowParser:
                 if split not in SPLITS:
                     close = nearest(split, SPLITS)
                     hint = f". Did you mean '{close}'?" if close else ""
-                    self.problems.add(line, f"'{truncate_text(split)}' under split: it is train, val or test{hint}")
+                    name = columns.header[columns.split]
+                    self.problems.add(line, f"'{truncate_text(split)}' under {name}: it is train, val or test{hint}")
             if columns.group is not None:
                 self.groups.append(str(cells[columns.group]))
             yield line, cells
