@@ -108,7 +108,7 @@ def rank_candidates(
         seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
-        reviewed: labels that a person decided, ``row · K + class``: none looks wrong; for the calibration see `_without`.
+        reviewed: labels that a person decided, ``row · K + class``: none looks wrong; the calibration: `_without`.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
