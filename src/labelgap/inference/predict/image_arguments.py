@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, describe_missing_path
+from labelgap.data import dataset_names
 from labelgap.data.images import FileImages
 from labelgap.data.readers.coco import find_coco
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
@@ -39,7 +40,7 @@ def is_dataset_argument(text: str) -> bool:
         return True
     if path.exists() or glob.has_magic(text):
         return False
-    return "=" in text or (path.name == text and not path.suffix)
+    return "=" in text or text in dataset_names()
 
 
 def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = None) -> FileImages:
