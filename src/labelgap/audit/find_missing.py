@@ -17,7 +17,6 @@ from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
-from labelgap.audit.reviewed_labels import reviewed_labels
 from labelgap.audit.scorers import Scorer
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
@@ -33,6 +32,7 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features
 from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.progress import Reporter
+from labelgap.training.reviewed_labels import reviewed_labels
 from labelgap.training.run_folder import clean_folder
 from labelgap.training.selection import choose_selection
 

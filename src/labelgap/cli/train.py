@@ -75,6 +75,10 @@ class TrainingOptions:
     standardize: Annotated[
         bool | None, _training_option("--standardize/--no-standardize", help="Standardize features of a linear head.")
     ] = None
+    reviewed_absents: Annotated[
+        str | None,
+        _training_option(help="Absents decided on likely labels: use, or ignore (auto without val)."),
+    ] = None
     folds: Annotated[
         int | None, _training_option(help="Folds of the cross-validation where there is no val; 0 for none.")
     ] = None

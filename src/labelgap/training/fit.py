@@ -61,6 +61,7 @@ from labelgap.training.protocols import (
     linear_phase,
     network_phase,
 )
+from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.run import Run
 from labelgap.training.run_folder import check_links, clean_folder, finish_folder, lock_run, reopen_folder
 from labelgap.training.selection import Selection
@@ -181,6 +182,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     stored = read_config(folder) if resume and is_run_folder(folder) else None
     data = prepare_data(data, request, device, stored)
     identity = DataIdentity.of(data)
+    data, request = handle_reviewed_absents(data, request, reporter.log)
     changes = DataChanges()
     if stored is not None and not _is_complete(folder):
         identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=reporter.log)

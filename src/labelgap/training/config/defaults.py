@@ -30,6 +30,7 @@ class TrainingSettings(TypedDict, total=False):
     optimizer: Literal["adam", "sgd", "newton"] | None
     standardize: bool | None
     folds: int | None
+    reviewed_absents: Literal["use", "ignore"] | None
     momentum: float | None
     nesterov: bool | None
     weight_decay: float | None

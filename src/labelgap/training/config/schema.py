@@ -120,6 +120,7 @@ class RunConfig(BaseModel):
         batch_size: images per batch, over all processes.
         optimizer: "adam", "sgd", or "newton" for a linear head, with ``momentum``, ``nesterov`` and ``weight_decay``.
         standardize: whether a linear head is trained on standardized features.
+        reviewed_absents: whether absents that people decided on likely labels are used, or left out of training.
         folds: of the cross-validation that chose the settings and scored the training images; 0 for none.
         schedule: of the learning rates: "constant", or "cosine" to zero, step by step.
         warmup: epochs of a linear warm-up.
@@ -158,6 +159,7 @@ class RunConfig(BaseModel):
     optimizer: Literal["adam", "sgd", "newton"] = "adam"
     standardize: bool = False
     folds: int = Field(default=0, ge=0, le=1000)
+    reviewed_absents: Literal["use", "ignore"] = "use"
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
