@@ -95,7 +95,7 @@ def test_images_that_cannot_be_read_are_told_at_the_end(pets: Path, capsys: pyte
     ("arguments", "message"),
     [
         (["nowhere.jpg"], "nowhere.jpg does not exist"),
-        (["nowhere"], "there is no data set 'nowhere'"),
+        (["nowhere"], "nowhere does not exist"),
         (["photos", "tags.csv"], "tags.csv is DATA, which cannot be combined"),
         (["photos", "--zeros", "unknown"], "--zeros applies to DATA"),
         (["photos", "--out", "a.txt"], ".csv or .parquet"),

@@ -30,6 +30,9 @@ from labelgap.training.predictions import PREDICTIONS_FILE, read_predictions
 ENTRIES: tuple[Any, ...] = (None, True, -1, 10**40, 1e308, float("nan"), float("inf"), "x", "\n" * 5000, [], {}, [[{}]])
 
 
+SETTINGS: dict[str, Any] = {"epochs": 3, "lr": 0.1, "batch_size": 8, "trace": 20, "device": "cpu", "quiet": True}
+
+
 class Pixels(nn.Module):
     """A backbone that is given as an object."""
 
@@ -53,8 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def original(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with every file; small, so that a mutation hits what matters."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    options = {"delta_rel": 20}
-    run = lg.fit(data, "ll-cp", options, out=out, epochs=3, batch_size=8, trace=20, device="cpu", quiet=True)
+    run = lg.fit(data, "ll-cp", {"delta_rel": 20}, out=out, **SETTINGS)
     assert len(run.revisions) and run.calibration and len(run.trace) == 7
     return out
 
@@ -143,21 +145,19 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(run: Path, data
 def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
     data: Dataset, original: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "trace": 20, "device": "cpu", "quiet": True}
-
     def killed(*_: object, **__: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(import_module("labelgap.training.fit"), "merge_trace", killed)
-        lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **settings)
+        lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **SETTINGS)
     content = (tmp_path / "stopped" / name).read_bytes()
     for number, damaged in enumerate(mutations(content, 5, seed=1)):
         out = tmp_path / str(number)
         shutil.copytree(tmp_path / "stopped", out)
         (out / name).write_bytes(damaged)
         try:
-            resumed = lg.fit(data, "ll-cp", {"delta_rel": 20}, out=out, resume=True, **settings)
+            resumed = lg.fit(data, "ll-cp", {"delta_rel": 20}, out=out, resume=True, **SETTINGS)
         except RunError as error:
             assert name != LAST, f"an older file could be used instead: {error}"
             assert Path(name).name in str(error)

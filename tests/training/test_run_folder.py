@@ -56,6 +56,8 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
     out = tmp_path / "run"
     first = start(data, out, "--method", "an", "--seed", "1")
     wait_for(out / LOCK_FILE, first)
+    while not (out / LOCK_FILE).read_text():
+        time.sleep(0.005)
     first.send_signal(signal.SIGSTOP)
     second = start(data, out, "--method", "bce", "--seed", "2")
     _, said = second.communicate()
