@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelOptions", "TrainingOptions", "train"]
 
 _model_option = partial(typer.Option, rich_help_panel="Method and model")
+_head_option = partial(typer.Option, rich_help_panel="Linear heads")
 _training_option = partial(typer.Option, rich_help_panel="Optimization (defaults depend on the protocol or preset)")
 
 
@@ -73,14 +74,14 @@ class TrainingOptions:
     linear_batch_size: Annotated[int | None, _training_option(help="Batch size of that phase.")] = None
     optimizer: Annotated[str | None, _training_option(help="adam, sgd, or newton (linear heads, all images).")] = None
     standardize: Annotated[
-        bool | None, _training_option("--standardize/--no-standardize", help="Standardize features of a linear head.")
+        bool | None, _head_option("--standardize/--no-standardize", help="Standardize features of a linear head.")
     ] = None
     reviewed_absents: Annotated[
         str | None,
-        _training_option(help="Absents decided on likely labels: use, or ignore (auto without val)."),
+        _head_option(help="Absents decided on likely labels: use, or ignore (auto without val)."),
     ] = None
     folds: Annotated[
-        int | None, _training_option(help="Folds of the cross-validation where there is no val; 0 for none.")
+        int | None, _head_option(help="Folds of the cross-validation where there is no val; 0 for none.")
     ] = None
     momentum: Annotated[float | None, _training_option(help="Momentum of sgd.", show_default="0.9")] = None
     nesterov: Annotated[bool | None, _training_option("--nesterov/--no-nesterov", help="Variant of sgd.")] = None
