@@ -17,9 +17,13 @@ import sys, os
 from pathlib import Path
 from labelgap.core.lock import lock_folder
 with lock_folder(Path(sys.argv[1]), "training"):
-    if sys.argv[2] == "fork" and os.fork() == 0:
-        sys.stdin.read()  # a worker that outlives its parent
-        os._exit(0)
+    if sys.argv[2] == "fork":
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.write(writer, b"started")
+            sys.stdin.read()  # a worker that outlives its parent
+            os._exit(0)
+        os.read(reader, 7)
     print("held", flush=True)
     sys.stdin.read()
 """
