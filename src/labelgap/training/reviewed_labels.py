@@ -3,8 +3,8 @@
 A review asks about the likeliest labels first, so the absents that it finds are the hardest ones, and no sample of all.
 A loss that weighs a known absent more than an unknown label learns too much from them. On albums drawn from the
 training images of VOC 2012 with one or two known presents per image (2048 features of a ResNet-50, mAP on the other
-training images, mean of six draws, each method at its best penalty), after the 10 or 30 likeliest unknown labels of
-each class were decided:
+training images, mean of six draws, each method at its best penalty, by a prototype of the heads), after the 10 or 30
+likeliest unknown labels of each class were decided:
 
 =========================  =========  ==========================  ====================
 images, decided per class  no review  all decided: em / gr / an   presents only: em

@@ -6,7 +6,8 @@ standardized features; as a weight decay, which is relative to the mean loss, it
 strengths s for each method.
 
 The strengths, and which methods are compared, were chosen on albums of 200, 500 and 2,000 images drawn from the
-training images of VOC 2012 (2048 features of a ResNet-50, mAP on the other training images, mean of eight draws):
+training images of VOC 2012 (2048 features of a ResNet-50, mAP on the other training images, mean of eight draws, by a
+prototype of this training):
 
 =================================  ==========================  ======================  ======================
 labels known                       one or two present          half of the presents,   half of all at random
