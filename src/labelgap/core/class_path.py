@@ -31,6 +31,9 @@ __all__ = ["ALLOWED_VARIABLE", "class_path", "find_class", "is_class_path", "use
 ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
 """Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
 
+_MODEL_LIBRARIES: Final = ("timm", "open_clip")
+"""Before a colon they name a library's model, not a class."""
+
 T = TypeVar("T")
 _GIVEN: dict[str, type] = {}
 
@@ -39,10 +42,12 @@ def is_class_path(name: str) -> bool:
     """Return whether a name is an import path of a class, not a registered name.
 
     Example:
-        >>> is_class_path("package.losses:MyLoss"), is_class_path("ll-r"), is_class_path("timm:resnet50")
+        >>> is_class_path("package.losses:MyLoss"), is_class_path("ll-r"), is_class_path("open_clip:RN50/openai")
         (True, False, False)
     """
     module, _, qualified = name.partition(":")
+    if module in _MODEL_LIBRARIES:
+        return False
     is_class = qualified.rpartition(".")[2][:1].isupper() and all(map(str.isidentifier, module.split(".")))
     return is_class or name in _GIVEN or (":" in name and name in used_classes())
 

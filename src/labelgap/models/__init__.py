@@ -6,6 +6,7 @@ from labelgap.models.backbone import (
     RANDOM_WEIGHTS,
     UNSTATED_WEIGHTS,
     Backbone,
+    BackboneInfo,
     InputSpec,
     WeightsInfo,
     count_parameters,
@@ -15,8 +16,8 @@ from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import EfficientNetLite
 from labelgap.models.heads import BoostLU, Head, HeadName, LinearHead
 from labelgap.models.module_backbone import ModuleBackbone
+from labelgap.models.open_clip.backbone import OpenClipBackbone
 from labelgap.models.registry import (
-    BackboneInfo,
     as_backbone,
     backbone_info,
     backbone_names,
@@ -42,6 +43,7 @@ __all__ = [
     "InputSpec",
     "LinearHead",
     "ModuleBackbone",
+    "OpenClipBackbone",
     "RANDOM_WEIGHTS",
     "SmallCNN",
     "TimmBackbone",

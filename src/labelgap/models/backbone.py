@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = ["Backbone", "InputSpec", "RANDOM_WEIGHTS", "UNSTATED_WEIGHTS", "WeightsInfo", "count_parameters"]
+__all__ = [
+    "Backbone",
+    "BackboneInfo",
+    "InputSpec",
+    "RANDOM_WEIGHTS",
+    "UNSTATED_WEIGHTS",
+    "WeightsInfo",
+    "count_parameters",
+]
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,19 @@ class WeightsInfo:
 RANDOM_WEIGHTS: Final = WeightsInfo("none, starts at random", "none needed")
 UNSTATED_WEIGHTS: Final = WeightsInfo("not stated", "not stated")
 """Of a network that came as an object, or from a builder that says nothing about its weights."""
+
+
+@dataclass(frozen=True)
+class BackboneInfo:
+    """A backbone as ``labelgap backbones`` lists it."""
+
+    name: str
+    summary: str
+    parameters: int
+    num_features: int
+    input_spec: InputSpec
+    source: str
+    license: str
 
 
 class Backbone(nn.Module, ABC):

@@ -21,12 +21,15 @@ from labelgap.models.backbone import (
     RANDOM_WEIGHTS,
     UNSTATED_WEIGHTS,
     Backbone,
+    BackboneInfo,
     InputSpec,
     WeightsInfo,
     count_parameters,
 )
 from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, LiteVariant, translate_state_dict
 from labelgap.models.module_backbone import IMAGENET_INPUT, ModuleBackbone
+from labelgap.models.open_clip.backbone import OpenClipBackbone
+from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, load_clip, parse_name
 from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone
 from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
@@ -49,19 +52,9 @@ PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
 NO_WEIGHTS: Final = "none"
 """The value of ``weights`` for a random start."""
-
-
-@dataclass(frozen=True)
-class BackboneInfo:
-    """A backbone as ``labelgap backbones`` lists it."""
-
-    name: str
-    summary: str
-    parameters: int
-    num_features: int
-    input_spec: InputSpec
-    source: str
-    license: str
+_LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
+_NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
+"""Backbones that know the name by which they are made again."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +124,9 @@ def create_backbone(
     """Make a backbone.
 
     Args:
-        name: one of ``backbone_names()``; ``timm:`` and any model of timm; or the import path ``package.module:Class``
-            of an ``nn.Module`` that can be made without arguments, if its module is imported already.
+        name: one of ``backbone_names()``; ``timm:`` and any model of timm; ``open_clip:MODEL/TAG``, the image tower of
+            a model of open_clip with the weights of a tag; or the import path ``package.module:Class`` of an
+            ``nn.Module`` that can be made without arguments, if its module is imported already.
         pretrained: load its pretrained weights, if there are any; otherwise random weights from torch's generator.
         weights: a file of weights to load instead, whatever ``pretrained`` says: a state dict that ``torch.save`` or
             safetensors wrote, also ``best.safetensors`` of a run. A classification layer in it is left out. "none" is
@@ -149,6 +143,8 @@ def create_backbone(
         raise InputError(f"images cannot have {size} pixels a side.")
     pretrained = pretrained and weights != NO_WEIGHTS
     file = None if weights in (None, NO_WEIGHTS) else read_weight_file(weights)
+    if name.startswith(OPEN_CLIP_PREFIX):
+        return OpenClipBackbone(load_clip(name, pretrained=pretrained, file=file, size=size))
     model = _timm_model(name)
     if model is not None:
         return TimmBackbone(model, pretrained=pretrained, file=file, size=size, name=name)
@@ -172,7 +168,7 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
         raise InputError(f"a backbone is a name or an nn.Module, not {type(network).__name__}.")
     if isinstance(network, Backbone):
         backbone: Backbone = network
-        if not isinstance(network, ModuleBackbone | TimmBackbone) and backbone.name not in _BACKBONES:
+        if not isinstance(network, _NAMED) and backbone.name not in _BACKBONES:
             backbone.name = class_path(type(network))
     else:
         backbone = ModuleBackbone(network, weights=weights)
@@ -189,8 +185,9 @@ def check_backbone(name: str) -> None:
         ...
         labelgap.core.errors.UnknownNameError: there is no backbone 'eficientnet-lite0'. Did you mean ...
     """
-    model = _timm_model(name)
-    if model is not None:
+    if name.startswith(OPEN_CLIP_PREFIX):
+        parse_name(name)
+    elif (model := _timm_model(name)) is not None:
         pretrained_config(model)
 
 
@@ -204,22 +201,24 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
     if weights is not None:
         check_backbone(name)
         return weights != NO_WEIGHTS
+    if name.startswith(OPEN_CLIP_PREFIX):
+        return bool(parse_name(name).tags)
     if name.startswith(TIMM_PREFIX):
         return weights_info(pretrained_config(name.removeprefix(TIMM_PREFIX))) != RANDOM_WEIGHTS
     return is_class_path(name) or _entry(name).value.weights != RANDOM_WEIGHTS
 
 
 def names_address(name: str) -> bool:
-    """Return whether ``create_backbone(name)`` may open a network address: timm's weights are downloaded once.
+    """Return whether ``create_backbone(name)`` may open a network address: some weights are downloaded once.
 
-    The addresses are those in timm's own list. Names that hold one themselves (``timm:hf-hub:…``) or a folder
+    The addresses are those in timm's and open_clip's own lists. Names that hold one themselves (``timm:hf-hub:…``) or a folder
     (``timm:local-dir:…``) are no backbones.
 
     Example:
         >>> names_address("timm:resnet18"), names_address("resnet50"), names_address("efficientnet-lite0")
         (True, True, False)
     """
-    return not is_class_path(name) and _timm_model(name) is not None
+    return not is_class_path(name) and (name.startswith(OPEN_CLIP_PREFIX) or _timm_model(name) is not None)
 
 
 def backbone_names() -> list[str]:
@@ -250,14 +249,17 @@ def backbone_info(name: str) -> BackboneInfo:
         >>> backbone_info("resnet50").num_features
         2048
     """
-    if name.startswith(TIMM_PREFIX):
+    if name.startswith(OPEN_CLIP_PREFIX):
+        clip = parse_name(name)
+        summary, weights, facts = f"open_clip's {clip.model}, the image tower", clip.weights, None
+    elif name.startswith(TIMM_PREFIX):
         config = pretrained_config(name.removeprefix(TIMM_PREFIX))
         summary, weights, facts = config.description or f"timm's {config.architecture}", weights_info(config), None
     else:
         entry = _entry(name)
         summary, weights, facts = entry.summary, entry.value.weights, entry.value.facts
     if facts is None:
-        with torch.random.fork_rng(devices=[]), torch.device("meta" if name.startswith(TIMM_PREFIX) else "cpu"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta" if name.startswith(_LIBRARIES) else "cpu"):
             backbone = create_backbone(name, pretrained=False)
         facts = count_parameters(backbone), backbone.num_features, backbone.input_spec
     return BackboneInfo(name, summary, *facts, weights.source, weights.license)

@@ -1,4 +1,4 @@
-"""The weight files of timm's models: from the local cache, or downloaded.
+"""The weight files of timm's and open_clip's models: from the local cache, or downloaded.
 
 The hub's library retries five times with growing pauses before it reports that there is no network. Here the local
 cache comes first, without any request; then one request with a short timeout decides whether to download.
@@ -26,7 +26,10 @@ TIMEOUT_SECONDS: Final = 5.0
 
 
 def pretrained_file(configuration: Any, name: str) -> Path:
-    """Return the file of a model's pretrained weights, from the cache or downloaded; ``name`` is for the errors."""
+    """Return the file of a model's pretrained weights, from the cache or downloaded; ``name`` is for the errors.
+
+    The configuration has ``hf_hub_id`` or ``url``; ``hf_hub_filename`` is a name, or several of which one exists.
+    """
     if configuration.hf_hub_id:
         return _from_hub(configuration, name)
     return _from_address(str(configuration.url), name)
@@ -38,7 +41,9 @@ def _from_hub(configuration: Any, name: str) -> Path:
     missing_entry: Any = importlib.import_module("huggingface_hub.utils").EntryNotFoundError
     repository, _, tag = str(configuration.hf_hub_id).partition("@")
     revision, stated = tag or None, configuration.hf_hub_filename
-    files = [stated] if stated else ["model.safetensors", "pytorch_model.bin"]
+    files = (
+        [stated] if isinstance(stated, str) and stated else list(stated or ("model.safetensors", "pytorch_model.bin"))
+    )
     for file in files:
         cached = hub.try_to_load_from_cache(repository, file, revision=revision)
         if isinstance(cached, str):

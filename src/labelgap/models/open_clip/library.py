@@ -1,0 +1,210 @@
+"""open_clip's models by name, and their weights. open_clip is imported only when one of its models is requested.
+
+A model has two towers that map images and texts to one space. ``load_clip`` builds both; a backbone keeps the first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.models.backbone import RANDOM_WEIGHTS, InputSpec, WeightsInfo
+from labelgap.models.module_backbone import FORWARD_ERRORS
+from labelgap.models.timm.library import import_timm
+from labelgap.models.timm.pretrained import pretrained_file
+from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors
+
+__all__ = ["OPEN_CLIP_PREFIX", "Clip", "ClipName", "import_open_clip", "load_clip", "parse_name"]
+
+OPEN_CLIP_PREFIX: Final = "open_clip:"
+
+_HUB_FILES: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_UNSTATED_LICENSE: Final = "not stated by open_clip: see where the weights are"
+
+
+@dataclass(frozen=True)
+class ClipName:
+    """A model of open_clip and the tag of its weights; ``tags`` are those that it has."""
+
+    model: str
+    tag: str
+    tags: tuple[str, ...]
+
+    @property
+    def backbone(self) -> str:
+        """The name as a backbone: ``open_clip:MODEL/TAG``."""
+        return f"{OPEN_CLIP_PREFIX}{self.model}" + (f"/{self.tag}" if self.tag else "")
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What open_clip states about the weights of the tag; empty without a tag."""
+        stated: dict[str, Any] = import_open_clip().get_pretrained_cfg(self.model, self.tag) if self.tag else {}
+        return stated
+
+    @property
+    def weights(self) -> WeightsInfo:
+        """Where the weights of the tag come from; random ones without a tag."""
+        if not self.tag:
+            return RANDOM_WEIGHTS
+        repository = self.configuration.get("hf_hub")
+        place = f"{PurePosixPath(repository + '_').parent} on the Hugging Face hub" if repository else None
+        return WeightsInfo(place or str(self.configuration["url"]), _UNSTATED_LICENSE)
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A model of open_clip, the images it takes, and where its weights come from."""
+
+    name: ClipName
+    network: Any
+    input_spec: InputSpec
+    weights: WeightsInfo
+
+
+def import_open_clip() -> Any:
+    """Import open_clip; the error says what is missing."""
+    if importlib.util.find_spec("open_clip") is None:
+        raise InputError("this model is made by open_clip, which is not installed: pip install 'labelgap[clip]'.")
+    import_timm()  # also where torchvision, which both need, cannot load its operators
+    try:
+        return importlib.import_module("open_clip")
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"open_clip cannot be imported ({reason}): pip install --upgrade 'labelgap[clip]'.") from error
+
+
+def parse_name(name: str) -> ClipName:
+    """Return the model and tag that ``open_clip:MODEL`` or ``open_clip:MODEL/TAG`` names."""
+    open_clip = import_open_clip()
+    model, slash, tag = name.removeprefix(OPEN_CLIP_PREFIX).partition("/")
+    models = open_clip.list_models()
+    if model not in models:
+        known = [f"{OPEN_CLIP_PREFIX}{known}" for known in models]
+        raise UnknownNameError("backbone", f"{OPEN_CLIP_PREFIX}{model}", known, f"open_clip has {len(known)} models.")
+    tags = tuple(open_clip.list_pretrained_tags_by_model(model))
+    if slash and tag not in tags:
+        known = [f"{OPEN_CLIP_PREFIX}{model}/{known}" for known in tags]
+        raise UnknownNameError("backbone", f"{OPEN_CLIP_PREFIX}{model}/{tag}", known or [f"{OPEN_CLIP_PREFIX}{model}"])
+    return ClipName(model, tag, tags)
+
+
+def load_clip(
+    name: str,
+    *,
+    pretrained: bool = True,
+    file: WeightFile | None = None,
+    size: int | None = None,
+    text: bool = False,
+) -> Clip:
+    """Build a model of open_clip with its weights.
+
+    Args:
+        name: ``open_clip:MODEL/TAG``; the tag names the weights, and is not needed for random ones or a file.
+        pretrained: load the weights of the tag; random ones otherwise.
+        file: weights to load instead: of the whole model or, without ``text``, of its image tower alone.
+        size: the image size, if it is not the model's.
+        text: whether the text tower must have weights too.
+    """
+    parsed = parse_name(name)
+    if file is None and pretrained and not parsed.tag and parsed.tags:
+        raise InputError(
+            f"which weights of {parsed.backbone}? Name them, {parsed.backbone}/TAG, with one of the tags "
+            f"{', '.join(parsed.tags)}; or give a file, or none for random ones (--weights)."
+        )
+    weights = file.weights if file else parsed.weights if pretrained else RANDOM_WEIGHTS
+    downloaded = file is None and weights != RANDOM_WEIGHTS
+    path = _pretrained_file(parsed) if downloaded else None
+    with torch.random.fork_rng(devices=[], enabled=weights != RANDOM_WEIGHTS):  # replaced weights draw nothing
+        network = _create(parsed, size)
+    if path is not None:
+        _load_checkpoint(network, path, parsed.backbone)
+    elif file is not None:
+        _load_file(network, file, parsed.backbone, text)
+    return Clip(parsed, network, _input_spec(network, parsed.backbone), weights)
+
+
+def _create(name: ClipName, size: int | None) -> Any:
+    stated = name.configuration
+    options: dict[str, Any] = {"force_quick_gelu": True} if stated.get("quick_gelu") else {}
+    if size is not None:
+        options["force_image_size"] = size
+    options["device"] = torch.get_default_device()
+    preprocessing = {key: stated[key] for key in ("mean", "std", "interpolation") if key in stated}
+    try:
+        with _quiet_logging():
+            return import_open_clip().create_model(
+                name.model, load_weights=False, pretrained_text=False, force_preprocess_cfg=preprocessing, **options
+            )
+    except (*FORWARD_ERRORS, ImportError, OSError) as error:
+        where = "" if size is None else f" for images of {size} px"
+        raise InputError(f"{name.backbone} cannot be built{where}: {error}") from error
+
+
+def _input_spec(network: Any, name: str) -> InputSpec:
+    stated: dict[str, Any] = import_open_clip().get_model_preprocess_cfg(network)
+    size = stated["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width:
+        raise InputError(f"{name} takes images of {height} × {width}, and here they are square.")
+    interpolation = "bilinear" if stated["interpolation"] == "bilinear" else "bicubic"
+    return InputSpec(height, tuple(stated["mean"]), tuple(stated["std"]), interpolation=interpolation)  # type: ignore[arg-type]
+
+
+def _pretrained_file(name: ClipName) -> Path:
+    """Return the file of a tag's weights, from the cache or downloaded."""
+    stated = name.configuration
+    repository, _, file = str(stated.get("hf_hub", "")).rpartition("/")
+    files = (str(PurePosixPath(file).with_suffix(".safetensors")), file) if file else _HUB_FILES
+    place = SimpleNamespace(hf_hub_id=repository, hf_hub_filename=files, url=stated.get("url"))
+    return pretrained_file(place, name.backbone)
+
+
+def _load_file(network: Any, file: WeightFile, name: str, text: bool) -> None:
+    """Load a user's file: into the image tower where that is enough and it fits, else into the whole model."""
+    tensors = match_tensors(file.tensors, network.visual)
+    fits = not describe_mismatch(tensors, network.visual)
+    if fits and not text:
+        load_tensors(network.visual, tensors, file, name)
+    elif fits and len(file.tensors) == len(tensors):
+        raise InputError(f"{file.path} holds the image tower of {name} alone, and class names need its text tower too.")
+    else:
+        _load_checkpoint(network, file.path, name)
+
+
+def _load_checkpoint(network: Any, path: Path, name: str) -> None:
+    """Load a file of a whole model, as open_clip does; no code in it is run."""
+    try:
+        with _quiet_logging():
+            import_open_clip().load_checkpoint(network, str(path), strict=True, weights_only=True)
+    except (*FORWARD_ERRORS, OSError, SafetensorError, pickle.UnpicklingError) as error:
+        raise InputError(
+            f"{path} cannot be loaded as the weights of {name} ({' '.join(str(error).split())[:300]}). "
+            "Are they the weights of another network?"
+        ) from error
+    for wrong in (key for key, value in network.state_dict().items() if not value.isfinite().all()):
+        raise InputError(f"{path}: {wrong} holds values that are not finite: the weights are damaged.")
+
+
+@contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """Keep open_clip's log messages from the terminal, and from configuring the root logger."""
+    root, handler, disabled = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
+    root.addHandler(handler)
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.removeHandler(handler)
