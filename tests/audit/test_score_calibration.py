@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import check_grad, minimize
 
-from labelgap.audit.calibration import ScoreCalibration, fit_calibration, platt_line
+from labelgap.audit.calibration import ScoreCalibration, fit_calibration, platt_line, prior_lines
 from labelgap.audit.estimate import MissingEstimate, _loss, stopping_ratio
 from labelgap.audit.score_sample import ScoreSample
 
@@ -65,6 +65,50 @@ def test_the_line_is_the_minimum_of_the_logistic_loss() -> None:
 
     expected = minimize(loss, [0.5, -1.0], method="BFGS").x
     assert platt_line(one) == pytest.approx(tuple(expected), rel=1e-3, abs=1e-3)
+
+
+def test_a_prior_counts_as_much_as_known_labels_follow_it() -> None:
+    """Two runs and a prior, of which each adds to the log-odds that a label is present."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(3, 20_000, 2))
+    truth = random.random(scores.shape[1:]) < 1 / (1 + np.exp(3.0 - scores[0] - scores[1] - 1.5 * scores[2]))
+    given = truth & (random.random(truth.shape) < 0.1)
+    sample, unknown = made_sample(scores, given), truth & ~given
+    both = fit_calibration(sample, prior=True)
+    slopes = both.lines[:, 0] / 3 * both.mean_line[0]
+    assert slopes[2] / slopes[:2] == pytest.approx([1.5, 1.5], rel=0.15)
+    runs = fit_calibration(sample.map(lambda values: values[:2]))
+    alone = 1 - (runs.log_odds(scores[:2])[unknown][:, None] <= runs.log_odds(scores[:2])[~truth][:500]).mean()
+    joined = 1 - (both.log_odds(scores)[unknown][:, None] <= both.log_odds(scores)[~truth][:500]).mean()
+    assert joined > alone + 0.05  # the share of pairs in order: the area under the ROC curve
+
+
+def test_the_plane_of_a_prior_is_the_minimum_of_the_logistic_loss() -> None:
+    random = np.random.default_rng(1)
+    scores, given = random.normal(size=(2, 300, 2)), random.random((300, 2)) < 0.2
+    scores += np.array([1.0, 0.4])[:, None, None] * given
+    sample = made_sample(scores, given)
+    run = np.array([platt_line(sample.map(lambda values: values[0]))])
+    mean, prior = run[0, 0] * scores[0].ravel() + run[0, 1], scores[1].ravel()
+    n, m = given.sum(), (~given).sum()
+    target = np.where(given.ravel(), (n + 1) / (n + 2), 1 / (m + 2))
+
+    def loss(plane: np.ndarray) -> float:
+        z = plane[0] * mean + plane[1] * prior + plane[2]
+        return float((np.logaddexp(0, z) - target * z).sum())
+
+    alpha, beta, gamma = minimize(loss, [1.0, 0.0, 0.0], method="BFGS").x
+    expected = [2 * alpha * run[0], [2 * beta, 2 * gamma]]
+    assert beta > 0 and prior_lines(sample, run) == pytest.approx(np.array(expected), rel=1e-3, abs=1e-3)
+
+
+def test_a_prior_that_known_labels_contradict_changes_nothing() -> None:
+    random = np.random.default_rng(2)
+    given = random.random((2_000, 2)) < 0.1
+    scores = random.normal(size=(2, 2_000, 2)) + np.array([1.5, -1.0])[:, None, None] * given
+    both, run = fit_calibration(made_sample(scores, given), prior=True), fit_calibration(made_sample(scores[:1], given))
+    assert both.lines[1, 0] == 0
+    np.testing.assert_allclose(both.log_odds(scores), run.log_odds(scores[:1]), atol=0.01)
 
 
 def test_a_sample_of_larger_scale_has_larger_weights() -> None:

@@ -4,7 +4,8 @@ Three steps, each with few parameters, so that little data is enough. All of the
 
 1. *One scale.* The logits :math:`x_r` of each run become log-odds that a label is *observed present*, by one slope and
    one intercept for all classes (Platt), and so does the mean over runs:
-   :math:`z = a\,\overline{(a_r x_r + b_r)} + b`.
+   :math:`z = a\,\overline{(a_r x_r + b_r)} + b`. A prior, such as zero-shot scores, joins them by a logistic
+   regression on both, in which it counts as much as the known labels follow it: ``prior_lines``.
 2. *Which labels are present, and which of those are known*: the model of ``estimate``, fitted to histograms of
    :math:`z`.
 3. *Scores*: the model's probability that an unknown label is present, one slope for all classes and an offset for each.
@@ -24,10 +25,10 @@ from scipy.special import expit
 
 from labelgap.audit.estimate import fit_label_model, stopping_ratio
 from labelgap.audit.score_sample import ScoreSample
-from labelgap.metrics.calibration import platt_scaling
+from labelgap.metrics.calibration import nonnegative_logistic, platt_scaling
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line"]
+__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "prior_lines"]
 
 _MIN_SLOPE: Final = 0.01
 """Per standard deviation of the logits: an uninformative model does not reverse the ranking of the others."""
@@ -68,13 +69,17 @@ UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.fl
 """Counts the unknown labels of all images at or above cuts; see ``count_unknown_above``."""
 
 
-def fit_calibration(sample: ScoreSample, counter: UnknownCounter | None = None) -> ScoreCalibration:
+def fit_calibration(
+    sample: ScoreSample, counter: UnknownCounter | None = None, *, prior: bool = False
+) -> ScoreCalibration:
     """Fit the calibration of R runs, the leading axis of the sample.
 
-    ``counter`` is given where the sample does not hold all unknown labels.
+    ``counter`` is given where the sample does not hold all unknown labels. With ``prior``, the last is no run but a
+    prior, standardized for each class.
     """
-    runs = [sample.map(itemgetter(run)) for run in range(len(sample.present))]
+    runs = [sample.map(itemgetter(run)) for run in range(len(sample.present) - prior)]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
+    lines = prior_lines(sample, lines) if prior else lines
     mean = sample.map(lambda logits: _mean_log_odds(logits, lines))
     mean_line = np.array(platt_line(mean))
     odds = mean.map(lambda values: _apply(values, mean_line))
@@ -133,16 +138,41 @@ def platt_line(sample: ScoreSample) -> tuple[float, float]:
 
     The sample has no leading axes. Unknown and absent labels count as not observed present.
     """
-    present = sample.present.astype(np.float64)
-    unknown = sample.unknown[:: -(-sample.unknown.size // _MAX_UNKNOWN) or 1]
-    weight = sample.scale * len(sample.unknown) / max(len(unknown), 1)
-    unknown = unknown[~np.isnan(unknown)].astype(np.float64)
-    values = np.concatenate([present, sample.absent, unknown])
-    weights = np.concatenate([np.ones(len(present) + len(sample.absent)), np.full(len(unknown), weight)])
-    is_present = np.arange(len(values)) < len(present)
+    (values,), is_present, weights = _observations(sample.map(lambda scores: scores[None]))
     if is_present.all() or not is_present.any() or np.ptp(values) == 0:
         return 1.0, 0.0
     return platt_scaling(values, is_present, weights, min_slope=_MIN_SLOPE)
+
+
+def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Return the lines of R runs and a prior, the last scorer of the sample, whose mean are the log-odds of both.
+
+    .. math:: P(\text{observed present}) = \sigma(\alpha\, m + \beta z + \gamma), \qquad m = \overline{a_r x_r + b_r}
+
+    fitted over all classes as ``platt_line`` does, with :math:`\beta \ge 0`: a prior that known labels contradict
+    counts nothing.
+    """
+    both = sample.map(lambda scores: np.stack([_mean_log_odds(scores[:-1], lines), scores[-1]]))
+    values, is_present, weights = _observations(both)
+    alpha, beta, gamma = 1.0, 0.0, 0.0
+    if is_present.any() and not is_present.all():
+        (alpha, beta), gamma = nonnegative_logistic(values, is_present, weights, min_slopes=(_MIN_SLOPE, 0.0))
+    total = len(lines) + 1
+    return total * np.concatenate([alpha / len(lines) * lines, [[beta, gamma]]])
+
+
+def _observations(
+    sample: ScoreSample,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Return the scores ``(R, M)`` of known and of some unknown labels, which are observed present, and weights."""
+    rows = sample.unknown[0]
+    unknown = sample.unknown[:, :: -(-rows.size // _MAX_UNKNOWN) or 1]
+    weight = sample.scale * len(rows) / max(unknown.shape[1], 1)
+    unknown = unknown[:, ~np.isnan(unknown[0])]
+    values = np.concatenate([sample.present, sample.absent, unknown], axis=1).astype(np.float64)
+    known, count = sample.present.shape[1] + sample.absent.shape[1], values.shape[1]
+    weights = np.where(np.arange(count) < known, 1.0, weight)
+    return values, np.arange(count) < sample.present.shape[1], weights
 
 
 def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[np.float32]:

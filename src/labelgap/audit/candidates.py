@@ -58,6 +58,15 @@ class _Estimate(BaseModel):
     missing_per_class: dict[str, int | float]
 
 
+class _ZeroShot(BaseModel):
+    """The model of the zero-shot scores, and the log-odds that a standard deviation of them adds."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    model: str
+    slope: float
+
+
 class _Metadata(BaseModel):
     """What an audit, or a review of random images, says about its candidates."""
 
@@ -82,6 +91,7 @@ class _Metadata(BaseModel):
     random: _Count = 0
     likely: _Count = 0
     estimate: _Estimate | None = None
+    zero_shot: _ZeroShot | None = None
 
 
 class Audit:

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.audit.calibration import ScoreCalibration
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, Audit, write_candidates
 from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.audit.scorers import Scorer
+from labelgap.audit.zero_shot import zero_shot_scorer
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE, lock_folder
@@ -53,6 +55,8 @@ class _Context:
     device: str
     workers: int | None
     reporter: Reporter
+    zero_shot: str | None
+    zero_shot_weights: PathLike | None
 
     @property
     def tables(self) -> dict[str, LabelTable]:
@@ -73,6 +77,8 @@ def find_missing(
     seed: int = 0,
     data: Dataset | None = None,
     out: PathLike | None = None,
+    zero_shot: str | None = None,
+    zero_shot_weights: PathLike | None = None,
     device: str = "auto",
     workers: int | None = None,
     quiet: bool = False,
@@ -93,6 +99,9 @@ def find_missing(
         seed: of folds, order and random candidates.
         data: what the runs were trained on; loaded again by the first run's recipe when None.
         out: a folder, or a file that ends in .parquet; the first run's folder when None.
+        zero_shot: a model with a text tower, ``open_clip:MODEL/TAG``, whose scores of the class names are a prior;
+            ``audit.zero_shot`` says how it counts.
+        zero_shot_weights: a file of that model's weights, instead of those of the tag.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images, where features are not in the cache.
         quiet: print nothing.
@@ -116,21 +125,23 @@ def find_missing(
         names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
         names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
         _check_runs(opened, loaded, names, from_recipe=data is None)
-        context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet))
+        context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights)
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
 
 
 def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path) -> Audit:
     """Score and rank the labels, and write the candidates."""
     images = sum(map(len, context.tables.values()))
+    prior = _zero_shot_scorers(context)
     with _scorers(runs, context) as scorers, context.reporter.bar("ranking", 2 * images):
         ranking = rank_candidates(
             context.tables,
-            scorers,
+            [*scorers, *prior],
             limits,
             context.seed,
             advance=context.reporter.advance,
             reviewed=reviewed_labels(context.data, context.tables),
+            prior=bool(prior),
         )
         lists = {kind: getattr(ranking, kind) for kind in KINDS}
         audit = write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
@@ -138,6 +149,19 @@ def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path
         about = describe_review(path.parent, context.data.recipe, context.data.classes)
         write_review_file(path.parent, about)
     return audit
+
+
+def _zero_shot_scorers(context: _Context) -> list[Scorer]:
+    """Return the scorer of the zero-shot scores; none if the user names no model for them."""
+    if context.zero_shot is None:
+        if context.zero_shot_weights is not None:
+            raise InputError("--zero-shot-weights belongs to --zero-shot: say of which model they are.")
+        return []
+    device = choose_device(context.device)
+    workers = choose_workers(context.workers, device)
+    name, weights = context.zero_shot, context.zero_shot_weights
+    options: Any = {"device": device, "workers": workers, "reporter": context.reporter}
+    return [zero_shot_scorer(context.data, context.splits, name, weights, **options)]
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:
@@ -251,5 +275,11 @@ def _metadata(
         "wrong": len(ranking.wrong),
         "random": len(ranking.random),
         "likely": int((ranking.missing.scores >= 0.5).sum()),
+        "zero_shot": None if context.zero_shot is None else _zero_shot_effect(context.zero_shot, ranking.calibration),
         "estimate": None if ranking.estimate is None else ranking.estimate.to_json(context.data.classes),
     }
+
+
+def _zero_shot_effect(model: str, calibration: ScoreCalibration) -> dict[str, Any]:
+    slope = calibration.lines[-1, 0] / len(calibration.lines) * calibration.mean_line[0]
+    return {"model": model, "slope": round(float(slope), 6)}

@@ -95,6 +95,8 @@ def rank_candidates(
     max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
     reviewed: NDArray[np.int64] | None = None,
+    *,
+    prior: bool = False,
 ) -> CandidateRanking:
     """Rank the unknown labels of some splits by the probability that they are present.
 
@@ -109,6 +111,7 @@ def rank_candidates(
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
         reviewed: labels that a person decided, ``row · K + class``: none looks wrong; the calibration: `_without`.
+        prior: whether the last scorer is a prior, standardized for each class, and not a run.
 
     A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
     or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
@@ -117,11 +120,7 @@ def rank_candidates(
     limits = limits or CandidateLimits()
     classes = len(next(iter(tables.values())).classes)
     tagged = tables if reviewed is None or not len(reviewed) else _without(tables, reviewed)
-    sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
-    counter = partial(count_unknown_above, tagged, scorers, advance=advance)
-    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter)
-    known = np.bincount(sample.present_class, minlength=classes)
-    del sample
+    calibration, known = _calibrate(tagged, scorers, seed, max_sampled, advance, prior)
     missing = TopCandidates(classes, limits.per_class, limits.limit)
     wrong = TopCandidates(classes, limits.per_class, max(limits.limit // WRONG_SHARE, 1))
     unknown = sum(table.counts().total[2] for table in tables.values())
@@ -147,6 +146,21 @@ def rank_candidates(
         calibration,
         MissingEstimate(by_class, known) if known.sum() >= MIN_PRESENT else None,
     )
+
+
+def _calibrate(
+    tables: Mapping[str, LabelTable],
+    scorers: Sequence[Scorer],
+    seed: int,
+    max_sampled: int,
+    advance: Callable[[int], None],
+    prior: bool,
+) -> tuple[ScoreCalibration, NDArray[np.int64]]:
+    """Return the calibration, and how many labels of each class are known present."""
+    sample = sample_scores(tables, scorers, seed, max_sampled, advance)
+    counter = partial(count_unknown_above, tables, scorers, advance=advance)
+    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
+    return calibration, np.bincount(sample.present_class, minlength=sample.classes)
 
 
 def _without(tables: Mapping[str, LabelTable], labels: NDArray[np.int64]) -> dict[str, LabelTable]:

@@ -38,6 +38,13 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Folder, or .parquet file.", show_default="folder of the first run")
     ] = None,
+    zero_shot: Annotated[
+        str | None,
+        typer.Option(metavar="open_clip:MODEL/TAG", help="Model whose scores of the class names join as a prior."),
+    ] = None,
+    zero_shot_weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights of that model.", show_default="those of TAG")
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -56,6 +63,8 @@ def audit(
         seed=seed,
         data=_data_of(runs[0], data, data_options),
         out=out,
+        zero_shot=zero_shot,
+        zero_shot_weights=zero_shot_weights,
         device=device,
         workers=workers,
         quiet=as_json,
@@ -88,6 +97,12 @@ def _lines(found: Audit, seconds: float) -> list[str]:
     lines = [_line("audited", f"{scope}, {metadata['folds']} folds, {metadata['method']}; {seconds:.0f} s")]
     if (trained := metadata["trained_images"]) is not None:
         lines.append(_line("trained", f"the run was trained on {trained:,} of these {metadata['images']:,} images"))
+    if (zero_shot := metadata["zero_shot"]) is not None:
+        slope = zero_shot["slope"]
+        effect = (
+            f"adds {slope:.2f} log-odds per standard deviation" if slope else "is left out: known labels contradict it"
+        )
+        lines.append(_line("zero-shot", f"{zero_shot['model']} {effect}"))
     lines += _missing(metadata)
     if metadata["missing"]:
         likely = f"{metadata['likely']:,} of them more likely present than not"

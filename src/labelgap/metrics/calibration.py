@@ -7,12 +7,13 @@ fitted on images that the model was not trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import expit
 
 from labelgap.labels import LabelTable
@@ -20,7 +21,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, as_codes
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
-__all__ = ["PlattCalibration", "fit_platt_calibration", "platt_scaling", "read_calibration"]
+__all__ = ["PlattCalibration", "fit_platt_calibration", "nonnegative_logistic", "platt_scaling", "read_calibration"]
 
 _MAX_STEPS: Final = 100
 _MIN_SLOPE: Final = 0.3
@@ -153,6 +154,54 @@ def platt_scaling(
             break
     slope = float(line[0]) if min_slope is None else max(float(line[0]), min_slope)
     return slope / deviation, float(line[1]) - slope * mean / deviation
+
+
+def nonnegative_logistic(
+    values: NDArray[np.floating[Any]],
+    present: NDArray[np.bool_],
+    weights: NDArray[np.floating[Any]],
+    *,
+    min_slopes: Sequence[float],
+) -> tuple[NDArray[np.float64], float]:
+    r"""Fit a logistic regression on several scores, with the targets of Platt scaling and bounded slopes.
+
+    Args:
+        values: ``(R, M)`` finite scores of R kinds.
+        present: ``(M,)`` whether each entry is present; both states occur.
+        weights: ``(M,)`` how often each entry counts.
+        min_slopes: ``(R,)`` the smallest slope of each kind, per standard deviation of its scores.
+
+    Returns:
+        The slopes ``(R,)`` and the intercept. Scores that are constant get the slope 0.
+
+    Example:
+        >>> scores = np.array([[-3.0, -1.0, 1.0, 3.0], [1.0, -1.0, -1.0, 1.0]])
+        >>> present = np.array([False, False, True, True])
+        >>> slopes, intercept = nonnegative_logistic(scores, present, np.ones(4), min_slopes=(0.0, 0.0))
+        >>> slopes.round(2).tolist(), abs(round(intercept, 2))
+        ([0.45, 0.0], 0.0)
+    """
+    positives, negatives = float(weights[present].sum()), float(weights[~present].sum())
+    targets = np.where(present, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    mean = np.average(values, axis=1, weights=weights)
+    deviation = np.sqrt(np.average((values - mean[:, None]) ** 2, axis=1, weights=weights))
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    design = np.concatenate([(values - mean[:, None]) * scale[:, None], np.ones((1, values.shape[1]))])
+
+    share = weights / weights.sum()
+
+    def objective(line: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        gradient = design @ (share * (expit(line @ design) - targets))
+        return _loss(line, design, targets, share), gradient
+
+    start = np.array([*(max(slope, 0.0) for slope in min_slopes), np.log((positives + 1) / (negatives + 1))])
+    bounds = [*((slope, None) for slope in min_slopes), (None, None)]
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
+    line: NDArray[np.float64] = minimize(
+        objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    ).x
+    slopes = line[:-1] * scale
+    return slopes, float(line[-1] - slopes @ mean)
 
 
 def _loss(

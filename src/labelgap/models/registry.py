@@ -211,8 +211,8 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
 def names_address(name: str) -> bool:
     """Return whether ``create_backbone(name)`` may open a network address: some weights are downloaded once.
 
-    The addresses are those in timm's and open_clip's own lists. Names that hold one themselves (``timm:hf-hub:…``) or a folder
-    (``timm:local-dir:…``) are no backbones.
+    The addresses are those in timm's and open_clip's own lists. Names that hold one themselves (``timm:hf-hub:…``) or a
+    folder (``timm:local-dir:…``) are no backbones.
 
     Example:
         >>> names_address("timm:resnet18"), names_address("resnet50"), names_address("efficientnet-lite0")

@@ -11,6 +11,7 @@ et al., OpenCLIP, 2021.
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast, final
 
 from torch import Tensor
@@ -45,7 +46,8 @@ class OpenClipBackbone(Backbone):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the scaled embeddings ``(B, D)`` of normalized images."""
-        return normalize(_embed(self.model, images), dim=-1) * self.num_features**0.5
+        unit: Tensor = normalize(_embed(self.model, images), dim=-1)
+        return unit * math.sqrt(self.num_features)
 
 
 def _embed(tower: Any, images: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from labelgap.models.timm.library import import_timm
 from labelgap.models.timm.pretrained import pretrained_file
 from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors
 
-__all__ = ["OPEN_CLIP_PREFIX", "Clip", "ClipName", "import_open_clip", "load_clip", "parse_name"]
+__all__ = ["Clip", "ClipName", "OPEN_CLIP_PREFIX", "import_open_clip", "load_clip", "parse_name"]
 
 OPEN_CLIP_PREFIX: Final = "open_clip:"
 

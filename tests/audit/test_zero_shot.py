@@ -1,0 +1,91 @@
+"""Zero-shot scores of class names as a prior: against their formula, and through the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.audit.small_runs import train, write
+from tests.cli.conftest import call
+from tests.open_clip_models import TINY, open_clip_or_skip, save_weights
+
+import labelgap as lg
+from labelgap.audit import find_missing
+from labelgap.audit.zero_shot import standardize_head, zero_shot_scorer
+from labelgap.core.errors import InputError
+from labelgap.models.open_clip.zero_shot import zero_shot_classifier
+from labelgap.training.progress import Reporter
+
+
+def test_every_class_is_standardized_over_the_images_of_all_splits() -> None:
+    random = np.random.default_rng(0)
+    features = [random.normal(3, 2, size=(count, 5)).astype(np.float32) for count in (40, 7)]
+    weight = np.concatenate([random.normal(size=(3, 5)), np.zeros((1, 5))]).astype(np.float32)
+    new_weight, new_bias = standardize_head(features, weight)
+    vectors = np.concatenate(features)
+    logits = vectors @ weight[:3].T + 7.0
+    expected = (logits - logits.mean(axis=0)) / logits.std(axis=0)
+    found = vectors @ new_weight.T + new_bias
+    np.testing.assert_allclose(found[:, :3], expected, atol=1e-4)
+    assert not found[:, 3].any()
+
+
+def test_features_have_no_images_to_compare_with_names(tmp_path: Path) -> None:
+    run = train(tmp_path, lg.load("features", write(tmp_path)))
+    with pytest.raises(InputError, match="zero-shot scores need images"):
+        find_missing(run, zero_shot=TINY, quiet=True)
+    with pytest.raises(InputError, match="belongs to --zero-shot"):
+        find_missing(run, zero_shot_weights="a.pt", quiet=True)
+
+
+@pytest.fixture
+def tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of red and green photos, of which some have no known label, in the current folder."""
+    open_clip_or_skip()
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    save_weights(tmp_path / "tiny.pt")
+    Path("photos").mkdir()
+    rows, random = ["image,split,red,green"], np.random.default_rng(0)
+    for number in range(40):
+        pixels = random.integers(0, 60, (24, 24, 3), dtype=np.uint8)
+        pixels[..., number % 2] += 150
+        Image.fromarray(pixels).save(f"photos/{number}.png")
+        known = "," if number % 3 == 0 else "1," if number % 2 == 0 else ",1"
+        rows.append(f"{number}.png,train,{known}" if number < 30 else f"{number}.png,val,{1 - number % 2},{number % 2}")
+    Path("tags.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return Path("tags.csv")
+
+
+def test_a_run_is_trained_on_the_image_tower_and_audited_with_the_text_tower(
+    tags: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--backbone", TINY, "--weights", "tiny.pt", "--protocol", "linear", "--epochs", "3", "--device", "cpu"]
+    assert call("train", str(tags), "--images", "photos", *settings, "--out", "run") == 0
+    assert call("audit", "run", "--device", "cpu", "--folds", "2", "--out", "plain.parquet") == 0
+    capsys.readouterr()
+    zero_shot = ["--zero-shot", TINY, "--zero-shot-weights", "tiny.pt", "--folds", "2", "--device", "cpu"]
+    assert call("audit", "run", *zero_shot, "--json") == 0
+    told = json.loads(capsys.readouterr().out)["zero_shot"]
+    assert told["model"] == TINY and told["slope"] >= 0
+    assert lg.open_run("run").config.backbone == TINY
+    assert call("audit", "run", *zero_shot) == 0
+    assert f"zero-shot    {TINY} " in capsys.readouterr().out
+    assert call("verify", "run") == 0
+
+
+def test_the_scorer_gives_standardized_scaled_cosines(tags: Path) -> None:
+    data = lg.load("csv", tags, images="photos")
+    device = torch.device("cpu")
+    scorer = zero_shot_scorer(
+        data, ["train", "val"], TINY, "tiny.pt", device=device, workers=0, reporter=Reporter(quiet=True)
+    )
+    found = np.concatenate([scorer.logits(split, slice(None)) for split in ("train", "val")])
+    vectors = np.concatenate([scorer.features["train"], scorer.features["val"]])
+    logits = vectors @ zero_shot_classifier(TINY, data.classes, weights="tiny.pt").weight.T
+    np.testing.assert_allclose(found, (logits - logits.mean(axis=0)) / logits.std(axis=0), atol=1e-3)
+    assert found.shape == (40, 2)
