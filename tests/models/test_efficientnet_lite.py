@@ -73,6 +73,15 @@ def test_a_pass_in_training_equals_that_of_the_package_and_moves_the_same_averag
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
+def test_channels_are_last_where_no_gradient_is_needed(ours: EfficientNetLite, images: Tensor) -> None:
+    ours.eval()
+    with_gradient = ours.feature_maps(images)
+    with torch.no_grad():
+        without = ours.feature_maps(images)
+    assert with_gradient.is_contiguous() and without.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(without, with_gradient.detach(), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("variant", [LITE1, LITE2], ids=lambda variant: variant.name)
 def test_larger_variants_equal_those_of_the_package(variant: LiteVariant, images: Tensor) -> None:
     package = pytest.importorskip("efficientnet_lite_pytorch")
