@@ -36,7 +36,9 @@ def test_where_few_images_have_a_known_present_and_absents_are_known_the_unknown
     codes[:, 1] = 0
     chosen = choose_method(LabelTable.from_dense(codes), "linear")
     assert chosen.method == "iu" and "20 %" in chosen.why
-    codes[2:4, 2] = 1
+    codes[2, 2] = 1
+    assert choose_method(LabelTable.from_dense(codes), "linear").method == "iu"
+    codes[3, 2] = 1
     assert choose_method(LabelTable.from_dense(codes), "linear").method == "gr"
 
 
