@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import call
 from tests.timm_models import timm_or_skip
 
-from labelgap.models import backbone_names, count_timm_models
+from labelgap.models import RECOMMENDED_MODELS, backbone_names, count_timm_models
 
 
 def test_the_list_names_sources_and_licenses(
@@ -21,6 +21,7 @@ def test_the_list_names_sources_and_licenses(
     count = count_timm_models()
     assert (f"any of timm's {count:,} models" if count else "pip install 'labelgap[timm]'") in said
     assert "--weights FILE" in said
+    assert "not measured here" in said and all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
 
 
 def test_without_timm_the_list_says_how_to_get_it(

@@ -16,7 +16,7 @@ def backbones(
 ) -> None:
     """List the backbones with the source of their weights, or describe one."""
     from labelgap.cli.printing import print_table
-    from labelgap.models import count_timm_models, list_backbones
+    from labelgap.models import RECOMMENDED_MODELS, TIMM_PREFIX, count_timm_models, list_backbones
 
     if name is not None:
         return _print_backbone(name)
@@ -30,6 +30,9 @@ def backbones(
     print(f"\ntimm:MODEL                {timm}")
     print("labelgap backbones NAME   details of one, also of timm:MODEL")
     print("--weights FILE            weights of your own for any of them (.pth, .pt, .safetensors)")
+    print("\nWith a network connection, use weights of more than ImageNet-1k (downloaded once; not measured here):")
+    for model, summary in RECOMMENDED_MODELS.items():
+        print(f"  --backbone {TIMM_PREFIX}{model:<38}  {summary}")
 
 
 def _print_backbone(name: str) -> None:

@@ -30,7 +30,7 @@ from labelgap.models.registry import (
 )
 from labelgap.models.small_cnn import SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone
-from labelgap.models.timm.library import count_timm_models
+from labelgap.models.timm.library import RECOMMENDED_MODELS, TIMM_PREFIX, count_timm_models
 
 __all__ = [
     "Backbone",
@@ -45,7 +45,9 @@ __all__ = [
     "ModuleBackbone",
     "OpenClipBackbone",
     "RANDOM_WEIGHTS",
+    "RECOMMENDED_MODELS",
     "SmallCNN",
+    "TIMM_PREFIX",
     "TimmBackbone",
     "UNSTATED_WEIGHTS",
     "WeightsInfo",

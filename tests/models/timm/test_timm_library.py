@@ -14,6 +14,7 @@ from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError
 from labelgap.models import (
+    RECOMMENDED_MODELS,
     backbone_info,
     backbone_names,
     check_backbone,
@@ -100,6 +101,11 @@ def test_without_timm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 def test_models_are_counted_without_importing_them() -> None:
     timm: Any = timm_or_skip()
     assert count_timm_models() == len(timm.list_models())
+
+
+def test_recommended_models_are_timms_and_have_weights() -> None:
+    timm: Any = timm_or_skip()
+    assert set(RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet101"])

@@ -20,9 +20,22 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.models.backbone import RANDOM_WEIGHTS, WeightsInfo
 
-__all__ = ["TIMM_PREFIX", "count_timm_models", "import_timm", "pretrained_config", "weights_info"]
+__all__ = [
+    "RECOMMENDED_MODELS",
+    "TIMM_PREFIX",
+    "count_timm_models",
+    "import_timm",
+    "pretrained_config",
+    "weights_info",
+]
 
 TIMM_PREFIX: Final = "timm:"
+RECOMMENDED_MODELS: Final = {
+    "vit_small_patch14_reg4_dinov2.lvd142m": "DINOv2, trained without labels; faster with --size 224",
+    "vit_base_patch16_siglip_256.v2_webli": "SigLIP 2, trained on images with their captions",
+    "convnext_tiny.fb_in22k": "ConvNeXt, trained on ImageNet-22k",
+}
+"""Models for users who can download weights: trained on more than ImageNet-1k. labelgap has not measured them."""
 
 _LICENSES: Final = {
     "apache-2.0": "Apache-2.0",
