@@ -60,7 +60,7 @@ def text_of(run: lg.Run) -> tuple[ElementTree.Element, str]:
 def test_a_notebook_shows_the_numbers_and_a_line_with_a_dot_at_the_epoch_kept(tmp_path: Path) -> None:
     summary = {"best_epoch": 2, "epochs": 3, "val": measured(0.5), "test": measured(0.456)}
     page, text = text_of(run_with_scores(tmp_path / "run", [0.2, 0.5, 0.3], summary))
-    assert "mAP 45.6 over 2 of 2 classes; F1 micro 45.6, F1 macro 45.6" in text and "epoch 2 of 3 kept" in text
+    assert "mAP 45.6 over 2 of 2 classes; F1 micro 45.6, F1 macro 45.6" in text and "epoch 2 of 3 was kept" in text
     assert "labelgap review" not in text
     assert "val mAP by epoch: 20.0 to 50.0" in text and str(tmp_path / "run") in text
     line, dot = page.find(".//polyline"), page.find(".//circle")
@@ -109,4 +109,4 @@ def test_what_people_made_up_is_escaped(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_says_where_it_was_stopped(tmp_path: Path) -> None:
     summary = {"best_epoch": 1, "epochs": 1, "interrupted": True}
-    assert "epoch 1 of 1 kept; stopped before 4" in run_with_scores(tmp_path / "run", [0.2], summary)._repr_html_()
+    assert "epoch 1 of 1 was kept; stopped before 4" in run_with_scores(tmp_path / "run", [0.2], summary)._repr_html_()

@@ -194,11 +194,12 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
 def print_run(run: Run, report: Path, data: Dataset) -> None:
     """Print the metrics of a run, where its files are and, where it has no accuracy, how to get one."""
     from labelgap.training.config.review_commands import run_review_commands
-    from labelgap.training.evaluation import has_accuracy, unseen_splits
+    from labelgap.training.evaluation import describe_kept_epoch, has_accuracy, unseen_splits
 
     metrics = run.metrics
-    epoch = f"epoch {metrics['best_epoch']} of {metrics['epochs']} selected"
-    kept = f"cross-validated over {run.config.folds} folds, trained on all images" if run.config.folds else epoch
+    kept = describe_kept_epoch(metrics)
+    if run.config.folds:
+        kept = f"cross-validated over {run.config.folds} folds, trained on all images"
     print(f"{run.config.method:<10}{kept}, {metrics['seconds']:.0f} s")
     for split, heading in reversed(unseen_splits(metrics).items()):
         print_metrics(heading, metrics[split])

@@ -98,11 +98,11 @@ def style_axes(axis: Axes) -> None:
     axis.set_title("", loc="left", fontsize=_SIZE, color=TEXT_COLOR)
 
 
-def set_epoch_axis(axis: Axes, epochs: int) -> None:
-    """Label the x axis with epochs, counted from 1."""
+def set_epoch_axis(axis: Axes, epochs: int, first: int = 1) -> None:
+    """Label the x axis with epochs, counted from 1, or from 0."""
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     margin = max(0.3, 0.03 * epochs)
-    axis.set_xlim(1 - margin, max(epochs, 1) + margin)
+    axis.set_xlim(first - margin, max(epochs, 1) + margin)
 
 
 def add_legend(

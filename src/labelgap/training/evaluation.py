@@ -19,6 +19,7 @@ from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, expected_r
 
 __all__ = [
     "describe_estimated",
+    "describe_kept_epoch",
     "evaluate_in_full",
     "evaluate_scores",
     "has_accuracy",
@@ -123,6 +124,23 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
         return found
     values = float(value), float(chance), int(enough.sum())
     return dict(zip(found, values, strict=True))
+
+
+def describe_kept_epoch(metrics: Mapping[str, Any]) -> str:
+    """Return which epoch of a finished run was kept, and how often its training diverged.
+
+    Example:
+        >>> describe_kept_epoch({"best_epoch": 0, "epochs": 10})
+        'the linear head was kept: training the whole network for 10 epochs did not improve the val score'
+        >>> describe_kept_epoch({"best_epoch": 2, "epochs": 10, "divergences": 1})
+        'epoch 2 of 10 was kept; training diverged once, and the learning rates were halved'
+    """
+    count, times = pluralize(metrics["epochs"], "epoch"), metrics.get("divergences", 0)
+    kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']} was kept"
+    if metrics["best_epoch"] == 0:
+        kept = f"the linear head was kept: training the whole network for {count} did not improve the val score"
+    diverged = "once, and" if times == 1 else f"{times} times, and each time"
+    return f"{kept}; training diverged {diverged} the learning rates were halved" if times else kept
 
 
 def describe_estimated(measured: Mapping[str, Any]) -> str | None:

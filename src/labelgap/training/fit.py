@@ -315,6 +315,7 @@ def _finish(context: TrainingContext, result: PhaseResult, validation: CrossVali
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
+        "divergences": state.divergences,
         "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
         "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
         "select": config.select,

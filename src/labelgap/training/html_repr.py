@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.text import html_facts, pluralize
+from labelgap.training.checkpoints.history import trained_epochs
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated, has_accuracy, unseen_splits
+from labelgap.training.evaluation import describe_estimated, describe_kept_epoch, has_accuracy, unseen_splits
 
 __all__ = ["run_html"]
 
@@ -50,8 +51,8 @@ def _review_commands(path: Path, config: RunConfig, metrics: Mapping[str, Any]) 
 
 def _epochs(config: RunConfig, history: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) -> str:
     if not metrics:
-        return f"{len(history)} of {config.epochs} so far, not finished"
-    kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']} kept"
+        return f"{trained_epochs(history)} of {config.epochs} so far, not finished"
+    kept = describe_kept_epoch(metrics)
     return f"{kept}; stopped before {config.epochs}" if metrics.get("interrupted") else kept
 
 

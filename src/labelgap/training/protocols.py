@@ -24,6 +24,7 @@ from labelgap.training.config.candidates import candidate_configs
 from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.cross_validation import CrossValidation, cross_validate
+from labelgap.training.evaluation import describe_kept_epoch
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.folds import assign_folds, fold_groups
@@ -85,7 +86,7 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     """Train the head on fixed features, and leave the weights of its best epoch in the network.
 
     Epochs are counted from 1 in each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if
-    a Ctrl-C came before the phase was complete.
+    a Ctrl-C came before the phase was complete. The network as it is then is epoch 0 of the next phase.
     """
     config = context.config
     assert config.linear is not None
@@ -178,6 +179,8 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
     state = trainer.fit()
     if state.epoch:
         load_weights(context.folder, network)
+    if state.epoch and state.best_epoch == 0:
+        context.reporter.log(describe_kept_epoch({"best_epoch": 0, "epochs": state.epoch}))
     return PhaseResult(
         state,
         trainer.revisions,

@@ -32,7 +32,7 @@ from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.models.registry import NO_WEIGHTS, names_address
-from labelgap.training.checkpoints.history import METRICS_FILE, read_history
+from labelgap.training.checkpoints.history import METRICS_FILE, read_history, trained_epochs
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import read_data_identity
@@ -61,7 +61,7 @@ class Run:
     Attributes:
         path: the folder.
         config: the effective settings.
-        history: one dictionary per epoch.
+        history: one dictionary per epoch; in linear-init the first is of epoch 0, the linear head, where val is scored.
         metrics: best epoch, measures on val and test, thresholds; empty until the run is finished.
     """
 
@@ -307,9 +307,8 @@ class Run:
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}
         score = f", test mAP {100 * test['map']:.2f}" if test.get("map") is not None else ""
-        return (
-            f"Run({str(self.path)!r}: {self.config.method}, {len(self.history)} of {self.config.epochs} epochs{score})"
-        )
+        epochs = f"{trained_epochs(self.history)} of {self.config.epochs} epochs"
+        return f"Run({str(self.path)!r}: {self.config.method}, {epochs}{score})"
 
 
 def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Run:

@@ -40,6 +40,12 @@ def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_
     assert figure.axes[1].get_title(loc="left") == "val mAP"
 
 
+def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> None:
+    figure = learning_curves([float("nan"), 0.5, 0.4], [0.7, 0.6, 0.5], chosen=0, first=0)
+    assert [np.asarray(axis.lines[0].get_xdata()).tolist() for axis in figure.axes] == [[0, 1, 2]] * 2
+    assert texts(figure, 1) == ["epoch 0: 70.0"] and figure.axes[0].get_xlim()[0] < 0
+
+
 def test_learning_curves_without_a_score_have_one_panel() -> None:
     assert len(learning_curves([0.9, 0.5]).axes) == 1
 

@@ -14,7 +14,7 @@ import torch
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.training.checkpoints.checkpoint import LAST, save_checkpoint
-from labelgap.training.loop import epoch_end
+from labelgap.training.loop import epoch_end, network_trainer
 from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
 
@@ -76,6 +76,22 @@ def test_what_a_method_remembers_survives_a_kill_in_the_middle_of_an_epoch(
         fit(data, tmp_path / "broken", method)
     fit(data, tmp_path / "broken", method, resume=True)
     assert_same(tmp_path / "broken", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", ["ll-cp", "role"])
+def test_a_restart_from_the_best_epoch_survives_a_kill_in_the_next_one(
+    method: str, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = digits.observe(1, 2, seed=0)
+    monkeypatch.setattr(network_trainer, "describe_fall", lambda state, epoch, score: "fell" if epoch == 2 else None)
+    whole = fit(data, tmp_path / "whole", method)
+    assert [record.get("lr_factor") for record in whole.history] == [None, None, 0.5]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 2 * STEPS + 1)
+        fit(data, tmp_path / "broken", method)
+    resumed = fit(data, tmp_path / "broken", method, resume=True)
+    assert_same(tmp_path / "broken", tmp_path / "whole")
+    assert [{**r, "seconds": 0} for r in resumed.history] == [{**r, "seconds": 0} for r in whole.history]
 
 
 def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(

@@ -44,9 +44,17 @@ def test_soft_targets_agree_to_rounding(both: Path) -> None:
     assert one == pytest.approx(two, abs=1e-5)
 
 
+def test_a_loss_that_is_not_a_number_in_one_process_restarts_both(both: Path) -> None:
+    one, two = (lg.open_run(both / name / "breaks") for name in ("one", "two"))
+    assert [record.get("restarted", False) for record in two.history] == [False, True, False]
+    assert two.history[2]["lr_factor"] == 0.5
+    assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-5)
+
+
 def test_a_linear_phase_is_that_of_one_process(both: Path) -> None:
     folders = [both / name / "linear-init" for name in ("one", "two")]
     heads = [safetensors.torch.load_file(folder / "linear" / "best.safetensors") for folder in folders]
     torch.testing.assert_close(heads[0]["head.weight"], heads[1]["head.weight"], rtol=1e-5, atol=1e-6)
     one, two = map(lg.open_run, folders)
+    assert one.history[0]["epoch"] == 0 and one.history[0]["score"] == pytest.approx(two.history[0]["score"])
     assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-5)

@@ -47,6 +47,7 @@ def learning_curves(
     *,
     rule: str = "val mAP",
     chosen: int | None = None,
+    first: int = 1,
     width: float = WIDE,
 ) -> Figure:
     """Draw the training loss, and the score that epochs are chosen by, per epoch.
@@ -55,7 +56,8 @@ def learning_curves(
         loss: ``(E,)``
         score: ``(E,)``, 0 to 1; None when the last epoch is kept unseen.
         rule: what the score is, written above it; see ``selection_score_name``.
-        chosen: the epoch that was kept, counted from 1.
+        chosen: the epoch that was kept.
+        first: the number of the first epoch; 0 where it is the linear head before the training, which has no loss.
         width: in inches.
     """
     losses = np.asarray(loss, dtype=np.float64)
@@ -63,29 +65,29 @@ def learning_curves(
     narrow = width <= NARROW
     rows, columns = (panels, 1) if narrow else (1, panels)
     figure, axes = make_figure(rows, columns, width=width, height=2.7 * rows)
-    _curve(axes[0], losses, "training loss", chosen, f"epoch {chosen}")
+    _curve(axes[0], losses, "training loss", chosen, first, f"epoch {chosen}")
     axes[0].set_ylim(bottom=min(0.0, float(np.nanmin(losses, initial=0.0))))
     if score is not None:
         scores = 100 * np.asarray(score, dtype=np.float64)
-        label = f"epoch {chosen}: {scores[chosen - 1]:.1f}" if chosen else ""
-        _curve(axes[1], scores, rule, chosen, label, top=False)
+        label = "" if chosen is None else f"epoch {chosen}: {scores[chosen - first]:.1f}"
+        _curve(axes[1], scores, rule, chosen, first, label, top=False)
     axes[-1].set_xlabel("epoch")
     axes[0].set_xlabel("" if narrow and panels == 2 else "epoch")
     return figure
 
 
 def _curve(
-    axis: Axes, values: NDArray[np.float64], title: str, chosen: int | None, label: str, top: bool = True
+    axis: Axes, values: NDArray[np.float64], title: str, chosen: int | None, first: int, label: str, top: bool = True
 ) -> None:
     """Draw one curve with the chosen epoch marked on it, the mark's label where the curve is not."""
-    epochs = np.arange(1, len(values) + 1)
+    epochs = np.arange(first, first + len(values))
     axis.plot(epochs, values, color=BLUE, linewidth=2, solid_capstyle="round")
     axis.set_title(title, loc="left", color=TEXT_COLOR)
-    set_epoch_axis(axis, len(values))
-    if chosen is not None and np.isfinite(values[chosen - 1]):
+    set_epoch_axis(axis, first + len(values) - 1, first)
+    if chosen is not None and np.isfinite(values[chosen - first]):
         axis.axvline(chosen, color=MUTED_COLOR, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         axis.plot(
-            [chosen], [values[chosen - 1]], marker="o", markersize=8, color=BLUE, markeredgecolor=BACKGROUND_COLOR
+            [chosen], [values[chosen - first]], marker="o", markersize=8, color=BLUE, markeredgecolor=BACKGROUND_COLOR
         )
         right = chosen > 0.6 * len(values)
         axis.annotate(

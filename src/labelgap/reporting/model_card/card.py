@@ -27,7 +27,7 @@ from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 from labelgap.training.config.review_commands import run_review_commands
-from labelgap.training.evaluation import describe_estimated, unseen_splits
+from labelgap.training.evaluation import describe_estimated, describe_kept_epoch, unseen_splits
 
 __all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
 
@@ -94,6 +94,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "name": name,
         "config": config,
         "metrics": metrics,
+        "kept_epoch": describe_kept_epoch(metrics),
         "splits": splits,
         "supported": supported,
         "estimated": {split: text for split, each in splits.items() if (text := describe_estimated(each))},

@@ -26,10 +26,11 @@ from labelgap.reporting.memorization import memorization_by_label
 from labelgap.reporting.pages.memorization import memorization_section
 from labelgap.reporting.run_description import describe_data, describe_method_choice, describe_settings
 from labelgap.training import Run
+from labelgap.training.checkpoints.history import trained_epochs
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.evaluation import describe_estimated, has_accuracy, unseen_splits
+from labelgap.training.evaluation import describe_estimated, describe_kept_epoch, has_accuracy, unseen_splits
 
 __all__ = ["MAX_CLASS_ROWS", "run_page"]
 
@@ -66,6 +67,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "lead": _lead(config),
         "run": run,
         "tiles": _tiles(run, measured),
+        "kept": _kept(run),
         "measured": measured,
         "measures": _measures(measured, config.folds),
         "unseen": unseen_splits(run.metrics),
@@ -115,6 +117,13 @@ def _tiles(run: Run, measured: dict[str, dict[str, Any]]) -> list[tuple[str, str
     return [*tiles, ("training time", " ".join(time[:2]), " ".join(time[2:]))]
 
 
+def _kept(run: Run) -> str:
+    """Return what a reader of the tiles should know: the linear head was kept, or the training diverged."""
+    if not run.finished or (run.metrics["best_epoch"] and not run.metrics.get("divergences")):
+        return ""
+    return describe_kept_epoch(run.metrics)
+
+
 def _compared(run: Run) -> list[tuple[str, list[str]]]:
     """Return a row for every setting that cross-validation compared, the best first: method, weight decay, score."""
     lines = (run.metrics.get("cross_validation") or {}).get("compared", [])
@@ -143,14 +152,15 @@ def _curves(run: Run, figures: FigureRenderer) -> ResponsiveFigure | None:
     loss = [_number(record["loss"]) for record in history]
     scores = [_number(record.get("score")) for record in history]
     scored = config.select != "last" and any(np.isfinite(scores))
-    rule = (
-        selection_score_name(config.select, history[-1].get("classes_counted"), len(config.classes)) if scored else ""
-    )
+    counted = [record["classes_counted"] for record in history if record.get("classes_counted") is not None]
+    rule = selection_score_name(config.select, max(counted, default=None), len(config.classes)) if scored else ""
     chosen = run.metrics.get("best_epoch")
 
     return figures.render(
-        lambda width: learning_curves(loss, scores if scored else None, rule=rule, chosen=chosen, width=width),
-        f"Training loss{' and ' + rule if scored else ''} over {pluralize(len(history), 'epoch')}.",
+        lambda width: learning_curves(
+            loss, scores if scored else None, rule=rule, chosen=chosen, first=history[0]["epoch"], width=width
+        ),
+        f"Training loss{' and ' + rule if scored else ''} over {pluralize(trained_epochs(history), 'epoch')}.",
     )
 
 

@@ -40,7 +40,7 @@ __all__ = [
 
 LAST = "last.pt"
 PREVIOUS = "last.previous.pt"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _RESERVED: Final = ("format", "fingerprint", "state", "random")
 _BEST_LOST: Final = f"{BEST}, which belongs to it, is damaged or missing"
 _READ_ERRORS: Final = (*READ_ERRORS, pickle.UnpicklingError, LabelGapError)
@@ -64,15 +64,17 @@ class TrainingState:
 
     Attributes:
         epoch: number of completed epochs.
-        history: one dictionary per epoch, as in ``metrics.jsonl``.
-        best_epoch: the best epoch so far; 0 before the first.
+        history: one dictionary per epoch, as in ``metrics.jsonl``; first that of epoch 0 where it was scored.
+        best_epoch: the best epoch so far; 0 before the first, or where epoch 0, the linear head, is the best.
         best_score: its score under the selection rule; None under "last".
+        divergences: how often training has diverged, and the rates were halved.
     """
 
     epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = 0
     best_score: float | None = None
+    divergences: int = 0
 
 
 def save_checkpoint(
@@ -210,13 +212,14 @@ def _check_state(state: dict[str, Any], path: Path) -> None:
     """Raise an error unless a state is that of a training after a complete epoch, whose best weights are there."""
     if state.keys() != vars(TrainingState()).keys() or not isinstance(state["history"], list):
         raise ValueError("it has no state of a training")
-    if any(type(state[name]) is not int for name in ("epoch", "best_epoch")):
+    if any(type(state[name]) is not int for name in ("epoch", "best_epoch", "divergences")):
         raise ValueError("an epoch is not a number")
-    if not 1 <= state["best_epoch"] <= state["epoch"] or not isinstance(state["best_score"], float | None):
-        raise ValueError("the best epoch is none of its epochs")
     for record in state["history"]:
         validate(finite(record), EpochRecord, path)
     check_epochs(state["history"], state["epoch"])
+    first = 1 if not state["history"] else state["history"][0]["epoch"]
+    if not first <= state["best_epoch"] <= state["epoch"] or not isinstance(state["best_score"], float | None):
+        raise ValueError("the best epoch is none of its epochs")
     if state["best_epoch"] != state["epoch"] and not has_weights_of(path.parent, state["best_epoch"]):
         raise ValueError(_BEST_LOST)
 

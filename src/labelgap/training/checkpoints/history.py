@@ -15,13 +15,22 @@ from labelgap.core.files import write_text
 from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
 from labelgap.metrics.thresholds import ThresholdMark
 
-__all__ = ["EpochRecord", "METRICS_FILE", "RunSummary", "check_epochs", "finite", "read_history", "write_history"]
+__all__ = [
+    "EpochRecord",
+    "METRICS_FILE",
+    "RunSummary",
+    "check_epochs",
+    "finite",
+    "read_history",
+    "trained_epochs",
+    "write_history",
+]
 
 METRICS_FILE: Final = "metrics.jsonl"
 REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
-Epoch = Annotated[int, Field(ge=1, le=10**9)]
+Epoch = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
 Value = Annotated[float, Field(ge=-1e39, le=1e39)]
 Offset = Annotated[float, Field(ge=-1e30, le=1e30)]
@@ -35,7 +44,11 @@ class _Stored(BaseModel):
 
 
 class EpochRecord(_Stored):
-    """A line of an epoch; a number that was not finite is None."""
+    """A line of an epoch; a number that was not finite is None.
+
+    Epoch 0 is the linear head of linear-init, which has a score and no loss. ``lr_factor`` is what a divergence before
+    left of the rates, and ``restarted`` whether this epoch diverged, so that the next one continued from the best one.
+    """
 
     epoch: Epoch
     loss: Value | None
@@ -45,6 +58,8 @@ class EpochRecord(_Stored):
     classes_counted: Count | None = None
     revisions: Count | None = None
     revisions_precision: Share | None = None
+    lr_factor: Share | None = None
+    restarted: bool = False
 
 
 class SplitMeasures(_Stored):
@@ -129,7 +144,8 @@ class RunSummary(_Stored):
     """The last line of a finished run."""
 
     best_epoch: Epoch
-    epochs: Epoch
+    epochs: Annotated[Epoch, Field(ge=1)]
+    divergences: Count = 0
     interrupted: bool
     seconds: Seconds
     select: Rule
@@ -170,21 +186,27 @@ def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, A
     for value in values:
         validate(value, EpochRecord, path, REMEDY)
     with reading(path, REMEDY):
-        check_epochs(values, len(values))
+        check_epochs(values, trained_epochs(values))
         if summary is not None:
-            _check_summary(validate(summary, RunSummary, path, REMEDY), len(values), classes)
+            _check_summary(validate(summary, RunSummary, path, REMEDY), values, classes)
     return values, summary or {}
 
 
+def trained_epochs(history: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of epochs in a history; epoch 0, the network before its training, does not count."""
+    return history[-1]["epoch"] if history else 0
+
+
 def check_epochs(history: Sequence[Mapping[str, Any]], epochs: int) -> None:
-    """Raise ``ValueError`` unless a history has the epochs from 1 to ``epochs``."""
-    if len(history) != epochs or any(record["epoch"] != number for number, record in enumerate(history, start=1)):
+    """Raise ``ValueError`` unless a history has the epochs from 0 or 1 to ``epochs``."""
+    first = 0 if history and history[0]["epoch"] == 0 else 1
+    if [record["epoch"] for record in history] != list(range(first, epochs + 1)):
         raise ValueError("an epoch is missing")
 
 
-def _check_summary(summary: RunSummary, epochs: int, classes: Sequence[str]) -> None:
+def _check_summary(summary: RunSummary, history: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> None:
     """Raise ``ValueError`` where the summary is not one of a run with these epochs and classes."""
-    if summary.epochs != epochs or summary.best_epoch > epochs:
+    if summary.epochs != trained_epochs(history) or summary.best_epoch not in {record["epoch"] for record in history}:
         raise ValueError("its summary is of other epochs")
     per_class: list[Sequence[object]] = [summary.thresholds.values, summary.thresholds.marks]
     if summary.calibration is not None:

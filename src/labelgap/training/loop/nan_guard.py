@@ -1,15 +1,26 @@
-"""Detect losses and weights that are not finite, without a synchronization in every step."""
+"""Detect losses, weights and scores that are not finite, without a synchronization in every step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import RunError
+from labelgap.training.loop.distributed import gather_all
 
-__all__ = ["NanGuard", "check_weights", "divergence_message"]
+__all__ = ["DivergenceError", "NanGuard", "check_scores", "check_weights", "divergence_message"]
+
+
+class DivergenceError(RunError):
+    """Numbers of a training are not finite; ``problem`` says which, without what is saved and what to try."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.problem = message.partition(": ")[0]
 
 
 class NanGuard:
@@ -43,12 +54,15 @@ class NanGuard:
         optimizer.found_inf = self.failed.float()  # type: ignore[attr-defined]
 
     def check(self, epoch: int) -> None:
-        """Raise if a loss was not finite. This waits for the device."""
-        if not bool(self.failed):
+        """Raise if a loss was not finite, in all processes if it was in one. This waits for the device."""
+        (failed,) = gather_all(self.failed[None])
+        if not bool(failed.any()):
             return
-        names = [self.names[row] for row in self.rows.tolist() if row < len(self.names)]
+        step, rows = gather_all(self.step[None], self.rows[None])
+        first = int(step[failed].min())
+        names = [self.names[row] for row in rows[failed & (step == first)].flatten().tolist() if row < len(self.names)]
         remedy = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
-        raise RunError(divergence_message(int(self.step), epoch, names, remedy))
+        raise DivergenceError(divergence_message(first, epoch, names, remedy))
 
 
 @torch.no_grad()
@@ -56,10 +70,20 @@ def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
     """Raise if weights are not finite after the last steps of an epoch, whose effect no loss has shown yet."""
     norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
     if norms and not bool(torch.stack(norms).isfinite().all()):
-        raise RunError(
-            f"the weights are not finite after epoch {epoch}: training has diverged, and {_saved(epoch)}. Try a lower "
-            "learning rate, in a new --out."
-        )
+        raise DivergenceError(_not_finite("the weights", epoch))
+
+
+def check_scores(logits: NDArray[np.float32], epoch: int) -> None:
+    """Raise if the scores of val are not finite, although the weights are."""
+    if not np.isfinite(logits).all():
+        raise DivergenceError(_not_finite("the scores of val", epoch))
+
+
+def _not_finite(what: str, epoch: int) -> str:
+    return (
+        f"{what} are not finite after epoch {epoch}: training has diverged, and {_saved(epoch)}. Try a lower learning "
+        "rate, in a new --out."
+    )
 
 
 def divergence_message(step: int, epoch: int, images: Sequence[str], remedy: str) -> str:

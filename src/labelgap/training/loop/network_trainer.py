@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
+from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
+from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.devices import widest_float
 from labelgap.training.loop.distributed import (
     average_gradients,
@@ -25,11 +28,19 @@ from labelgap.training.loop.distributed import (
     shard_batches,
     wrap_distributed,
 )
-from labelgap.training.loop.epoch_end import finish_epoch
+from labelgap.training.loop.divergence import (
+    MAX_HALVINGS,
+    RestartPoint,
+    describe_fall,
+    describe_restart,
+    halve_rates,
+)
+from labelgap.training.loop.epoch_end import finish_epoch, record_start
 from labelgap.training.loop.inputs import Inputs
-from labelgap.training.loop.nan_guard import NanGuard, check_weights
+from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, check_scores, check_weights
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trainer import Trainer, TrainingContext
+from labelgap.training.selection import EpochScore
 
 __all__ = ["NetworkTrainer", "RunningMean", "iterate_batches", "iterate_logits", "predict_logits"]
 
@@ -56,9 +67,10 @@ class NetworkTrainer(Trainer):
             *({**group, "weight_decay": 0.0} for group in loss_fn.parameter_groups(config.lr)),
         ]
         self.optimizer = build_optimizer(groups, config)
-        steps_per_epoch = -(-len(self.table) // (config.batch_size * config.accumulate))
-        self.scheduler = build_scheduler(self.optimizer, config, steps_per_epoch)
+        self.steps_per_epoch = -(-len(self.table) // (config.batch_size * config.accumulate))
+        self.scheduler = build_scheduler(self.optimizer, config, self.steps_per_epoch)
         self.average = None if config.ema is None else MovingAverage(self.network, config.ema)
+        self.restart_point = RestartPoint(loss_fn, self.network)
 
     @property
     def scored_network(self) -> nn.Module:
@@ -70,15 +82,48 @@ class NetworkTrainer(Trainer):
         """What a checkpoint saves."""
         parts: dict[str, Stateful] = {"network": self.network, "optimizer": self.optimizer, "loss_fn": self.loss_fn}
         average: dict[str, Stateful] = {} if self.average is None else {"average": self.average}
-        return {**parts, "scheduler": self.scheduler, **average}
+        return {**parts, "scheduler": self.scheduler, "restart_point": self.restart_point, **average}
+
+    def keep_best(self) -> None:
+        """Keep the state of the loss."""
+        self.restart_point.update(self.loss_fn)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context of the run's precision."""
         return torch.autocast(device.type, torch.bfloat16) if self.config.precision == "bf16" else nullcontext()
 
-    def train_epoch(self, state: TrainingState, epoch: int) -> None:
-        """Train on every image once, score val, and write a checkpoint."""
+    def score_start(self, state: TrainingState) -> None:
+        """Let the linear head that linear-init starts with compete as epoch 0, where val is scored."""
         started = time.perf_counter()
+        if self.config.protocol == "linear-init" and (score := self._score_val(0)) is not None:
+            record_start(self, state, score, time.perf_counter() - started)
+
+    def train_epoch(self, state: TrainingState, epoch: int) -> None:
+        """Train on every image once, score val, and write a checkpoint; restart from the best epoch on divergence."""
+        started = time.perf_counter()
+        record: dict[str, Any] = {"epoch": epoch, "loss": None, "seconds": 0.0}
+        if state.divergences:
+            record["lr_factor"] = 0.5**state.divergences
+        score, revisions, diverged = None, Revisions(), None
+        try:
+            record["loss"], revisions = self._train(state, epoch)
+            score = self._score_val(epoch)
+            if self.config.stop_below is None:  # otherwise such a score ends the training
+                diverged = describe_fall(state, epoch, score)
+        except DivergenceError as error:
+            diverged = error.problem
+            if not state.history and state.divergences == MAX_HALVINGS:
+                raise RunError(f"{error} Halving the rates {MAX_HALVINGS} times did not help.") from None
+        if diverged is not None:
+            self._restart(state, epoch, diverged)
+            if not state.history:
+                return  # there is no epoch to restart from: the first one is trained again
+            record["restarted"], revisions = True, Revisions()
+        record["seconds"] = time.perf_counter() - started
+        finish_epoch(self, state, record, score, revisions)
+
+    def _train(self, state: TrainingState, epoch: int) -> tuple[float, Revisions]:
+        """Train on every image once; return the mean loss, and the revisions of the loss."""
         self.network.train()
         self.loss_fn.set_epoch(epoch)
         self.trace.start_epoch()
@@ -89,13 +134,31 @@ class NetworkTrainer(Trainer):
             broadcast_buffers(self.average.module)
         needs_scores = "scores" in self.loss_fn.needs
         scores = (lambda: iterate_logits(self.network, self.inputs["train"], trainer=self)) if needs_scores else None
-        revisions = self.loss_fn.end_epoch(scores)
-        score = None
-        if "val" in self.inputs:
-            logits = predict_logits(self.scored_network, self.inputs["val"], trainer=self)
-            score = self.context.selection.score(logits)
-        record: dict[str, Any] = {"epoch": epoch, "loss": mean_loss.value, "seconds": time.perf_counter() - started}
-        finish_epoch(self, state, record, score, revisions)
+        return mean_loss.value, self.loss_fn.end_epoch(scores)
+
+    def _score_val(self, epoch: int) -> EpochScore | None:
+        """Return the val score of the network, or None where epochs have none."""
+        if "val" not in self.inputs or self.context.selection.labels is None:
+            return None
+        logits = predict_logits(self.scored_network, self.inputs["val"], trainer=self)
+        check_scores(logits, epoch)
+        return self.context.selection.score(logits)
+
+    def _restart(self, state: TrainingState, epoch: int, reason: str) -> None:
+        """Halve the rates, and return to the weights and the loss of the best epoch; the schedule continues."""
+        state.divergences += 1
+        consequence = describe_restart(state, last=epoch == self.config.epochs)
+        self.context.reporter.log(f"{reason}: {consequence}")
+        point = self.restart_point
+        if point.weights is None:
+            load_weights(self.context.folder, self.network)
+        else:
+            self.network.load_state_dict(point.weights)
+        if self.average is not None:
+            self.average = MovingAverage(self.network, self.average.decay)
+        self.loss_fn.skip_step()
+        self.loss_fn.load_state_dict(point.loss_state)
+        halve_rates(self.optimizer, self.scheduler, epoch * self.steps_per_epoch if state.history else 0)
 
     def _train_steps(self, state: TrainingState, epoch: int) -> RunningMean:
         """Take the steps of an epoch; ``accumulate`` batches make one."""

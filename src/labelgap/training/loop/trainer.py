@@ -25,6 +25,7 @@ from labelgap.training.checkpoints.checkpoint import (
 from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.distributed import is_distributed
+from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
@@ -85,6 +86,12 @@ class Trainer(ABC):
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train one epoch, counted from 1, and end with ``finish_epoch``."""
 
+    def score_start(self, state: TrainingState) -> None:  # noqa: B027 (optional)
+        """Add the epoch 0, the network before its first epoch, to the state if it can be the best; not by default."""
+
+    def keep_best(self) -> None:  # noqa: B027 (optional)
+        """Keep in memory what a restart from this epoch needs, the best one so far; nothing by default."""
+
     def save_best(self, epoch: int) -> None:
         """Write the weights of the best epoch."""
         save_weights(self.context.folder, self.scored_network, epoch)
@@ -103,11 +110,13 @@ class Trainer(ABC):
         self.trace.restore(folder, state.epoch)
         if (folder / REVISIONS_FILE).exists():
             self.revisions = Revisions.from_parquet(folder / REVISIONS_FILE).until(state.epoch)
-        if not state.epoch:  # whatever was drawn before: measuring the cost, or an earlier phase, may be skipped
-            seed_everything(derive_seed(config.seed, "training"))
         steps = -(-len(self.table) // config.batch_size)
         with reporter.bar("training", config.epochs * steps, state.epoch * steps), report_saved_epochs(folder):
             try:
+                if not state.epoch:
+                    self.score_start(state)
+                    # whatever was drawn before: measuring the cost, or an earlier phase, may be skipped
+                    seed_everything(derive_seed(config.seed, "training"))
                 while state.epoch < config.epochs and not should_stop(state, config.stop_below):
                     self.train_epoch(state, state.epoch + 1)
             except KeyboardInterrupt:
@@ -123,7 +132,14 @@ class Trainer(ABC):
 
 
 def should_stop(state: TrainingState, stop_below: float | None) -> bool:
-    """Return whether the last score is more than ``stop_below`` below the best one (early stopping of Kim 2022)."""
+    """Return whether training ends before its last epoch.
+
+    It does where the last score is more than ``stop_below`` below the best one (early stopping of Kim 2022), and where
+    it diverges although the rates were halved ``MAX_HALVINGS`` times.
+    """
+    if state.divergences > MAX_HALVINGS:
+        return True
     if stop_below is None or state.best_score is None:
         return False
-    return bool(state.history[-1]["score"] < state.best_score - stop_below)
+    score = state.history[-1].get("score")
+    return score is not None and bool(score < state.best_score - stop_below)

@@ -1,0 +1,88 @@
+"""What a training of a network does when it diverges: it halves its rates and restarts from the best epoch.
+
+A training has diverged when a loss, its weights or its scores are not finite, or when the val score of an epoch is more
+than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it. After ``MAX_HALVINGS`` halvings the next
+divergence ends the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.selection import EpochScore
+
+__all__ = ["MAX_FALL", "MAX_HALVINGS", "RestartPoint", "describe_fall", "describe_restart", "halve_rates"]
+
+MAX_HALVINGS: Final = 3
+MAX_FALL: Final = 0.2
+"""A fifth: scores of good trainings dip by less in their first epochs, and networks that diverge lose far more."""
+
+
+class RestartPoint:
+    """What training restarts from besides ``best.safetensors``; a checkpoint saves the state of the loss.
+
+    Attributes:
+        loss_state: of the best epoch, on the CPU: pseudo-labels or corrections by a network that diverged do not count.
+        weights: of the network before its first complete epoch, on the CPU; None where a file has them.
+    """
+
+    def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:
+        self.loss_state = _copy(loss_fn)
+        self.weights: dict[str, Tensor] | None = _copy(network)
+
+    def update(self, loss_fn: nn.Module) -> None:
+        """Take the state of the loss; the weights of the epoch are in ``best.safetensors``."""
+        self.loss_state, self.weights = _copy(loss_fn), None
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state of the loss."""
+        return self.loss_state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Restore the state of the loss, in a training with a complete epoch."""
+        self.loss_state, self.weights = {name: value.cpu() for name, value in state_dict.items()}, None
+
+
+def _copy(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+
+
+def halve_rates(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, step: int) -> None:
+    """Halve the rate of every group, with the schedule at ``step``, and forget momentum and gradients."""
+    optimizer.state.clear()
+    optimizer.zero_grad(set_to_none=True)
+    scheduler.last_epoch = step
+    scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
+    for group, rate, factor in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group["initial_lr"], group["lr"] = rate, rate * factor(step)
+
+
+def describe_fall(state: TrainingState, epoch: int, score: EpochScore | None) -> str | None:
+    """Return what happened where a score fell clearly below that of the linear head; None if it did not.
+
+    Example:
+        >>> start = TrainingState(history=[{"epoch": 0, "score": 0.855}])
+        >>> describe_fall(start, 3, EpochScore(0.612, 20))
+        "epoch 3: the val score fell to 61.2, below the linear head's 85.5"
+    """
+    first = state.history[0] if state.history else {"epoch": 1}
+    if score is None or first["epoch"] != 0 or score.value >= (1 - MAX_FALL) * first["score"]:
+        return None
+    fell = f"the val score fell to {100 * score.value:.1f}, below the linear head's {100 * first['score']:.1f}"
+    return f"epoch {epoch}: {fell}"
+
+
+def describe_restart(state: TrainingState, *, last: bool) -> str:
+    """Return what follows from a divergence that the state has counted; ``last``: in the last epoch."""
+    best = f"epoch {state.best_epoch}"
+    if not state.history:
+        return "rates halved, epoch 1 starts again"
+    if state.divergences > MAX_HALVINGS:
+        return f"the rates were halved {MAX_HALVINGS} times before, so training ends, and {best} is kept"
+    return f"{best} is kept" if last else f"rates halved, restarted from {best}"

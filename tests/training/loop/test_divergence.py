@@ -1,0 +1,172 @@
+"""Training the whole network never ends below the linear head it started from, and survives a rate that is too high."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+import labelgap as lg
+from labelgap.cli.printing import print_run
+from labelgap.core.errors import RunError
+from labelgap.data.dataset import Dataset
+from labelgap.losses import ElementwiseLoss
+from labelgap.training.loop import network_trainer
+from labelgap.training.loop.divergence import halve_rates
+from labelgap.training.selection import EpochScore, Selection
+
+QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 8}
+KEPT = "he linear head was kept: training the whole network for 4 epochs did not improve the val score"
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return lg.load("digits", train=40, val=30, test=20)
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The val scores of the coming epochs, those of the linear phase included."""
+    values: list[float] = []
+    monkeypatch.setattr(Selection, "score", lambda self, logits: EpochScore(values.pop(0), 10))
+    return values
+
+
+def factors(run: lg.Run) -> list[float]:
+    return [record.get("lr_factor", 1.0) for record in run.history]
+
+
+class Breaks(ElementwiseLoss):
+    """Costs NaN in these of its calls."""
+
+    calls = 0
+    bad: frozenset[int] = frozenset()
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        Breaks.calls += int(torch.is_grad_enabled())
+        broken = torch.is_grad_enabled() and Breaks.calls in self.bad
+        return torch.nn.functional.softplus(logits) * (float("nan") if broken else 1.0)
+
+
+def breaking(*calls: int) -> Breaks:
+    Breaks.calls, Breaks.bad = 0, frozenset(calls)
+    return Breaks()
+
+
+def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
+    tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 5, "lr": 1e30, "backbone_lr": 1e30}
+    run = lg.fit(digits, "bce", out=tmp_path / "a", epochs=6, ema=0.5, **settings, **QUICK)
+    said = capsys.readouterr().err
+    assert run.finished and not run.metrics["interrupted"]
+    assert (run.metrics["best_epoch"], run.metrics["epochs"], run.metrics["divergences"]) == (0, 4, 4)
+    assert run.history[0]["epoch"] == 0 and run.history[0]["loss"] is None
+    assert run.history[0]["score"] == run.metrics["score"] == pytest.approx(run.metrics["val"]["map"])
+    assert factors(run) == [1, 1, 0.5, 0.25, 0.125] and all(record["restarted"] for record in run.history[1:])
+    kept, linear = (load_file(folder / "best.safetensors") for folder in (run.path, run.path / "linear"))
+    assert torch.equal(kept["head.weight"], linear["head.weight"])
+    assert run.evaluate(digits, "val", device="cpu", resamples=0)["map"] == pytest.approx(run.metrics["score"])
+    assert said.count("rates halved, restarted from epoch 0") == 3
+    assert "the rates were halved 3 times before, so training ends, and epoch 0 is kept" in said and KEPT in said
+    report = lg.write_report(run, data=digits)
+    print_run(run, report, digits)
+    shown = (report, run.path / "MODEL_CARD.md")
+    assert all(KEPT in text for text in (capsys.readouterr().out, *(path.read_text() for path in shown)))
+    assert KEPT in run._repr_html_() and "4 of 6 epochs" in repr(run) and lg.verify(run.path).problems == ()
+
+
+def test_a_network_that_improves_replaces_the_linear_head_and_one_that_does_not_is_no_divergence(
+    tmp_path: Path, digits: Dataset, scores: list[float]
+) -> None:
+    scores += [0.6, 0.7, 0.6, 0.8]  # a linear epoch, epoch 0, and two of the network
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 1, "epochs": 2, "quiet": True}
+    run = lg.fit(digits, "an", out=tmp_path / "a", **settings, **QUICK)
+    assert [record["score"] for record in run.history] == [0.7, 0.6, 0.8]
+    assert run.metrics["best_epoch"] == 2 and not run.metrics["divergences"] and factors(run) == [1, 1, 1]
+
+
+def test_a_score_far_below_the_linear_head_restarts_from_the_best_epoch(
+    tmp_path: Path, digits: Dataset, scores: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores += [0.6, 0.7, 0.8, 0.5, 0.75]
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 1, "epochs": 3, "schedule": "cosine"}
+    run = lg.fit(digits, "an", out=tmp_path / "a", **settings, **QUICK)
+    said = "epoch 2: the val score fell to 50.0, below the linear head's 70.0: rates halved, restarted from epoch 1"
+    assert said in capsys.readouterr().err
+    assert run.metrics["best_epoch"] == 1 and run.metrics["epochs"] == 3
+    stored = torch.load(run.path / "last.pt", weights_only=True)
+    assert stored["scheduler"]["last_epoch"] == 15 and stored["state"]["divergences"] == 1
+    assert stored["scheduler"]["base_lrs"] == [run.config.lr / 2, run.config.backbone_lr / 2]
+
+
+def test_with_early_stopping_such_a_score_ends_the_training(
+    tmp_path: Path, digits: Dataset, scores: list[float]
+) -> None:
+    scores += [0.6, 0.7, 0.1]
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 1, "epochs": 3, "stop_below": 0.1}
+    run = lg.fit(digits, "an", out=tmp_path / "a", quiet=True, **settings, **QUICK)
+    assert (run.metrics["best_epoch"], run.metrics["epochs"], run.metrics["divergences"]) == (0, 1, 0)
+
+
+def test_a_loss_that_is_not_a_number_uses_up_its_epoch_and_names_the_images(
+    tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lg.fit(digits, breaking(8), out=tmp_path / "a", protocol="end-to-end", epochs=3, **QUICK)
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if "not a finite number" in line]
+    assert "step 3 of epoch 2 (images " in line and line.endswith("rates halved, restarted from epoch 1")
+    assert [record["epoch"] for record in run.history] == [1, 2, 3] and factors(run) == [1, 1, 0.5]
+    assert run.history[1]["loss"] is None and run.history[1]["restarted"] and "score" not in run.history[1]
+    assert run.metrics["best_epoch"] in (1, 3) and len(run.trace["loss"]) == 3
+
+
+def test_before_the_first_complete_epoch_it_starts_again_at_lower_rates_from_the_initial_weights(
+    tmp_path: Path, digits: Dataset
+) -> None:
+    settings: dict[str, Any] = {"protocol": "end-to-end", "epochs": 1, "quiet": True, "select": "last", **QUICK}
+    run = lg.fit(digits, breaking(2, 5), out=tmp_path / "a", momentum=0.0, optimizer="sgd", lr=0.4, **settings)
+    assert factors(run) == [0.5] and run.metrics["epochs"] == run.metrics["best_epoch"] == 1
+    direct = lg.fit(digits, breaking(), out=tmp_path / "b", momentum=0.0, optimizer="sgd", lr=0.2, **settings)
+    rates = [torch.load(each.path / "last.pt", weights_only=True)["scheduler"]["base_lrs"][0] for each in (run, direct)]
+    assert rates == [0.2, 0.2] and run.config.lr == 0.4
+    assert torch.equal(*(load_file(each.path / "best.safetensors")["head.weight"] for each in (run, direct))), (
+        "nothing of the failed attempt is left"
+    )
+
+
+def test_a_training_that_only_fails_ends_with_an_error(tmp_path: Path, digits: Dataset) -> None:
+    with pytest.raises(RunError, match=r"step 1 of epoch 1 .*no epoch is complete.*Halving the rates 3 times"):
+        lg.fit(digits, breaking(*range(99)), out=tmp_path / "a", protocol="end-to-end", quiet=True, **QUICK)
+    assert not (tmp_path / "a" / "best.safetensors").exists()
+
+
+def test_what_the_loss_learned_from_a_diverged_network_is_forgotten(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_trainer, "describe_fall", lambda state, epoch, score: "fell" if epoch > 2 else None)
+    options, data = {"delta_rel": 20}, digits.observe(1, 2, seed=0)
+    settings: dict[str, Any] = {"protocol": "end-to-end", "quiet": True, "select": "last", **QUICK}
+    run, first = (lg.fit(data, "ll-cp", options, out=tmp_path / str(n), epochs=n, **settings) for n in (3, 2))
+    assert len(first.revisions) and run.revisions == first.revisions
+    mine, theirs = (torch.load(each.path / "last.pt", weights_only=True) for each in (run, first))
+    assert torch.equal(mine["loss_fn"]["corrected_in"], theirs["loss_fn"]["corrected_in"])
+    for name, value in theirs["network"].items():
+        assert torch.equal(mine["network"][name], value)
+
+
+def test_halved_rates_follow_the_schedule() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in (1.0, 0.1)]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    scheduler = LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    groups[0]["params"][0].grad = torch.ones(1)  # type: ignore[index]
+    optimizer.step()
+    halve_rates(optimizer, scheduler, 1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.025] and not optimizer.state
+    scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1 / 6, 1 / 60])
