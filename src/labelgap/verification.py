@@ -28,7 +28,7 @@ from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_lin
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
-from labelgap.models.registry import NO_WEIGHTS
+from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.pages.study import REPORT_FILE
 from labelgap.review.folder import REVIEW_FILE, open_review_folder

@@ -45,7 +45,9 @@ class ModelOptions:
         str | None,
         _model_option(help="linear, end-to-end or linear-init.", show_default="depends on data and device"),
     ] = None
-    head: Annotated[str, _model_option(help="linear, or boostlu (with end-to-end).")] = "linear"
+    head: Annotated[str, _model_option(help="linear, boostlu (with end-to-end), or zero-shot (from class names).")] = (
+        "linear"
+    )
     seed: Annotated[int, _model_option(help="Seed of initialization, order and augmentation.")] = 0
     select: Annotated[str, _model_option(help="How to select the epoch: auto, clean, known, observed, last.")] = "auto"
 

@@ -25,7 +25,7 @@ class Classifier(nn.Module):
     Args:
         backbone: gives the features.
         classes: how many logits, ``K``.
-        head: "linear" or "boostlu".
+        head: "linear", "boostlu" or "zero-shot".
 
     Example:
         >>> import torch

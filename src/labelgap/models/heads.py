@@ -3,7 +3,8 @@
 ``linear`` is a linear layer on the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
 Explanations in Partially Annotated Multi-label Classification", CVPR 2023) applies it at every position, which gives a
 class activation map, and amplifies the positive values before averaging: a network trained with missing positives
-highlights the right positions, only too weakly.
+highlights the right positions, only too weakly. ``zero-shot`` is a linear layer whose training starts from the
+zero-shot scores of the class names (``training.heads.zero_shot``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["BoostLU", "Head", "HeadName", "LinearHead", "create_head"]
 
 BOOST_FACTOR: Final = 5.0
 
-HeadName = Literal["linear", "boostlu"]
+HeadName = Literal["linear", "boostlu", "zero-shot"]
 
 
 class Head(nn.Module, ABC):
@@ -107,11 +108,11 @@ class BoostLU(Head):
         return plain + (BOOST_FACTOR - 1) * functional.relu(plain)
 
 
-_HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU}
+_HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU, "zero-shot": LinearHead}
 
 
 def create_head(name: str, width: int, classes: int) -> Head:
-    """Make the head "linear" or "boostlu".
+    """Make the head "linear", "boostlu" or "zero-shot", which is linear.
 
     Example:
         >>> create_head("boostlu", width=8, classes=3)

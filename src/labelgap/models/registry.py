@@ -33,7 +33,7 @@ from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, load_clip, parse
 from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone
 from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
-from labelgap.models.weight_files import WeightFile, load_tensors, match_tensors, read_weight_file
+from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, match_tensors, read_weight_file
 
 __all__ = [
     "BackboneInfo",
@@ -50,8 +50,6 @@ __all__ = [
 
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
-NO_WEIGHTS: Final = "none"
-"""The value of ``weights`` for a random start."""
 _LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
 _NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
 """Backbones that know the name by which they are made again."""

@@ -31,6 +31,7 @@ from labelgap.core.text import truncate_text
 from labelgap.models.backbone import WeightsInfo
 
 __all__ = [
+    "NO_WEIGHTS",
     "WeightFile",
     "check_weight_file",
     "describe_mismatch",
@@ -38,6 +39,9 @@ __all__ = [
     "match_tensors",
     "read_weight_file",
 ]
+
+NO_WEIGHTS: Final = "none"
+"""Instead of the path of a file: a random start."""
 
 _WRAPPERS: Final = (
     *("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model_state"),

@@ -115,7 +115,7 @@ def fit(
         out: the run folder; it must not hold a run yet, unless ``resume``.
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
         weights: a file of weights of the backbone; "none" for random ones.
-        head: "linear", or "boostlu", which amplifies large class activations and needs end-to-end.
+        head: "linear"; "boostlu", which amplifies class activations; "zero-shot", linear, from the class names.
         seed: of initialization, order and augmentation.
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
         trace: how many training labels to record per epoch, or "auto", "all", "off".

@@ -31,7 +31,8 @@ from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
-from labelgap.models.registry import NO_WEIGHTS, names_address
+from labelgap.models.registry import names_address
+from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history, trained_epochs
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config

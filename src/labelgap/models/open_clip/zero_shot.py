@@ -25,12 +25,14 @@ from labelgap.core.errors import InputError
 from labelgap.models.module_backbone import FORWARD_ERRORS
 from labelgap.models.open_clip.backbone import OpenClipBackbone
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, Clip, import_open_clip, load_clip
-from labelgap.models.weight_files import read_weight_file
+from labelgap.models.weight_files import NO_WEIGHTS, read_weight_file
 
-__all__ = ["TEMPLATES", "ZeroShotClassifier", "prompts_of", "zero_shot_classifier"]
+__all__ = ["TEMPLATES", "ZeroShotClassifier", "prompts_of", "standardize_head", "zero_shot_classifier"]
 
 TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
 """The prompts of a class; their embeddings are averaged."""
+_BLOCK_SIZE: Final = 1 << 20
+"""Largest number of logits, or of feature values, that are computed at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +81,42 @@ def zero_shot_classifier(
             f"{name} has no text tower that labelgap can use: name a model of open_clip, as in "
             f"{OPEN_CLIP_PREFIX}ViT-B-32/laion2b_s34b_b79k."
         )
+    random = InputError(f"{name} has random weights, which know no class names: give a file of its weights.")
+    if weights == NO_WEIGHTS:
+        raise random
     file = None if weights is None else read_weight_file(weights)
     clip = load_clip(name, file=file, text=True)
     if file is None and not clip.name.tag:
-        raise InputError(f"{name} has random weights, which know no class names: give a file of its weights.")
+        raise random
     backbone = OpenClipBackbone(clip)
     texts = _text_embeddings(clip, classes, templates)
     scale, bias = clip.network.logit_scale.detach().exp(), getattr(clip.network, "logit_bias", None)
     weight = (scale / backbone.num_features**0.5 * texts).numpy().astype(np.float32)
     return ZeroShotClassifier(backbone, weight, np.full(len(classes), 0.0 if bias is None else bias.item(), np.float32))
+
+
+def standardize_head(
+    features: Sequence[NDArray[Any]], weight: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    r"""Return the head whose logits are those of another, standardized over some images.
+
+    .. math:: w'_k = w_k / \sigma_k, \qquad b'_k = -w_k^\top \bar f / \sigma_k
+
+    with the mean features :math:`\bar f`: the bias of the head cancels. A class of constant logits gets zeros.
+
+    Args:
+        features: ``(N, D)`` of each split.
+        weight: ``(K, D)``
+    """
+    count = sum(map(len, features))
+    step = max(1, _BLOCK_SIZE // max(weight.shape))
+    blocks = [part[start : start + step] for part in features for start in range(0, len(part), step)]
+    wide = weight.astype(np.float64)
+    center = sum((block.sum(axis=0, dtype=np.float64) for block in blocks), np.zeros(weight.shape[1])) / max(count, 1)
+    squares = sum(((((block - center) @ wide.T) ** 2).sum(axis=0) for block in blocks), np.zeros(len(weight)))
+    deviation = np.sqrt(squares / max(count, 1))
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-9)
+    return (wide * scale[:, None]).astype(np.float32), (-(wide @ center) * scale).astype(np.float32)
 
 
 def _text_embeddings(clip: Clip, classes: Sequence[str], templates: Sequence[str]) -> Tensor:

@@ -8,8 +8,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import loss
 from labelgap.models import HeadName, check_backbone
-from labelgap.models.registry import NO_WEIGHTS
-from labelgap.models.weight_files import check_weight_file
+from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import PRESETS
 from labelgap.training.config.resolve import TrainingRequest

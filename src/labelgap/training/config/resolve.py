@@ -19,6 +19,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
+from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
@@ -107,6 +108,7 @@ def resolve_config(
         select=selection.rule,
         trace=_resolve_trace(request.trace, data, device, stored, settings),
     )
+    _check_zero_shot(config)
     return config, selection, loss_fn
 
 
@@ -294,10 +296,26 @@ def _check_feature_options(data: Dataset, request: TrainingRequest) -> None:
 def _check_head(head: str, protocol: str) -> None:
     if head not in get_args(HeadName):
         raise UnknownNameError("head", head, get_args(HeadName))
-    if head != "linear" and protocol == "linear":
+    if head == "boostlu" and protocol == "linear":
         raise InputError(
             f"the head '{head}' needs the feature maps of an image, and the linear protocol has one vector per image: "
             "train with --protocol end-to-end, or with --head linear."
+        )
+
+
+def _check_zero_shot(config: RunConfig) -> None:
+    """Refuse the head "zero-shot" where training would not start from it."""
+    if config.head != "zero-shot":
+        return
+    remedy = "--head linear works everywhere."
+    if not config.backbone.startswith(OPEN_CLIP_PREFIX):
+        raise InputError(f"the head 'zero-shot' needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…). {remedy}")
+    if config.protocol == "end-to-end":
+        raise InputError(f"the head 'zero-shot' needs fixed features: --protocol linear or linear-init. {remedy}")
+    if config.folds or config.optimizer == "newton":
+        raise InputError(
+            "the head 'zero-shot' is a start, and without a val split settings are chosen by cross-validation, with an "
+            f"optimizer that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
         )
 
 

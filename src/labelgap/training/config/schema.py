@@ -113,7 +113,7 @@ class RunConfig(BaseModel):
         size: side of the images in pixels; None for the backbone's own.
         protocol: "linear", "end-to-end" or "linear-init".
         linear: the first phase of linear-init; the other settings are those of the second.
-        head: "linear" or "boostlu".
+        head: "linear", "boostlu", or "zero-shot" for a linear one that starts from the class names.
         epochs: number of epochs.
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone, where it is trained.

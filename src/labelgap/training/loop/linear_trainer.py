@@ -14,6 +14,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
+from labelgap.training.heads.zero_shot import zero_shot_head
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
@@ -52,6 +53,9 @@ class LinearTrainer(Trainer):
             nesterov=config.nesterov,
             standardize=config.standardize,
         )
+        if config.head == "zero-shot":
+            head = zero_shot_head(config.backbone, config.weights, features["train"], self.table)
+            self.engine.set_heads(*(values[None] for values in head))
         self.saved = nn.ModuleDict({"head": context.network.head})
         if not context.network.backbone.reproducible:
             self.saved["backbone"] = context.network.backbone
