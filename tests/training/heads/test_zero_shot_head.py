@@ -88,7 +88,14 @@ def test_a_run_starts_from_the_prior(
         "lr": 1e-12,
         **({} if protocol == "linear" else {"linear_lr": 1e-12, "backbone_lr": 1e-12}),
     }
-    settings = {"backbone": TINY, "weights": weights, "protocol": protocol, "epochs": 1, "device": "cpu", "quiet": True}
+    settings: dict[str, Any] = {
+        "backbone": TINY,
+        "weights": weights,
+        "protocol": protocol,
+        "epochs": 1,
+        "device": "cpu",
+        "quiet": True,
+    }
     run = lg.fit(data, "an", head="zero-shot", out=tmp_path / "run", **settings, **rates)
     opened = lg.open_run(run.path)
     assert isinstance(opened.model.head, LinearHead) and opened.config.head == "zero-shot"
