@@ -15,7 +15,9 @@ import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
+from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
+from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
@@ -100,22 +102,29 @@ def test_role_hands_over_the_estimate_of_the_epoch_whose_head_is_kept(
     assert torch.allclose(kept, torch.sigmoid(used), atol=1e-5)
 
 
-def test_a_run_killed_between_its_phases_ends_as_an_unbroken_one(
-    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("last", "rates"), [(1, {}), (2, {"lr": 1e30, "backbone_lr": 1e30})])
+def test_a_run_killed_after_its_linear_phase_ends_as_an_unbroken_one(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, last: int, rates: dict[str, float]
 ) -> None:
-    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 2, "epochs": 2, **QUICK}
+    """Before the first epoch of the network, and after one that diverged: the linear head is the best epoch."""
+    settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 2, "epochs": 2, **rates, **QUICK}
     whole = lg.fit(digits, "em", out=tmp_path / "whole", **settings)
+    train_epoch = NetworkTrainer.train_epoch
 
-    def killed(*_: Any, **__: Any) -> None:
-        raise RuntimeError("killed")
+    def killed(self: NetworkTrainer, state: TrainingState, epoch: int) -> None:
+        if epoch == last:
+            raise RuntimeError("killed")
+        train_epoch(self, state, epoch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("labelgap.training.fit"), "network_phase", killed)
+        patch.setattr(NetworkTrainer, "train_epoch", killed)
         with pytest.raises(RuntimeError, match="killed"):
             lg.fit(digits, "em", out=tmp_path / "broken", **settings)
     resumed = lg.fit(digits, "em", out=tmp_path / "broken", resume=True, **settings)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(resumed)[name])
+    assert [{**r, "seconds": 0} for r in resumed.history] == [{**r, "seconds": 0} for r in whole.history]
+    assert bool(rates) == (whole.metrics["divergences"] == 2)
 
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path: Path, digits: Dataset) -> None:
