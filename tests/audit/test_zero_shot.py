@@ -63,6 +63,8 @@ def test_a_run_is_trained_on_the_image_tower_and_audited_with_the_text_tower(
     assert call("audit", "run", *zero_shot) == 0
     assert f"zero-shot    {TINY} " in capsys.readouterr().out
     assert call("verify", "run") == 0
+    assert call("audit", "run", "--zero-shot", "open_clip:ViT-B-32") == 2
+    assert "with one of the tags openai" in (said := capsys.readouterr().err) and "--zero-shot-weights FILE" in said
 
 
 def test_the_scorer_gives_standardized_scaled_cosines(tags: Path) -> None:

@@ -51,7 +51,11 @@ def zero_shot_scorer(
     """
     if isinstance(data.train.images, FeatureVectors):
         raise InputError(f"{data.name} holds features, and zero-shot scores need images: leave --zero-shot out.")
-    classifier = zero_shot_classifier(name, data.classes, weights=weights)
+    try:
+        classifier = zero_shot_classifier(name, data.classes, weights=weights)
+    except InputError as error:
+        remedy = " (In an audit the option is --zero-shot-weights FILE; random weights know no class names.)"
+        raise InputError(f"{error}{remedy if '--weights' in str(error) else ''}") from error
     features = split_features(data, splits, lambda: classifier.backbone, device, workers, reporter)
     weight, bias = standardize_head(list(features.values()), classifier.weight)
     fold = np.zeros(len(data.train), dtype=np.int64)

@@ -100,7 +100,9 @@ def _lines(found: Audit, seconds: float) -> list[str]:
     if (zero_shot := metadata["zero_shot"]) is not None:
         slope = zero_shot["slope"]
         effect = (
-            f"adds {slope:.2f} log-odds per standard deviation" if slope else "is left out: known labels contradict it"
+            f"adds {slope:.2f} log-odds per standard deviation"
+            if slope
+            else "is left out: the known labels do not follow it"
         )
         lines.append(_line("zero-shot", f"{zero_shot['model']} {effect}"))
     lines += _missing(metadata)
