@@ -135,12 +135,12 @@ def describe_kept_epoch(metrics: Mapping[str, Any]) -> str:
         >>> describe_kept_epoch({"best_epoch": 2, "epochs": 10, "divergences": 1})
         'epoch 2 of 10 was kept; training diverged once, and the learning rates were halved'
     """
-    count, times = pluralize(metrics["epochs"], "epoch"), metrics.get("divergences", 0)
+    epochs, times = pluralize(metrics["epochs"], "epoch"), metrics.get("divergences", 0)
     kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']} was kept"
     if metrics["best_epoch"] == 0:
-        kept = f"the linear head was kept: training the whole network for {count} did not improve the val score"
-    diverged = "once, and" if times == 1 else f"{times} times, and each time"
-    return f"{kept}; training diverged {diverged} the learning rates were halved" if times else kept
+        kept = f"the linear head was kept: training the whole network for {epochs} did not improve the val score"
+    count = "once" if times == 1 else f"{times} times"
+    return f"{kept}; training diverged {count}, and the learning rates were halved" if times else kept
 
 
 def describe_estimated(measured: Mapping[str, Any]) -> str | None:
