@@ -74,7 +74,9 @@ class TrainingOptions:
     linear_epochs: Annotated[int | None, _training_option(help="Epochs of the first phase of linear-init.")] = None
     linear_lr: Annotated[float | None, _training_option(help="Learning rate of that phase.")] = None
     linear_batch_size: Annotated[int | None, _training_option(help="Batch size of that phase.")] = None
-    optimizer: Annotated[str | None, _training_option(help="adam, sgd, or newton (linear heads, all images).")] = None
+    optimizer: Annotated[
+        str | None, _training_option(help="sgd, adam, adamw, or newton (linear heads, all images).")
+    ] = None
     standardize: Annotated[
         bool | None, _head_option("--standardize/--no-standardize", help="Standardize features of a linear head.")
     ] = None
@@ -96,7 +98,13 @@ class TrainingOptions:
     stop_below: Annotated[float | None, _training_option(help="Stop this far below the best val score, e.g. 0.03.")] = (
         None
     )
-    transform: Annotated[str | None, _training_option(help="resize, or crop (random crop and color).")] = None
+    transform: Annotated[
+        str | None, _training_option(help="resize, augment (random crops, geometry, color), or crop (Kobayashi 2023).")
+    ] = None
+    average_flips: Annotated[
+        bool | None,
+        _training_option("--average-flips/--no-average-flips", help="Average logits over image and mirror image."),
+    ] = None
     size: Annotated[
         int | None, _training_option(help="Side of the input images.", show_default="that of the backbone")
     ] = None

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["CounterRNG", "flip_mask", "hash_rows"]
+__all__ = ["CounterRNG", "flip_mask", "hash_rows", "uniform_rows"]
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -42,6 +42,19 @@ def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
         True
     """
     return (hash_rows(seed, epoch, rows) >> np.uint64(63)).astype(bool)
+
+
+def uniform_rows(seed: int, epoch: int, rows: ArrayLike, count: int) -> NDArray[np.float64]:
+    """Return ``count`` numbers from 0 to 1 for every row, those that its ``CounterRNG`` gives first: ``(B, count)``.
+
+    Example:
+        >>> rng = CounterRNG(0, 1, 8)
+        >>> uniform_rows(0, 1, [7, 8], 2)[1].tolist() == [rng.uniform(), rng.uniform()]
+        True
+    """
+    steps = np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
+    bits = _mix(hash_rows(seed, epoch, rows)[:, None] + steps)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class CounterRNG:

@@ -11,6 +11,7 @@ from labelgap.models.backbone import (
     WeightsInfo,
     count_parameters,
 )
+from labelgap.models.batch_norm import has_batch_norm
 from labelgap.models.class_activation import class_activation_maps
 from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import EfficientNetLite
@@ -59,6 +60,7 @@ __all__ = [
     "count_parameters",
     "count_timm_models",
     "create_backbone",
+    "has_batch_norm",
     "is_pretrained",
     "list_backbones",
     "names_address",

@@ -26,6 +26,7 @@ class Classifier(nn.Module):
         backbone: gives the features.
         classes: how many logits, ``K``.
         head: "linear", "boostlu" or "zero-shot".
+        average_flips: in eval mode, whether logits are the mean of those of an image and of its mirror image.
 
     Example:
         >>> import torch
@@ -36,9 +37,12 @@ class Classifier(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, backbone: Backbone, classes: int, head: str = "linear") -> None:
+    def __init__(
+        self, backbone: Backbone, classes: int, head: str = "linear", *, average_flips: bool = False
+    ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.average_flips = average_flips
         self.head = create_head(head, backbone.num_features, classes)
 
     @overload
@@ -60,7 +64,14 @@ class Classifier(nn.Module):
         else:
             inputs = features = self.backbone.feature_maps(images)
         logits = self._head_in_own_precision(inputs)
+        if self.average_flips and not self.training:
+            logits = (logits + self._logits(images.flip(-1))) / 2
         return (logits, features) if return_features else logits
+
+    def _logits(self, images: Tensor) -> Tensor:
+        backbone = self.backbone
+        maps = self.head.needs_feature_maps
+        return self._head_in_own_precision(backbone.feature_maps(images) if maps else backbone.features(images))
 
     def _head_in_own_precision(self, inputs: Tensor) -> Tensor:
         """Apply the head outside autocast: logits rounded to bfloat16 would tie ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from labelgap.core.errors import InputError, UnknownNameError
 
@@ -27,7 +27,7 @@ class TrainingSettings(TypedDict, total=False):
     linear_epochs: int | None
     linear_lr: float | None
     linear_batch_size: int | None
-    optimizer: Literal["adam", "sgd", "newton"] | None
+    optimizer: Literal["adam", "adamw", "sgd", "newton"] | None
     standardize: bool | None
     folds: int | None
     reviewed_absents: Literal["use", "ignore"] | None
@@ -40,42 +40,61 @@ class TrainingSettings(TypedDict, total=False):
     ema: float | None
     accumulate: int | None
     stop_below: float | None
-    transform: Literal["resize", "crop"] | None
+    transform: Literal["resize", "augment", "crop"] | None
+    average_flips: bool | None
     size: int | None
     precision: Literal["auto", "float32", "bf16"] | None
 
 
-def defaults_for(protocol: str, pretrained: bool) -> dict[str, Any]:
+NETWORK_RECIPE: Final = {"epochs": 20, "batch_size": 16, "schedule": "cosine", "warmup": 0.5, "transform": "augment"}
+"""Of a pretrained network, with any optimizer. Evidence: docs/results/recipe.md."""
+OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
+    "sgd": {"lr": 0.1, "backbone_lr": 0.01, "weight_decay": 1e-3},
+    "adam": {"lr": 2e-4, "backbone_lr": 2e-5},
+    "adamw": {"lr": 2e-4, "backbone_lr": 2e-5, "weight_decay": 0.05},
+}
+"""The head has ten times the rate of the backbone (Kim 2022)."""
+
+
+def defaults_for(
+    protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True
+) -> dict[str, Any]:
     """Return the default settings of a protocol.
 
     - linear: 25 epochs at batch 16, as in the single-positive papers;
-    - end-to-end from pretrained weights: 10 epochs at batch 16, the head at ten times the rate (Kim 2022). Of five
-      pairs of rates this one had the highest val mAP in five of six trainings (docs/training.md);
+    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
+      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
+      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
+      without (transformers, ConvNeXt), where neither was measured;
     - linear-init: the first, then the second;
     - end-to-end from random weights: rates for a small network.
 
     Example:
-        >>> defaults_for("end-to-end", pretrained=True)["epochs"]
-        10
+        >>> defaults_for("end-to-end", pretrained=True)["backbone_lr"]
+        0.01
+        >>> defaults_for("end-to-end", pretrained=True, batch_norm=False)["optimizer"]
+        'adamw'
     """
     if protocol == "linear":
         return {"epochs": 25, "lr": 1e-3, "backbone_lr": 1e-3, "batch_size": 16}
     phase = LINEAR_PHASE if protocol == "linear-init" else {}
-    if pretrained:
-        return {"epochs": 10, "lr": 1e-3, "backbone_lr": 1e-4, "batch_size": 16, **phase}
-    return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
+    if not pretrained:
+        return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
+    optimizer = optimizer or ("sgd" if batch_norm else "adamw")
+    return {**NETWORK_RECIPE, **OPTIMIZER_RECIPES.get(optimizer, {}), "optimizer": optimizer, **phase}
 
 
 def resolve_settings(
-    protocol: str, pretrained: bool, preset: Mapping[str, Any], given: TrainingSettings
+    protocol: str, pretrained: bool, preset: Mapping[str, Any], given: TrainingSettings, *, batch_norm: bool = True
 ) -> dict[str, Any]:
-    """Merge the user's settings over those of a preset over the defaults; refuse what does not fit together.
+    """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
     Args:
         protocol: of the run.
         pretrained: whether the backbone starts from pretrained weights.
-        preset: settings of a preset.
+        preset: settings of a preset; empty for the defaults.
         given: settings of the user; None counts as not given.
+        batch_norm: whether the network has batch normalization.
 
     Returns:
         Settings as ``RunConfig`` has them.
@@ -90,7 +109,8 @@ def resolve_settings(
         if name not in known:
             raise UnknownNameError("setting", name, known)
     explicit: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    base = {**defaults_for(protocol, pretrained), **{name: preset[name] for name in known if name in preset}}
+    base = {name: preset[name] for name in known if name in preset}
+    base = base or defaults_for(protocol, pretrained, optimizer=explicit.get("optimizer"), batch_norm=batch_norm)
     settings = {**base, **explicit}
     if protocol == "linear":
         _check_linear(settings, explicit)
@@ -111,8 +131,10 @@ def resolve_settings(
 def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
     """Refuse settings that have no meaning where only a head is trained."""
     neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
+    neutral |= {"average_flips": False}
     unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
     unused += ["precision"] if settings.get("precision") == "bf16" else []
+    unused += ["optimizer"] if settings.get("optimizer") == "adamw" else []
     unused += ["backbone_lr"] if explicit.get("backbone_lr", settings["lr"]) != settings["lr"] else []
     if unused:
         raise InputError(

@@ -18,7 +18,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
-from labelgap.models import Backbone, HeadName, check_backbone, is_pretrained
+from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
@@ -77,7 +77,10 @@ def resolve_config(
     folds = resolve_folds(data, given.get("folds"), protocol)
     method, why, options, loss_fn = _resolve_method(data, request, protocol, folds)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
-    settings = resolve_settings(protocol, pretrained, from_preset, request.training)
+    recipe = protocol != "linear" and pretrained and request.preset is None
+    batch_norm = not recipe or "optimizer" in given or has_batch_norm(backbone)
+    settings = resolve_settings(protocol, pretrained, from_preset, request.training, batch_norm=batch_norm)
+    settings.setdefault("average_flips", recipe and data.flip)
     if protocol == "linear":
         settings |= head_settings(settings, loss_fn, data, folds, given, preset=request.preset is not None)
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:

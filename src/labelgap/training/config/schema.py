@@ -118,7 +118,8 @@ class RunConfig(BaseModel):
         lr: learning rate of the head.
         backbone_lr: learning rate of the backbone, where it is trained.
         batch_size: images per batch, over all processes.
-        optimizer: "adam", "sgd", or "newton" for a linear head, with ``momentum``, ``nesterov`` and ``weight_decay``.
+        optimizer: "adam", "adamw", "sgd", or "newton" for a linear head, with ``momentum``, ``nesterov`` and
+            ``weight_decay``.
         standardize: whether a linear head is trained on standardized features.
         reviewed_absents: whether absents that people decided on likely labels are used, or left out of training.
         folds: of the cross-validation that chose the settings and scored the training images; 0 for none.
@@ -128,7 +129,10 @@ class RunConfig(BaseModel):
         ema: decay of the moving average of the weights that is scored and saved; None for no average.
         accumulate: batches per optimizer step.
         stop_below: training stops when the score is this far below the best one, from 0 to 1; None for never.
-        transform: "resize", or "crop" for random crops and color changes (Kobayashi 2023).
+        transform: "resize"; "augment" for random crops, geometry and color, which are ``Augmentation``'s; "crop" for
+            the random crops and color changes of Kobayashi 2023.
+        average_flips: whether the logits of an image are averaged with those of its mirror image, where a whole network
+            was trained.
         flip: whether training images are flipped horizontally at random.
         precision: "float32", or "bf16" autocast.
         seed: of initialization, order and augmentation.
@@ -156,7 +160,7 @@ class RunConfig(BaseModel):
     lr: Rate
     backbone_lr: Rate
     batch_size: BatchSize
-    optimizer: Literal["adam", "sgd", "newton"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "newton"] = "adam"
     standardize: bool = False
     folds: int = Field(default=0, ge=0, le=1000)
     reviewed_absents: Literal["use", "ignore"] = "use"
@@ -169,7 +173,8 @@ class RunConfig(BaseModel):
     ema: float | None = Field(default=None, gt=0, lt=1)
     accumulate: int = Field(default=1, ge=1, le=10**9)
     stop_below: float | None = Field(default=None, ge=0, le=1)
-    transform: Literal["resize", "crop"] = "resize"
+    transform: Literal["resize", "augment", "crop"] = "resize"
+    average_flips: bool = False
     flip: bool
     precision: Literal["float32", "bf16"] = "float32"
     seed: int = Field(ge=-(2**63), lt=2**64)

@@ -60,7 +60,7 @@ def build_classifier(
     """
     if backbone is None:
         backbone = _create_backbone(config, width, pretrained)
-    return Classifier(backbone, len(config.classes), config.head)
+    return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
 
 
 def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> Backbone:

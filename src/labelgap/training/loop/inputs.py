@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.system import available_memory
+from labelgap.data.augmentation import Augmentation
+from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
-__all__ = ["FeatureInputs", "ImageInputs", "Inputs"]
+__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs"]
 
 MEMORY_SHARE = 0.25
-"""The share of the free memory that decoded images may take."""
+"""The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 
 
 class Inputs(Protocol):
@@ -69,7 +71,8 @@ class ImageInputs:
         flip: whether images are flipped horizontally at random in training.
         seed: of the augmentation.
         workers: processes that decode images.
-        transform: "resize", or "crop": random resized crops in training, the center crop otherwise.
+        transform: "resize"; "augment": in training, random changes on the device after the resize; "crop": random
+            resized crops in training, the center crop otherwise.
     """
 
     images: ImageSource
@@ -90,7 +93,13 @@ class ImageInputs:
             if epoch is not None:
                 return RandomResizedCrop(size, self.seed, interpolation=filter_, flip=self.flip)
             return CenterCrop(size, round(size * 256 / 224), interpolation=filter_)
-        return Resize(size, self.seed if self.flip and epoch is not None else None, interpolation=filter_)
+        mirror = self.transform == "resize" and self.flip and epoch is not None
+        return Resize(size, self.seed if mirror else None, interpolation=filter_)
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What changes training images on the device."""
+        return Augmentation(self.seed, self.flip) if self.transform == "augment" else None
 
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
@@ -107,27 +116,86 @@ class ImageInputs:
             epoch=epoch or 1,
             pin_memory=cuda,
         )
+        change = None if epoch is None else self.augmentation
         for index, values in pixels:
-            images = self.backbone.normalize(values.to(self.device, non_blocking=True))
+            on_device = values.to(self.device, non_blocking=True)
+            if change is not None and epoch is not None:
+                on_device = change(on_device, index.numpy(), epoch)
+            images = self.backbone.normalize(on_device)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
-    def in_memory(self) -> ImageInputs:
+    def in_memory(self) -> ImageInputs | DeviceInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
 
-        Only the "resize" transform allows it: a flip comes after the resize.
+        On a GPU they are stored there. A "crop" comes before the resize, and does not allow it.
         """
+        spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        needed = len(self) * spec.channels * spec.size**2 * processes  # each process on this machine has its copy
+        cuda = self.device.type == "cuda"
+        if cuda and self.transform != "crop" and needed <= MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]:
+            return self.on_device()
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
-        spec = self.backbone.input_spec
-        needed = len(self) * spec.channels * spec.size**2
         free = available_memory()
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes on this machine, each with its own copy
-        if self.transform != "resize" or free is None or needed * processes > MEMORY_SHARE * free:
+        if self.transform == "crop" or free is None or needed > MEMORY_SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        resized = ImageLoader(
-            self.images, transform=self.transform_of(None), channels=spec.channels, batch_size=32, workers=self.workers
-        )
-        for index, values in resized:
+        for index, values in self._resized():
             array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
         return replace(self, images=ArrayImages(array, self.images.names), workers=0)
+
+    def on_device(self) -> DeviceInputs:
+        """Return inputs with the same pixels, decoded and stored on the device."""
+        spec = self.backbone.input_spec
+        shape = (len(self), spec.channels, spec.size, spec.size)
+        pixels = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
+        for index, values in self._resized():
+            pixels[index.to(self.device)] = values.to(self.device)
+        return DeviceInputs(pixels, self)
+
+    def _resized(self) -> ImageLoader:
+        """Return the images without augmentation."""
+        return ImageLoader(
+            self.images,
+            transform=self.transform_of(None),
+            channels=self.backbone.input_spec.channels,
+            batch_size=32,
+            workers=self.workers,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceInputs:
+    """Decoded images on the device: a batch is gathered, changed and normalized there.
+
+    Attributes:
+        pixels: uint8 ``(N, C, size, size)``, channels last.
+        source: the inputs that they are of.
+    """
+
+    pixels: Tensor
+    source: ImageInputs
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def batches(
+        self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalized images."""
+        order = torch.arange(len(self)) if rows is None else torch.from_numpy(rows)
+        on_device = torch.split(order.to(self.pixels.device), batch_size)
+        for index, index_on_device in zip(torch.split(order, batch_size), on_device, strict=True):
+            values = self.pixels[index_on_device]
+            if epoch is not None:
+                values = self._augmented(values, index.numpy(), epoch)
+            yield index, self.source.backbone.normalize(values).contiguous(memory_format=torch.channels_last)
+
+    def _augmented(self, values: Tensor, rows: NDArray[np.int64], epoch: int) -> Tensor:
+        source = self.source
+        if (change := source.augmentation) is not None:
+            return change(values, rows, epoch)
+        if not source.flip:
+            return values
+        mirrored = torch.from_numpy(flip_mask(source.seed, epoch, rows)).to(values.device)
+        return torch.where(mirrored[:, None, None, None], values.flip(-1), values)

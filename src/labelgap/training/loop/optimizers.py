@@ -21,11 +21,13 @@ _Tensors = tuple[Tensor, ...] | list[Tensor]
 def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
     """Build the fused optimizer of a run, which can skip a step on the device.
 
-    Weight decay is added to the gradient (L2), as in the papers' code. A group may have its own.
+    Weight decay is added to the gradient (L2), as in the papers' code; in "adamw" it shrinks the weights instead. A
+    group may have its own.
     """
     decay = config.weight_decay
-    if config.optimizer == "adam":
-        return torch.optim.Adam(list(groups), weight_decay=decay, fused=True)
+    if config.optimizer in ("adam", "adamw"):
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return kind(list(groups), weight_decay=decay, fused=True)
     momentum, nesterov = config.momentum, config.nesterov
     return torch.optim.SGD(list(groups), momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=True)
 

@@ -1,0 +1,99 @@
+"""Random changes of training images, a batch at a time on its device.
+
+Images are decoded and resized once; what is random comes after, where it is cheap. The changes are those that had the
+highest val mAP on the whole of VOC2012 (docs/results/recipe.md): crops first, then small rotations, shears, shifts and
+changes of color in the manner of RandAugment (Cubuk et al., 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from labelgap.data.counter_rng import uniform_rows
+
+__all__ = ["Augmentation"]
+
+_DRAWS: Final = 13
+"""Random numbers per image: mirror, area, shape, two of position, five of geometry, three of color."""
+_GEOMETRY: Final = (math.radians(15), 0.15, 0.15, 0.15, 0.15)
+"""Rotation in radians; shear along x and y; shift along x and y, in half image sides."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    r"""Random crops, mirroring, geometry and color of images that all have one size.
+
+    - a crop of ``min_area`` to 100 % of the area and of sides 3:4 to 4:3, enlarged to the size of the image;
+    - mirrored half of the time;
+    - rotated by 15°, sheared by 0.15 and shifted by 7.5 % of the side, each in a quarter of the images, in either
+      direction; what lies outside is black;
+    - brightness, contrast and saturation: each in half of the images, by a factor in ``1 ± color``.
+
+    One resampling does all of the geometry: output position u comes from input position
+
+    .. math:: \mathrm{diag}(w, h)\, S R\, \mathrm{diag}(\pm 1, 1)\, u + t
+
+    with crop sides w and h, shear S, rotation R and shift t. What is random depends on (seed, epoch, row) alone.
+
+    Attributes:
+        seed: of everything random.
+        flip: whether to mirror; not where a mirrored image has other labels.
+        min_area: smallest share of the image that a crop keeps.
+        color: largest change of brightness, contrast and saturation.
+
+    Example:
+        >>> images = torch.full((2, 3, 8, 8), 100, dtype=torch.uint8)
+        >>> Augmentation(seed=0)(images, rows=[4, 7], epoch=1).shape
+        torch.Size([2, 3, 8, 8])
+    """
+
+    seed: int
+    flip: bool = True
+    min_area: float = 0.4
+    color: float = 0.3
+
+    def __call__(self, images: Tensor, rows: ArrayLike, epoch: int) -> Tensor:
+        """Return changed images, uint8 ``(B, C, H, W)`` like the given ones."""
+        draws = torch.from_numpy(uniform_rows(self.seed, epoch, rows, _DRAWS).astype(np.float32))
+        matrices, factors = self.affine_matrices(draws), self.color_factors(draws)
+        grid = affine_grid(matrices.to(images.device), list(images.shape), align_corners=False)
+        changed = grid_sample(images.float(), grid, align_corners=False)
+        return _change_color(changed, factors.to(images.device)).round_().to(torch.uint8)
+
+    def affine_matrices(self, draws: Tensor) -> Tensor:
+        """Return the map from output to input positions, ``(B, 2, 3)``; coordinates go from -1 to 1."""
+        mirrored, area, shape, across, down = draws[:, :5].unbind(1)
+        sign = torch.where(mirrored < 0.5, -1.0, 1.0) if self.flip else torch.ones_like(mirrored)
+        area, ratio = self.min_area + (1 - self.min_area) * area, torch.exp((2 * shape - 1) * math.log(4 / 3))
+        width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+        kind = draws[:, 5:10]
+        amount = torch.where(kind < 0.125, -1.0, torch.where(kind < 0.25, 1.0, 0.0)) * torch.tensor(_GEOMETRY)
+        angle, shear_x, shear_y, shift_x, shift_y = amount.unbind(1)
+        cos, sin = torch.cos(angle), torch.sin(angle)
+        left, top = (1 - width) * (2 * across - 1) + shift_x, (1 - height) * (2 * down - 1) + shift_y
+        first = torch.stack([width * sign * (cos + shear_x * sin), width * (shear_x * cos - sin), left], 1)
+        second = torch.stack([height * sign * (sin + shear_y * cos), height * (cos - shear_y * sin), top], 1)
+        return torch.stack([first, second], 1)
+
+    def color_factors(self, draws: Tensor) -> Tensor:
+        """Return the factors of brightness, contrast and saturation, ``(B, 3)``; 1 for half of them."""
+        drawn = draws[:, 10:13]
+        return torch.where(drawn < 0.5, 1 + self.color * (4 * drawn - 1), torch.ones_like(drawn))
+
+
+def _change_color(images: Tensor, factors: Tensor) -> Tensor:
+    """Change brightness, the contrast around the mean, and the saturation around gray, of values from 0 to 255."""
+    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    images = images * brightness
+    mean = images.mean((1, 2, 3), keepdim=True)
+    images = (images - mean) * contrast + mean
+    gray = images.mean(1, keepdim=True)
+    return ((images - gray) * saturation + gray).clamp_(0, 255)
