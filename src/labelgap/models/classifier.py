@@ -37,13 +37,16 @@ class Classifier(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(
-        self, backbone: Backbone, classes: int, head: str = "linear", *, average_flips: bool = False
-    ) -> None:
+    def __init__(self, backbone: Backbone, classes: int, head: str = "linear", *, average_flips: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         self.average_flips = average_flips
         self.head = create_head(head, backbone.num_features, classes)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the logits of an image are the head's of its one feature vector."""
+        return not (self.head.needs_feature_maps or self.average_flips)
 
     @overload
     def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...

@@ -184,7 +184,7 @@ class Run:
         workers, transform = choose_workers(workers, torch_device), self.config.transform
         if inputs is not None:
             return predict_logits(network, inputs, batch_size=64)
-        if not cached or network.head.needs_feature_maps:
+        if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
             return predict_logits(network, inputs, batch_size=64)
         (features,) = extract_features(

@@ -27,7 +27,7 @@ class CachedLogits:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self.network, self.device = run.model.to(device), device
-        usable = not self.network.head.needs_feature_maps
+        usable = self.network.reads_features
         self._cache = CachedFeatures(self.network.backbone, run.config.transform) if usable else None
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
