@@ -71,7 +71,7 @@ def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
         (["--preset", "kim2020"], "Did you mean 'kim2022'"),
         (["--head", "bostlu"], "Did you mean 'boostlu'"),
         (["--select", "clear"], "clean"),
-        (["--optimizer", "adamw"], "optimizer"),
+        (["--optimizer", "rmsprop"], "optimizer"),
         (["--linear-epochs", "0"], "epochs"),
         (["--precision", "fp16"], "precision"),
         (["--resume"], "no run to resume"),

@@ -34,6 +34,15 @@ def test_logits_and_features_can_come_out_of_one_pass(images: torch.Tensor) -> N
     torch.testing.assert_close(features, model.backbone.features(images))
 
 
+def test_in_eval_mode_logits_are_averaged_over_an_image_and_its_mirror_image(images: torch.Tensor) -> None:
+    plain, model = make().eval(), make().eval()
+    model.average_flips = True
+    expected = (plain(images).detach().numpy() + plain(images.flip(-1)).detach().numpy()) / 2
+    np.testing.assert_allclose(model(images).detach().numpy(), expected, rtol=1e-6)
+    assert plain.reads_features and not model.reads_features
+    torch.testing.assert_close(model.train()(images), plain.train()(images))
+
+
 def test_the_same_seed_gives_the_same_network() -> None:
     first, again, other = make(seed=3), make(seed=3), make(seed=4)
     for ours, same in zip(first.parameters(), again.parameters(), strict=True):

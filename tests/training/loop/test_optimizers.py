@@ -54,13 +54,16 @@ def test_sgd_follows_its_formula_with_momentum_and_weight_decay(nesterov: bool) 
     assert weights_after(config, [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_adam_follows_its_formula() -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_adam_follows_its_formula_and_adamw_shrinks_the_weights_beside_it(decay: float) -> None:
     weight, first, second, expected = 1.0, 0.0, 0.0, []
     for step, gradient in enumerate((0.5, -0.2, 0.3), 1):
+        weight *= 1 - 0.1 * decay
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
         weight -= 0.1 * (first / (1 - 0.9**step)) / (math.sqrt(second / (1 - 0.999**step)) + 1e-8)
         expected.append(weight)
-    assert weights_after(RunConfig.checked(**PLAIN), [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-9)
+    config = RunConfig.checked(**PLAIN, optimizer="adamw" if decay else "adam", weight_decay=decay)
+    assert weights_after(config, [0.5, -0.2, 0.3]) == pytest.approx(expected, abs=1e-9)
 
 
 def rates(config: RunConfig, steps_per_epoch: int, steps: int) -> list[list[float]]:

@@ -1,0 +1,40 @@
+"""Which settings a run gets where the user gives none, or a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labelgap.core.errors import InputError
+from labelgap.training.config.defaults import NETWORK_RECIPE, TrainingSettings, resolve_settings
+from labelgap.training.config.presets import preset
+
+
+def network_settings(given: TrainingSettings, **network: bool) -> dict[str, Any]:
+    return resolve_settings("end-to-end", True, {}, given, **network)
+
+
+def test_a_network_with_batch_norm_is_trained_by_sgd_and_any_other_by_adamw() -> None:
+    sgd, adamw = network_settings({}), network_settings({}, batch_norm=False)
+    assert (sgd["optimizer"], sgd["lr"], sgd["backbone_lr"], sgd["momentum"]) == ("sgd", 0.1, 0.01, 0.9)
+    assert (adamw["optimizer"], adamw["backbone_lr"]) == ("adamw", 2e-5) and "momentum" not in adamw
+    assert NETWORK_RECIPE.items() <= sgd.items() and NETWORK_RECIPE.items() <= adamw.items()
+
+
+def test_an_optimizer_that_is_asked_for_comes_with_its_own_rates() -> None:
+    adam = network_settings({"optimizer": "adam"})
+    assert (adam["lr"], adam["backbone_lr"]) == (2e-4, 2e-5) and "weight_decay" not in adam
+    assert network_settings({"lr": 0.05})["backbone_lr"] == 0.005
+
+
+def test_a_preset_is_the_papers_recipe_alone() -> None:
+    paper = preset("zhou2022", method="em", dataset="voc2012", protocol=None)
+    settings = resolve_settings("end-to-end", True, paper, {})
+    assert not {"optimizer", "schedule", "transform", "weight_decay"} & settings.keys()
+
+
+@pytest.mark.parametrize("given", [{"optimizer": "adamw"}, {"average_flips": True}, {"transform": "augment"}])
+def test_a_linear_head_refuses_settings_of_a_network(given: TrainingSettings) -> None:
+    with pytest.raises(InputError, match="whole network"):
+        resolve_settings("linear", True, {}, given)

@@ -1,0 +1,47 @@
+"""Batches of images: the same pixels wherever they are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelgap.data.images import FileImages
+from labelgap.models import EfficientNetLite
+from labelgap.models.efficientnet_lite import LITE0
+from labelgap.training.loop.inputs import DeviceInputs, ImageInputs
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> FileImages:
+    folder: Path = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for row in range(5):
+        Image.fromarray(random.integers(0, 256, (40, 30 + row, 3), dtype=np.uint8)).save(folder / f"{row}.png")
+    return FileImages(folder, [f"{row}.png" for row in range(5)])
+
+
+@pytest.mark.parametrize("transform", ["resize", "augment"])
+@pytest.mark.parametrize("epoch", [None, 3])
+def test_images_on_the_device_give_the_batches_of_the_files(
+    images: FileImages, transform: str, epoch: int | None
+) -> None:
+    backbone = EfficientNetLite(LITE0, pretrained=False)
+    backbone.input_spec = backbone.input_spec.__class__(**{**vars(backbone.input_spec), "size": 32})
+    files = ImageInputs(images, backbone, torch.device("cpu"), flip=True, seed=7, transform=transform)
+    order = np.array([4, 0, 3, 2])
+    stored, decoded = files.on_device(), files.in_memory()
+    assert isinstance(stored, DeviceInputs) and len(stored) == 5 and isinstance(decoded, ImageInputs)
+    expected = list(files.batches(order, batch_size=3, epoch=epoch))
+    for inputs in (stored, decoded):
+        for (index, values), (rows, pixels) in zip(
+            inputs.batches(order, batch_size=3, epoch=epoch), expected, strict=True
+        ):
+            assert torch.equal(index, rows)
+            torch.testing.assert_close(values, pixels)
+    if epoch is not None:
+        plain = torch.cat([values for _, values in files.batches(order, batch_size=3)])
+        assert not torch.equal(torch.cat([values for _, values in expected]), plain)
