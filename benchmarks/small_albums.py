@@ -74,9 +74,9 @@ class Pool(NamedTuple):
     classes: tuple[str, ...]
 
 
-def read_pool(data: lg.Dataset) -> Pool:
+def read_pool(data: lg.Dataset, network: str) -> Pool:
     """Return the features and labels of train and val, and those of test."""
-    backbone = lambda: create_backbone("efficientnet-lite0")  # noqa: E731
+    backbone = lambda: create_backbone(network)  # noqa: E731
     names = ("train", "val", "test")
     found = split_features(data, names, backbone, torch.device("cpu"), 0, Reporter())
     features = {name: values.astype(np.float32) for name, values in found.items()}
@@ -215,6 +215,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="draws of each album")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is known of the labels")
     parser.add_argument("--photos", action="store_true", help=f"also albums of {PHOTO_SIZE} photos")
+    parser.add_argument("--backbone", default="efficientnet-lite0", help="of the photos")
     parser.add_argument("--all", action="store_true", help="all sizes, photos too, and three draws")
     parser.add_argument("--only", choices=("peer", "auto"), help="measure one of both, for --results")
     parser.add_argument("--development", action="store_true", help="measure on training images, not on test")
@@ -223,7 +224,7 @@ def main() -> None:
     stored = arguments.results.read_text().splitlines() if arguments.results and arguments.results.exists() else []
     known = {(Album(*line["album"]), line["who"]): line for line in map(json.loads, stored)}
     results: dict[Album, dict[str, dict[str, Any]]] = {}
-    read = cache(lambda source: read_pool(lg.load(READERS[source], arguments.data / FILES[source])))
+    read = cache(lambda source: read_pool(lg.load(READERS[source], arguments.data / FILES[source]), arguments.backbone))
     for album in albums(arguments):
         for who in [arguments.only] if arguments.only else ["peer", "auto"]:
             if (album, who) not in known:

@@ -169,4 +169,4 @@ def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
     fit = import_module("labelgap.training.fit")
     monkeypatch.setattr(fit, "measure_cost", lambda *_: CostEstimate(1260.0, 0, 0, "cpu", "linear"))
     said = training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
-    assert said == "about 21 min on this machine (linear, efficientnet-lite0)"
+    assert said == "about 21 min on this machine (linear, efficientnet-lite2)"

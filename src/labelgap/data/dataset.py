@@ -146,7 +146,7 @@ class Dataset:
     val: Split | None = None
     test: Split | None = None
     findings: tuple[Finding, ...] = field(default=())
-    backbone: str = "efficientnet-lite0"
+    backbone: str = "efficientnet-lite2"
     protocol: str = "linear"
     flip: bool = True
     recipe: Mapping[str, Any] = field(default_factory=dict)

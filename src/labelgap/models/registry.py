@@ -333,9 +333,9 @@ def _add_resnet(name: str, parameters: int, summary: str) -> None:
     _BACKBONES.add(name, _Factory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
 
 
-_add_lite(LITE0, 3_371_008, "photos; ImageNet weights that need no download")
+_add_lite(LITE0, 3_371_008, "photos; the fastest; ImageNet weights that need no download")
 _add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[lite]")
-_add_lite(LITE2, 4_811_072, "photos; deeper and wider, its weights in the extra labelgap[lite]")
+_add_lite(LITE2, 4_811_072, "photos, the default; deeper and wider; ImageNet weights that need no download")
 _add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
 _add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
 _BACKBONES.add(
