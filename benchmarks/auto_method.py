@@ -123,7 +123,7 @@ def load(name: str, tables: Sequence[Path]) -> lg.Dataset:
     if name == "voc":
         return lg.load("features", DATA / "voc2012_resnet50_448.npz").reveal()
     if name == "photos":
-        return lg.load("voc2012", DATA / "VOCdevkit")
+        return replace(lg.load("voc2012", DATA / "VOCdevkit"), backbone="efficientnet-lite0")
     if name == "digits":
         return lg.load("digits").reveal()
     if name == "cells":
