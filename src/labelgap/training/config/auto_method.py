@@ -49,7 +49,7 @@ from labelgap.labels.codes import PRESENT
 
 __all__ = ["MethodChoice", "choose_method"]
 
-FEW_TAGGED: Final = 0.25
+FEW_TAGGED: Final = 0.4
 """Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
 
 
@@ -65,8 +65,8 @@ def choose_method(table: LabelTable, protocol: str) -> MethodChoice:
 
     - no label unknown: `bce`;
     - "end-to-end": `ll-r`, which needs a network that memorizes late;
-    - "linear" and "linear-init": `iu` where absents are known and fewer than a quarter of the images have a known
-      present; else `gr`.
+    - "linear" and "linear-init": `iu` where absents are known and fewer than two fifths of the images have a
+      known present; else `gr`.
 
     Example:
         >>> choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "linear").method
