@@ -52,7 +52,8 @@ def reference(image: NDArray[np.float64], draws: list[float], min_area: float, c
     out = out * brightness
     out = (out - out.mean()) * contrast + out.mean()
     gray = out.mean(0)
-    return np.clip((out - gray) * saturation + gray, 0, 255)
+    saturated: NDArray[np.float64] = np.clip((out - gray) * saturation + gray, 0, 255)
+    return saturated
 
 
 def test_a_batch_is_changed_as_defined() -> None:
