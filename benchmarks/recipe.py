@@ -80,8 +80,9 @@ class ResNet50(nn.Module):
 
     def __init__(self, weights: Path, stride_in_1x1: bool) -> None:
         super().__init__()
-        self.model: Any = create_backbone("resnet50", weights=weights).model
-        for stage in (self.model.layer2, self.model.layer3, self.model.layer4) if stride_in_1x1 else ():
+        network: Any = create_backbone("resnet50", weights=weights)
+        self.model: Any = network.model
+        for stage in (network.model.layer2, network.model.layer3, network.model.layer4) if stride_in_1x1 else ():
             stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
 
     def forward(self, images: Tensor) -> Tensor:
