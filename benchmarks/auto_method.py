@@ -162,7 +162,7 @@ def measure(cases: Sequence[Case], data: lg.Dataset, known: dict[Case, dict[str,
     """Measure the cases of one draw that are not known yet, and append them to the results."""
     first = cases[0]
     drawn = PATTERNS[first.pattern](data, first.draw)
-    auto = choose_method(drawn.train.labels, first.protocol).method
+    auto = choose_method(drawn.train.labels, first.protocol, pretrained=first.protocol == "linear").method
     absent = drawn.train.labels.counts().total[1]
     missing = [case for case in cases if case not in known and (absent or case.method != "iu")]
     missing = [] if arguments.print_only else missing

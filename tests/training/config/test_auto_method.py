@@ -24,9 +24,10 @@ def test_the_choice_exists_and_says_how_much_is_unknown(protocol: str) -> None:
     assert "50 %" in chosen.why
 
 
-def test_a_network_that_is_trained_gets_another_method_than_fixed_features() -> None:
-    assert choose_method(PARTIAL, "linear-init") == choose_method(PARTIAL, "linear")
-    assert choose_method(PARTIAL, "linear").method != choose_method(PARTIAL, "end-to-end").method
+def test_a_network_from_random_weights_gets_another_method_than_pretrained_features() -> None:
+    chosen = choose_method(PARTIAL, "linear")
+    assert chosen == choose_method(PARTIAL, "linear-init") == choose_method(PARTIAL, "end-to-end")
+    assert choose_method(PARTIAL, "end-to-end", pretrained=False).method != chosen.method
 
 
 def test_where_few_images_have_a_known_present_and_absents_are_known_the_unknown_are_ignored() -> None:

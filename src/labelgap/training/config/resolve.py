@@ -75,8 +75,8 @@ def resolve_config(
     _check_feature_options(data, request)
     given: dict[str, Any] = {key: value for key, value in request.training.items() if value is not None}
     folds = resolve_folds(data, given.get("folds"), protocol)
-    method, why, options, loss_fn = _resolve_method(data, request, protocol, folds)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
+    method, why, options, loss_fn = _resolve_method(data, request, protocol, folds, pretrained)
     recipe = protocol != "linear" and pretrained and request.preset is None
     batch_norm = not recipe or "optimizer" in given or has_batch_norm(backbone)
     settings = resolve_settings(protocol, pretrained, from_preset, request.training, batch_norm=batch_norm)
@@ -236,7 +236,7 @@ def _resolve_trace(
 
 
 def _resolve_method(
-    data: Dataset, request: TrainingRequest, protocol: str, folds: int
+    data: Dataset, request: TrainingRequest, protocol: str, folds: int, pretrained: bool
 ) -> tuple[str, str | None, dict[str, Any], Loss]:
     """Return the method, the reason for it, its options and its loss.
 
@@ -252,7 +252,7 @@ def _resolve_method(
     elif request.options:
         raise InputError("options belong to a method: name it with --method, or leave the options out.")
     else:
-        (method, why), given = choose_method(data.train.labels, protocol), {}
+        (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
         if folds:
             compared = list(auto_methods(data.train.labels))
             method, why = compared[0], f"cross-validation chooses among {', '.join(compared)}"
