@@ -198,7 +198,7 @@ def _fastest(work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, T
             measured.append(each)
         else:
             first = each
-        if now - begin > MAX_SECONDS:
+        if number and now - begin > MAX_SECONDS:
             break
         started = time.perf_counter()
     return min(measured) if measured else first
