@@ -76,6 +76,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
         ("precision", "bfloat16 autocast" if bf16 else "float32", ""),
+        ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),
         ("epoch selection", config.select, ""),
         ("seed", str(config.seed), ""),
     ]
@@ -102,11 +103,15 @@ def _images(config: RunConfig, backbone_size: int | None) -> str:
     shape = "the backbone's size" if size is None else f"{size} × {size} pixels"
     if config.transform == "crop":
         return f"random crops with color jitter, resized to {shape}"
+    if config.transform == "augment":
+        flipped = ", flipped" if config.flip else ""
+        return f"resized to {shape}, then cropped, turned, sheared, shifted{flipped} and changed in color at random"
     return f"resized to {shape}" + (", flipped at random" if config.flip else "")
 
 
 def _optimizer(config: RunConfig) -> str:
-    parts = ["Adam"] if config.optimizer == "adam" else ["SGD", f"momentum {config.momentum:g}"]
+    names = {"adam": "Adam", "adamw": "AdamW", "newton": "Newton's method, all images in a step"}
+    parts = ["SGD", f"momentum {config.momentum:g}"] if config.optimizer == "sgd" else [names[config.optimizer]]
     if config.optimizer == "sgd" and config.nesterov:
         parts.append("Nesterov")
     return ", ".join([*parts, *([f"weight decay {config.weight_decay:g}"] if config.weight_decay else [])])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.training.config.defaults import NETWORK_RECIPE, TrainingSettings, resolve_settings
 from labelgap.training.config.presets import preset
@@ -26,6 +28,14 @@ def test_an_optimizer_that_is_asked_for_comes_with_its_own_rates() -> None:
     adam = network_settings({"optimizer": "adam"})
     assert (adam["lr"], adam["backbone_lr"]) == (2e-4, 2e-5) and "weight_decay" not in adam
     assert network_settings({"lr": 0.05})["backbone_lr"] == 0.005
+
+
+def test_an_unknown_optimizer_is_named_by_the_error(tmp_path: Path) -> None:
+    data = lg.load("digits")
+    given: Any = {"optimizer": "sdg", "lr": 1e-3}
+    with pytest.raises(InputError, match="optimizer='sdg'") as error:
+        lg.fit(data, "an", backbone="efficientnet-lite0", protocol="end-to-end", out=tmp_path / "a", **given)
+    assert "field required" not in str(error.value)
 
 
 def test_a_preset_is_the_papers_recipe_alone() -> None:

@@ -30,6 +30,7 @@ from labelgap.training.config.schema import RunConfig
 Parse = Callable[[str], RunConfig]
 
 NETWORK: dict[str, Any] = {"protocol": "end-to-end", "backbone": "small-cnn"}
+PRETRAINED: dict[str, Any] = {"protocol": "linear-init", "backbone": "efficientnet-lite0"}
 MANY: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight_decay": 1e-4, "warmup": 0.5}
 MORE: dict[str, Any] = {"schedule": "cosine", "clip": 1.5, "ema": 0.99, "accumulate": 2, "stop_below": 0.03, "size": 48}
 WISHES: list[dict[str, Any]] = [
@@ -41,6 +42,9 @@ WISHES: list[dict[str, Any]] = [
     {"method": "an", **NETWORK, "protocol": "linear-init", "linear_epochs": 3, "linear_lr": 0.01, "transform": "crop"},
     {"method": "an", **NETWORK, "optimizer": "sgd", "momentum": 0.0, "head": "boostlu", "precision": "bf16"},
     {"method": "an", "protocol": "linear", "backbone": "small-cnn", "lr": 0.01},
+    {"method": "an", **PRETRAINED},
+    {"method": "an", **PRETRAINED, "optimizer": "adam", "transform": "resize", "average_flips": False},
+    {"method": "an", **PRETRAINED, "weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "average_flips": True},
     *({"method": "an", "preset": preset, **NETWORK} for preset in PRESETS),
     {"method": "an", "preset": "kobayashi2023", "backbone": "small-cnn", "protocol": "linear", "schedule": "constant"}
     | {"transform": "resize", "optimizer": "adam", "nesterov": False},

@@ -81,7 +81,8 @@ def defaults_for(
     if not pretrained:
         return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
     optimizer = optimizer or ("sgd" if batch_norm else "adamw")
-    return {**NETWORK_RECIPE, **OPTIMIZER_RECIPES.get(optimizer, {}), "optimizer": optimizer, **phase}
+    rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # an unknown optimizer is refused by RunConfig
+    return {**NETWORK_RECIPE, **rates, "optimizer": optimizer, **phase}
 
 
 def resolve_settings(

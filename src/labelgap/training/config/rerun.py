@@ -35,6 +35,8 @@ DATA_OPTIONS: Final = frozenset(
 """The options of the commands about DATA; a test compares them."""
 
 _ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
+_NETWORK: Final = ("optimizer", "weight_decay", "schedule", "warmup", "transform", "average_flips")
+"""Settings whose default depends on the network, where one is trained: those of the recipe."""
 _NUMBER: Final = re.compile(
     r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE
 )
@@ -78,9 +80,11 @@ def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
 def fit_arguments(config: RunConfig) -> dict[str, Any]:
     """Return the arguments of ``fit`` that give this configuration, without those at their default.
 
-    With a preset all are there, since the preset would replace the defaults.
+    With a preset all are there, since the preset would replace the defaults; where a network is trained, also those
+    whose default depends on it.
     """
     fields = type(config).model_fields
+    stated = _ALWAYS if config.protocol == "linear" else (*_ALWAYS, *_NETWORK)
     given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
     given |= {name: getattr(config, name) for name in ("backbone", "weights", "protocol")}
     given |= {"head": None if config.head == "linear" else config.head}
@@ -88,7 +92,7 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
     for name in TrainingSettings.__annotations__:
         if name.startswith("linear_"):
             given[name] = None if config.linear is None else getattr(config.linear, name.removeprefix("linear_"))
-        elif name in _ALWAYS or config.preset is not None or getattr(config, name) != fields[name].default:
+        elif name in stated or config.preset is not None or getattr(config, name) != fields[name].default:
             given[name] = getattr(config, name)
     if config.optimizer == "sgd":
         given["momentum"] = config.momentum
