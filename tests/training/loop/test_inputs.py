@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import labelgap.training.loop.inputs as inputs_module
 from labelgap.data.images import FileImages
 from labelgap.models import EfficientNetLite
 from labelgap.models.efficientnet_lite import LITE0
@@ -45,3 +46,18 @@ def test_images_on_the_device_give_the_batches_of_the_files(
     if epoch is not None:
         plain = torch.cat([values for _, values in files.batches(order, batch_size=3)])
         assert not torch.equal(torch.cat([values for _, values in expected]), plain)
+
+
+def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
+    images: FileImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = EfficientNetLite(LITE0, pretrained=False)
+    size = backbone.input_spec.size
+    free = 4 * len(images) * 3 * size**2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    monkeypatch.setattr(inputs_module, "available_memory", lambda: free)
+    monkeypatch.setattr(ImageInputs, "on_device", lambda inputs: DeviceInputs(torch.zeros(5), inputs))
+    gpu, cpu = (ImageInputs(images, backbone, torch.device(name)) for name in ("cuda", "cpu"))
+    assert isinstance(gpu.in_memory(), DeviceInputs)
+    assert cpu.in_memory() is cpu

@@ -130,14 +130,14 @@ class ImageInputs:
         On a GPU they are stored there. A "crop" comes before the resize, and does not allow it.
         """
         spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        needed = len(self) * spec.channels * spec.size**2 * processes  # each process on this machine has its copy
+        needed = len(self) * spec.channels * spec.size**2  # of each process, which has a GPU of its own
         cuda = self.device.type == "cuda"
         if cuda and self.transform != "crop" and needed <= MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]:
             return self.on_device()
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
         free = available_memory()
-        if self.transform == "crop" or free is None or needed > MEMORY_SHARE * free:
+        if self.transform == "crop" or free is None or needed * processes > MEMORY_SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
         for index, values in self._resized():
