@@ -279,7 +279,8 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
     data = load_csv(photos / "tags.csv", photos / "photos")
-    run = lg.fit(data, out=photos / "one", epochs=3, device="cpu", quiet=True)
+    quick: dict[str, Any] = {"backbone": "efficientnet-lite0", "device": "cpu", "quiet": True}
+    run = lg.fit(data, out=photos / "one", epochs=3, **quick)
     assert (run.config.method, run.config.protocol) == ("gr", "linear")
     assert run.metrics["test"]["map"] == 1.0
 
@@ -288,7 +289,7 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
         return [(entry.metadata["backbone"], entry.count) for entry in entries if "backbone" in entry.metadata]
 
     assert cached() == [(run.model.backbone.name, sum(map(len, data.splits)))]
-    lg.fit(data, "an", out=photos / "two", epochs=1, device="cpu", quiet=True)
+    lg.fit(data, "an", out=photos / "two", epochs=1, **quick)
     assert len(cached()) == 1 and cached()[0][1] == sum(map(len, data.splits))
     chance = lg.open_run(photos / "one").predict([photos / "photos" / "0.png", photos / "photos" / "1.png"])
     assert chance.shape == (2, 2) and chance[0, 0] > chance[1, 0] and chance[0, 1] < chance[1, 1]

@@ -71,14 +71,14 @@ def forget(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def test_objects_train_like_their_class_and_are_not_changed(digits: Dataset, tmp_path: Path) -> None:
     loss_fn, network = Weighted(weight=0.25), Tiny()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    run = lg.fit(digits, loss_fn, backbone=network, protocol="end-to-end", out=tmp_path / "a", **QUICK)
+    adam: dict[str, Any] = {"optimizer": "adam", "lr": 1e-2, "protocol": "end-to-end", **QUICK}
+    run = lg.fit(digits, loss_fn, backbone=network, out=tmp_path / "a", **adam)
     assert run.config.method == f"{__name__}:Weighted" and run.config.options == {"weight": 0.25, "reduction": "mean"}
     assert run.config.backbone == f"{__name__}:Tiny"
+    assert (run.config.transform, run.config.average_flips) == ("resize", False), "digits may not be mirrored"
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert run.history[1]["loss"] < run.history[0]["loss"]
-    again = lg.fit(
-        digits, run.config.method, {"weight": 0.25}, network, protocol="end-to-end", out=tmp_path / "b", **QUICK
-    )
+    again = lg.fit(digits, run.config.method, {"weight": 0.25}, network, out=tmp_path / "b", **adam)
     assert [each["loss"] for each in again.history] == [each["loss"] for each in run.history]
 
 

@@ -41,8 +41,8 @@ def free_disk_space(path: Path) -> int | None:
     """Return the free bytes of the disk that holds, or would hold, a path; None where the system does not say.
 
     Example:
-        >>> free_disk_space(Path("not", "there", "yet")) == free_disk_space(Path())
-        True
+        >>> free_disk_space(Path("not", "there", "yet")) is None
+        False
     """
     existing = next((folder for folder in (path, *path.absolute().parents) if folder.exists()), None)
     try:

@@ -86,7 +86,7 @@ def test_a_run_starts_from_the_prior(
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     rates: dict[str, Any] = {
         "lr": 1e-12,
-        **({} if protocol == "linear" else {"linear_lr": 1e-12, "backbone_lr": 1e-12}),
+        **({} if protocol == "linear" else {"linear_lr": 1e-12, "backbone_lr": 1e-12, "average_flips": False}),
     }
     settings: dict[str, Any] = {
         "backbone": TINY,
