@@ -65,7 +65,8 @@ def learning_curves(
     narrow = width <= NARROW
     rows, columns = (panels, 1) if narrow else (1, panels)
     figure, axes = make_figure(rows, columns, width=width, height=2.7 * rows)
-    _curve(axes[0], losses, "training loss", chosen, first, f"epoch {chosen}")
+    low = chosen is None or not losses[chosen - first] > 0.7 * np.nanmax(losses, initial=0.0)
+    _curve(axes[0], losses, "training loss", chosen, first, f"epoch {chosen}", top=bool(low))
     axes[0].set_ylim(bottom=min(0.0, float(np.nanmin(losses, initial=0.0))))
     if score is not None:
         scores = 100 * np.asarray(score, dtype=np.float64)
@@ -86,9 +87,8 @@ def _curve(
     set_epoch_axis(axis, first + len(values) - 1, first)
     if chosen is not None and np.isfinite(values[chosen - first]):
         axis.axvline(chosen, color=MUTED_COLOR, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        axis.plot(
-            [chosen], [values[chosen - first]], marker="o", markersize=8, color=BLUE, markeredgecolor=BACKGROUND_COLOR
-        )
+        (mark,) = axis.plot([chosen], [values[chosen - first]], marker="o", markersize=8, color=BLUE, clip_on=False)
+        mark.set_markeredgecolor(BACKGROUND_COLOR)
         right = chosen > 0.6 * len(values)
         axis.annotate(
             label,
