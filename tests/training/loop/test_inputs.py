@@ -59,5 +59,8 @@ def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
     monkeypatch.setattr(inputs_module, "available_memory", lambda: free)
     monkeypatch.setattr(ImageInputs, "on_device", lambda inputs: DeviceInputs(torch.zeros(5), inputs))
     gpu, cpu = (ImageInputs(images, backbone, torch.device(name)) for name in ("cuda", "cpu"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     assert isinstance(gpu.in_memory(), DeviceInputs)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: free // 4)
+    assert gpu.in_memory() is gpu, "the images of another split have their share already"
     assert cpu.in_memory() is cpu

@@ -131,9 +131,10 @@ class ImageInputs:
         """
         spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         needed = len(self) * spec.channels * spec.size**2  # of each process, which has a GPU of its own
-        cuda = self.device.type == "cuda"
-        if cuda and self.transform != "crop" and needed <= MEMORY_SHARE * torch.cuda.mem_get_info(self.device)[0]:
-            return self.on_device()
+        if self.device.type == "cuda" and self.transform != "crop":
+            taken = torch.cuda.memory_allocated(self.device)  # also by the images of other splits
+            if needed + taken <= MEMORY_SHARE * (torch.cuda.mem_get_info(self.device)[0] + taken):
+                return self.on_device()
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
         free = available_memory()
