@@ -55,8 +55,9 @@ def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[f
     backbone: str | nn.Module = arguments.backbone
     if arguments.weights is not None:
         backbone, settings["size"] = ResNet50(arguments.weights, not arguments.stride_in_3x3), arguments.size or 448
-    labels = "all" if arguments.all_labels else "one"
-    out = arguments.out / "-".join([labels, arguments.method, *arguments.set, f"seed{seed}"])
+    name = arguments.weights.stem if arguments.weights is not None else arguments.backbone.replace(":", "_")
+    labels, size = "all" if arguments.all_labels else "one", str(settings.get("size", ""))
+    out = arguments.out / "-".join([name + size, labels, arguments.method, *arguments.set, f"seed{seed}"])
     run = lg.fit(
         data,
         arguments.method,

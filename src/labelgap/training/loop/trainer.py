@@ -134,12 +134,12 @@ class Trainer(ABC):
 def should_stop(state: TrainingState, stop_below: float | None) -> bool:
     """Return whether training ends before its last epoch.
 
-    It does where the last score is more than ``stop_below`` below the best one (early stopping of Kim 2022), and where
-    it diverges although the rates were halved ``MAX_HALVINGS`` times.
+    It does where the last score is more than ``stop_below`` below the best one of the trained epochs (early stopping of
+    Kim 2022), and where it diverges although the rates were halved ``MAX_HALVINGS`` times.
     """
     if state.divergences > MAX_HALVINGS:
         return True
-    if stop_below is None or state.best_score is None:
+    scores = [record.get("score") for record in state.history if record["epoch"]]
+    if stop_below is None or not scores or scores[-1] is None:
         return False
-    score = state.history[-1].get("score")
-    return score is not None and bool(score < state.best_score - stop_below)
+    return bool(scores[-1] < max(score for score in scores if score is not None) - stop_below)
