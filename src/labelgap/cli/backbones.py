@@ -28,7 +28,8 @@ def backbones(
     count = count_timm_models()
     timm = f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'"
     print(f"\ntimm:MODEL                {timm}")
-    print("labelgap backbones NAME   details of one, also of timm:MODEL")
+    print("open_clip:MODEL/TAG       the image tower of a model of open_clip: pip install 'labelgap[clip]'")
+    print("labelgap backbones NAME   details of one, also of timm:MODEL and open_clip:MODEL/TAG")
     print("--weights FILE            weights of your own for any of them (.pth, .pt, .safetensors)")
     print("\nWith a network connection, use weights of more than ImageNet-1k (downloaded once; not measured here):")
     for model, summary in RECOMMENDED_MODELS.items():

@@ -75,7 +75,9 @@ class _Factory:
 
 
 _BACKBONES: Final[Registry[_Factory]] = Registry(
-    "backbone", hint=f"`labelgap backbones` lists them; {TIMM_PREFIX}MODEL is any model of timm."
+    "backbone",
+    hint=f"`labelgap backbones` lists them; {TIMM_PREFIX}MODEL is any model of timm, "
+    f"{OPEN_CLIP_PREFIX}MODEL/TAG one of open_clip.",
 )
 
 

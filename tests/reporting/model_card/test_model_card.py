@@ -180,6 +180,15 @@ def test_a_card_without_val_and_test_measures_nothing(digits: Dataset, tmp_path:
     assert "10 left at 0.5 because the known labels support none." in said["Use"]
 
 
+def test_thresholds_of_a_run_without_val_come_from_the_folds(digits: Dataset, tmp_path: Path) -> None:
+    assert digits.train.truth is not None
+    known = Dataset("known", replace(digits.train, labels=digits.train.truth, truth=None))
+    run = lg.fit(known, "bce", backbone="small-cnn", protocol="linear", out=tmp_path / "run", epochs=1, quiet=True)
+    page = lg.write_report(run, data=known).read_text(encoding="utf-8")
+    for text in (sections(render_model_card(run, known))["Use"], page):
+        assert "10 measured out of fold" in text and "on val" not in text
+
+
 def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     strange = ['<script>alert("x")</script>', "a|b", "# *c* `d`"]

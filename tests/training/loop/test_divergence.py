@@ -72,7 +72,8 @@ def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     kept, linear = (load_file(folder / "best.safetensors") for folder in (run.path, run.path / "linear"))
     assert torch.equal(kept["head.weight"], linear["head.weight"])
     assert run.evaluate(digits, "val", device="cpu", resamples=0)["map"] == pytest.approx(run.metrics["score"])
-    assert said.count("rates halved, restarted from epoch 0") == 3
+    score = f"epoch 0, the linear head: val score {100 * run.metrics['score']:.1f}"
+    assert said.count(score) == 1 and said.count("rates halved, restarted from epoch 0") == 3
     assert "the rates were halved 3 times before, so training ends, and epoch 0 is kept" in said and KEPT in said
     report = lg.write_report(run, data=digits)
     print_run(run, report, digits)

@@ -37,8 +37,8 @@ RARE_CLASS_LIMIT: Final = 10
 """With fewer known present labels, the average precision of a class is unreliable."""
 _ENDS: Final = 5
 _THRESHOLD_SOURCES: Final = {
-    "measured": "measured on val (the highest F1 there)",
-    "estimated": "estimated on val from few known labels",
+    "measured": "measured {where} (the highest F1 there)",
+    "estimated": "estimated {where} from few known labels",
     "borrowed": "taken from the other classes because too few labels are known",
     "default": "left at 0.5 because the known labels support none",
 }
@@ -107,7 +107,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "things": "feature vectors" if vectors else "images",
         "folder": shlex.quote(name),
         "threshold_sources": [
-            f"{thresholds.marks.count(mark)} {text}"
+            f"{thresholds.marks.count(mark)} {text.format(where='out of fold' if config.folds else 'on val')}"
             for mark, text in _THRESHOLD_SOURCES.items()
             if mark in thresholds.marks
         ],

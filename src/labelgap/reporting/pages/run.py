@@ -36,7 +36,7 @@ __all__ = ["MAX_CLASS_ROWS", "run_page"]
 
 MAX_CLASS_ROWS: Final = 1000
 _THRESHOLD_SOURCES: Final = {
-    "measured": "measured on val",
+    "measured": "measured {where}",
     "estimated": "estimated from few known labels",
     "borrowed": "taken from the other classes, because too few labels are known",
     "default": "left at 0.5, because the known labels support none",
@@ -220,8 +220,9 @@ def _class_cells(
 def _threshold_sources(run: Run) -> list[str]:
     if not run.finished:
         return []
-    marks = run.thresholds.marks
-    return [f"{marks.count(mark)} {text}" for mark, text in _THRESHOLD_SOURCES.items() if mark in marks]
+    marks, where = run.thresholds.marks, _OUT_OF_FOLD if run.config.folds else "on val"
+    found = ((marks.count(mark), text) for mark, text in _THRESHOLD_SOURCES.items() if mark in marks)
+    return [f"{count} {text.format(where=where)}" for count, text in found]
 
 
 def _label_counts(run: Run, data: Dataset | None) -> list[tuple[str, list[str]]]:

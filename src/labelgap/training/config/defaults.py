@@ -139,8 +139,9 @@ def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> N
     unused += ["backbone_lr"] if explicit.get("backbone_lr", settings["lr"]) != settings["lr"] else []
     if unused:
         raise InputError(
-            f"{unused[0]}={settings[unused[0]]} is for training a whole network: the linear protocol has Adam or SGD "
-            "at a constant rate, in float32. Leave it out, or use --protocol end-to-end."
+            f"{unused[0]}={settings[unused[0]]} is for training a whole network: the linear protocol computes the "
+            "features of an image once, and trains a head on them by newton, adam or sgd, at a constant rate "
+            "in float32. Leave it out, or use --protocol linear-init or end-to-end."
         )
 
 

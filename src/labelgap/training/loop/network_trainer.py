@@ -97,6 +97,10 @@ class NetworkTrainer(Trainer):
         started = time.perf_counter()
         if self.config.protocol == "linear-init" and (score := self._score_val(0)) is not None:
             record_start(self, state, score, time.perf_counter() - started)
+            flips = ", averaged with mirror images" if self.config.average_flips else ""
+            self.context.reporter.log(
+                f"epoch 0, the linear head: val score {100 * score.value:.1f}{flips}; kept unless an epoch is better"
+            )
 
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train on every image once, score val, and write a checkpoint; restart from the best epoch on divergence."""
