@@ -89,7 +89,7 @@ class TrainingOptions:
     ] = None
     momentum: Annotated[float | None, _training_option(help="Momentum of sgd.", show_default="0.9")] = None
     nesterov: Annotated[bool | None, _training_option("--nesterov/--no-nesterov", help="Variant of sgd.")] = None
-    weight_decay: Annotated[float | None, _training_option(help="L2 penalty, added to the gradient.")] = None
+    weight_decay: Annotated[float | None, _training_option(help="L2 penalty; decoupled with adamw.")] = None
     schedule: Annotated[str | None, _training_option(help="Learning rate schedule: constant or cosine.")] = None
     warmup: Annotated[float | None, _training_option(help="Epochs of learning rate warmup.")] = None
     clip: Annotated[float | None, _training_option(help="Maximum norm of the gradient.")] = None
