@@ -4,8 +4,8 @@
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 --set optimizer=adamw
 
 The weights are He's ResNet-50 under torchvision's names. They were trained with the stride in each stage's first
-convolution; `--stride-in-3x3` is for torchvision's own. Without `--weights` the backbone is `--backbone`. A GPU with 12
-GB takes about four minutes a seed. Finished runs are not repeated.
+convolution; `--stride-in-3x3` is for torchvision's own. Without `--weights` the backbone is `--backbone`. Finished runs
+are not repeated.
 """
 
 from __future__ import annotations

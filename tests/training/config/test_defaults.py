@@ -22,6 +22,9 @@ def test_a_network_with_batch_norm_is_trained_by_sgd_and_any_other_by_adamw() ->
     assert (sgd["optimizer"], sgd["lr"], sgd["backbone_lr"], sgd["momentum"]) == ("sgd", 0.1, 0.01, 0.9)
     assert (adamw["optimizer"], adamw["backbone_lr"]) == ("adamw", 2e-5) and "momentum" not in adamw
     assert NETWORK_RECIPE.items() <= sgd.items() and NETWORK_RECIPE.items() <= adamw.items()
+    assert (sgd["transform"], sgd["average_flips"]) == ("augment", True)
+    fixed = network_settings({}, flip=False)
+    assert (fixed["transform"], fixed["average_flips"]) == ("resize", False)
 
 
 def test_an_optimizer_that_is_asked_for_comes_with_its_own_rates() -> None:
@@ -41,7 +44,7 @@ def test_an_unknown_optimizer_is_named_by_the_error(tmp_path: Path) -> None:
 def test_a_preset_is_the_papers_recipe_alone() -> None:
     paper = preset("zhou2022", method="em", dataset="voc2012", protocol=None)
     settings = resolve_settings("end-to-end", True, paper, {})
-    assert not {"optimizer", "schedule", "transform", "weight_decay"} & settings.keys()
+    assert not {"optimizer", "schedule", "transform", "average_flips", "weight_decay"} & settings.keys()
 
 
 @pytest.mark.parametrize("given", [{"optimizer": "adamw"}, {"average_flips": True}, {"transform": "augment"}])

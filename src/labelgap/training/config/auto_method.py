@@ -89,4 +89,4 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
         return MethodChoice(
             "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
         )
-    return MethodChoice("gr", f"{share}, and training starts with pretrained features")
+    return MethodChoice("gr", share)

@@ -46,7 +46,7 @@ class TrainingSettings(TypedDict, total=False):
     precision: Literal["auto", "float32", "bf16"] | None
 
 
-NETWORK_RECIPE: Final = {"epochs": 20, "batch_size": 16, "schedule": "cosine", "warmup": 0.5, "transform": "augment"}
+NETWORK_RECIPE: Final = {"epochs": 20, "batch_size": 16, "schedule": "cosine", "warmup": 0.5}
 """Of a pretrained network, with any optimizer. Evidence: docs/results/recipe.md."""
 OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
     "sgd": {"lr": 0.1, "backbone_lr": 0.01, "weight_decay": 1e-3},
@@ -57,7 +57,7 @@ OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
 
 
 def defaults_for(
-    protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True
+    protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True, flip: bool = True
 ) -> dict[str, Any]:
     """Return the default settings of a protocol.
 
@@ -82,11 +82,18 @@ def defaults_for(
         return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
     optimizer = optimizer or ("sgd" if batch_norm else "adamw")
     rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # an unknown optimizer is refused by RunConfig
-    return {**NETWORK_RECIPE, **rates, "optimizer": optimizer, **phase}
+    images = {"transform": "augment" if flip else "resize", "average_flips": flip}
+    return {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer, **phase}
 
 
 def resolve_settings(
-    protocol: str, pretrained: bool, preset: Mapping[str, Any], given: TrainingSettings, *, batch_norm: bool = True
+    protocol: str,
+    pretrained: bool,
+    preset: Mapping[str, Any],
+    given: TrainingSettings,
+    *,
+    batch_norm: bool = True,
+    flip: bool = True,
 ) -> dict[str, Any]:
     """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
@@ -96,6 +103,7 @@ def resolve_settings(
         preset: settings of a preset; empty for the defaults.
         given: settings of the user; None counts as not given.
         batch_norm: whether the network has batch normalization.
+        flip: whether images may be mirrored; those that may not, such as text, are not turned or cut either.
 
     Returns:
         Settings as ``RunConfig`` has them.
@@ -111,7 +119,8 @@ def resolve_settings(
             raise UnknownNameError("setting", name, known)
     explicit: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     base = {name: preset[name] for name in known if name in preset}
-    base = base or defaults_for(protocol, pretrained, optimizer=explicit.get("optimizer"), batch_norm=batch_norm)
+    network: dict[str, Any] = {"optimizer": explicit.get("optimizer"), "batch_norm": batch_norm, "flip": flip}
+    base = base or defaults_for(protocol, pretrained, **network)
     settings = {**base, **explicit}
     if protocol == "linear":
         _check_linear(settings, explicit)

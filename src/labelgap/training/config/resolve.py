@@ -79,10 +79,8 @@ def resolve_config(
     method, why, options, loss_fn = _resolve_method(data, request, protocol, folds, pretrained)
     recipe = protocol != "linear" and pretrained and request.preset is None
     batch_norm = not recipe or "optimizer" in given or has_batch_norm(backbone)
-    settings = resolve_settings(protocol, pretrained, from_preset, request.training, batch_norm=batch_norm)
-    settings.setdefault("average_flips", recipe and data.flip)
-    if recipe and not data.flip and "transform" not in given:
-        settings["transform"] = "resize"  # what may not be mirrored, such as text, may not be turned or cut either
+    network = {"batch_norm": batch_norm, "flip": data.flip}
+    settings = resolve_settings(protocol, pretrained, from_preset, request.training, **network)
     if protocol == "linear":
         settings |= head_settings(settings, loss_fn, data, folds, given, preset=request.preset is not None)
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:

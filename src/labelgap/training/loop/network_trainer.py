@@ -112,8 +112,7 @@ class NetworkTrainer(Trainer):
         try:
             record["loss"], revisions = self._train(state, epoch)
             score = self._score_val(epoch)
-            if self.config.stop_below is None:  # otherwise such a score ends the training
-                diverged = describe_fall(state, epoch, score)
+            diverged = describe_fall(state, epoch, score)
         except DivergenceError as error:
             diverged = error.problem
             if not state.history and state.divergences == MAX_HALVINGS:

@@ -135,11 +135,12 @@ def should_stop(state: TrainingState, stop_below: float | None) -> bool:
     """Return whether training ends before its last epoch.
 
     It does where the last score is more than ``stop_below`` below the best one of the trained epochs (early stopping of
-    Kim 2022), and where it diverges although the rates were halved ``MAX_HALVINGS`` times.
+    Kim 2022), unless training restarts after it, and where it diverges although the rates were halved ``MAX_HALVINGS``
+    times.
     """
     if state.divergences > MAX_HALVINGS:
         return True
-    scores = [record.get("score") for record in state.history if record["epoch"]]
-    if stop_below is None or not scores or scores[-1] is None:
+    trained = [record for record in state.history if record["epoch"] and "score" in record]
+    if stop_below is None or not trained or state.history[-1].get("restarted"):
         return False
-    return bool(scores[-1] < max(score for score in scores if score is not None) - stop_below)
+    return bool(trained[-1]["score"] < max(record["score"] for record in trained) - stop_below)
