@@ -119,12 +119,12 @@ def training_time(data: Dataset) -> str | None:
 
     An image that cannot be read is reported by the training.
     """
-    from labelgap.data.images import FileImages
+    from labelgap.data.images import StoredImages
     from labelgap.training.config.cost import format_duration
     from labelgap.training.config.resolve import TrainingRequest
     from labelgap.training.fit import dry_run
 
-    if not isinstance(data.train.images, FileImages):
+    if not isinstance(data.train.images, StoredImages):
         return None
     try:
         cost = dry_run(data, TrainingRequest())

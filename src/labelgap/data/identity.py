@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.data.images import ArrayImages, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
 __all__ = ["COLUMNS", "DataChanges", "DataIdentity", "TRAINED_BEFORE"]
@@ -183,7 +184,7 @@ def _table_digests(table: LabelTable, what: str) -> NDArray[np.uint64]:
 
 
 def _content_digests(images: ImageSource) -> NDArray[np.uint64]:
-    if isinstance(images, FileImages):
+    if isinstance(images, StoredImages):
         return np.array([_file_size(images, row) for row in range(len(images))], dtype=np.uint64)
     if isinstance(images, FeatureVectors):
         return _digests(np.ascontiguousarray(row).data for row in images.vectors)
@@ -192,10 +193,10 @@ def _content_digests(images: ImageSource) -> NDArray[np.uint64]:
     return np.repeat(_digests([images.fingerprint().encode()]), len(images))
 
 
-def _file_size(images: FileImages, row: int) -> int:
+def _file_size(images: StoredImages, row: int) -> int:
     try:
-        return images.path(row).stat().st_size
-    except OSError:
+        return images.encoded_size(row)
+    except InputError:
         return 0
 
 

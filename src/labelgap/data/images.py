@@ -1,4 +1,4 @@
-"""Sources of images: an array in memory, or files in a folder, behind one protocol.
+"""Sources of images: an array in memory, or images on a disk, behind one protocol.
 
 ``source[17]`` is an image as ``(height, width, channels)`` uint8, upright and in RGB, whatever the file format. A file
 that cannot be read is an ``InputError`` that names it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -17,9 +18,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.data.decoding import check_file, decode
+from labelgap.core.files import file_digest
+from labelgap.data.decoding import EncodedImage, check_file, decode
 
-__all__ = ["ArrayImages", "FileImages", "ImageSource", "NamedRows", "check_rows", "path_inside", "to_channels"]
+__all__ = [
+    "ArrayImages",
+    "FileImages",
+    "ImageSource",
+    "NamedRows",
+    "StoredImages",
+    "check_rows",
+    "path_inside",
+    "to_channels",
+]
 
 
 @runtime_checkable
@@ -107,7 +118,51 @@ class ArrayImages(NamedRows):
         return digest.hexdigest()
 
 
-class FileImages(NamedRows):
+class StoredImages(NamedRows, ABC):
+    """Encoded images on a disk, read and decoded on access: files of their own, or members of shards.
+
+    Every image is RGB: oriented by its EXIF, gray and palettes converted, transparency composited on white, 16 bits
+    reduced to 8. An image that is missing or damaged is an ``InputError`` when it is read.
+
+    Attributes:
+        root: the folder or the URL that all images are below.
+        digests: ``(N, 16)`` what ``digest`` returns, where it is known without reading; else None.
+    """
+
+    root: Path | str
+    digests: NDArray[np.uint8] | None = None
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        return self.read(row)
+
+    def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
+        """Return image ``row`` as ``(height, width, 3)``.
+
+        Args:
+            row: which.
+            min_size: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much faster for
+                photos that are resized afterwards.
+        """
+        return decode(self.encoded(row), min_size)
+
+    @abstractmethod
+    def encoded(self, row: int) -> Path | EncodedImage:
+        """Return what ``decode`` takes: the path of image ``row``, or its bytes."""
+
+    @abstractmethod
+    def encoded_size(self, row: int) -> int:
+        """Return the number of bytes of image ``row``."""
+
+    @abstractmethod
+    def digest(self, row: int) -> bytes:
+        """Return the ``file_digest`` of the bytes of image ``row``; ``OSError`` where they cannot be read."""
+
+    @abstractmethod
+    def state(self, row: int) -> bytes:
+        """Return what changes with the content of image ``row``, without reading it: a key for caches."""
+
+
+class FileImages(StoredImages):
     """Image files below one folder, read on access.
 
     Args:
@@ -116,10 +171,10 @@ class FileImages(NamedRows):
             Links inside the folder are followed.
         files: the paths, where they differ from the names in the table.
 
-    Every image is RGB: oriented by its EXIF, gray and palettes converted, transparency composited on white, 16 bits
-    reduced to 8. Files are opened only when they are read: a missing one is an error then, or in ``fingerprint``.
+    Files are opened only when they are read: a missing one is an error then, or in ``fingerprint``.
     """
 
+    root: Path
     row_fields = ("files",)
 
     def __init__(self, root: str | os.PathLike[str], names: Sequence[str], files: Sequence[str] | None = None) -> None:
@@ -131,9 +186,6 @@ class FileImages(NamedRows):
         for name in self.files:
             _check_below(self.root, name)
 
-    def __getitem__(self, row: int) -> NDArray[np.uint8]:
-        return self.read(row)
-
     def __repr__(self) -> str:
         return f"FileImages({len(self):,} below {self.root})"
 
@@ -141,15 +193,21 @@ class FileImages(NamedRows):
         """Return the path of image ``row``."""
         return self.root / self.files[row]
 
-    def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
-        """Return image ``row`` as ``(height, width, 3)``.
+    encoded = path
 
-        Args:
-            row: which.
-            min_size: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much faster for
-                photos that are resized afterwards.
-        """
-        return decode(self.path(row), min_size)
+    def encoded_size(self, row: int) -> int:
+        """Return the size of the file of image ``row``."""
+        return check_file(self.path(row)).st_size
+
+    def digest(self, row: int) -> bytes:
+        """Return a digest of the file of image ``row``."""
+        return file_digest(self.path(row))
+
+    def state(self, row: int) -> bytes:
+        """Return path, size and time of change of the file of image ``row``."""
+        path = self.path(row)
+        found = check_file(path)
+        return b"%b\0%d %d" % (os.fsencode(path), found.st_size, found.st_mtime_ns)
 
     def fingerprint(self) -> str:
         """Return a hash of every file's path, size and time of change."""

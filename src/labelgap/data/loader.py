@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.system import cpu_count
 from labelgap.data.counter_rng import flip_mask
-from labelgap.data.images import ArrayImages, FileImages, ImageSource, check_rows, to_channels
+from labelgap.data.images import ArrayImages, ImageSource, StoredImages, check_rows, to_channels
 from labelgap.data.transforms import Resize, Transform
 
 __all__ = ["Batch", "ImageLoader"]
@@ -129,7 +129,7 @@ class ImageLoader:
         size, min_size = self.transform.size, self.transform.min_decode_size
         pixels = np.empty((len(rows), self.channels, size, size), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
-            image = self.images.read(row, min_size) if isinstance(self.images, FileImages) else self.images[row]
+            image = self.images.read(row, min_size) if isinstance(self.images, StoredImages) else self.images[row]
             result = self.transform(image, row, self.epoch)
             if len(result) != self.channels:
                 result = to_channels(result.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)

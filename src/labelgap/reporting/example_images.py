@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import decoded
-from labelgap.data.images import FileImages
+from labelgap.data.images import StoredImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.training import Run
@@ -141,8 +141,8 @@ def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE
     Small images keep their pixels, as PNG; larger ones become JPEG.
     """
     source = split.images
-    if isinstance(source, FileImages):
-        with decoded(source.path(row), side) as opened:
+    if isinstance(source, StoredImages):
+        with decoded(source.encoded(row), side) as opened:
             image = opened.thumbnail(side)
     else:
         pixels = source[row]

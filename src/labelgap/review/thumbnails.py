@@ -24,9 +24,9 @@ from PIL import Image
 from labelgap.core.cache.limit import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
-from labelgap.data.decoding import DecodedImage, check_file, decoded, open_image
+from labelgap.data.decoding import DecodedImage, EncodedImage, decoded, open_image
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import FileImages, to_channels
+from labelgap.data.images import StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
 from labelgap.models import class_activation_maps
@@ -60,14 +60,12 @@ class ReviewThumbnails:
         if location is None:
             raise InputError(f"{self.review.candidates.columns.images[image][1]} is no longer in the data.")
         split, row = location
-        if isinstance(split.images, FileImages):
-            path = split.images.path(row)
-            state = check_file(path)
-            return self._shared(f"{path}\0{state.st_size}\0{state.st_mtime_ns}".encode(), size, path)
+        if isinstance(split.images, StoredImages):
+            return self._shared(split.images.state(row), size, split.images.encoded(row))
         pixels = split.images[row]
         return self._shared(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes(), size, pixels)
 
-    def _shared(self, key: bytes, size: int, source: Path | NDArray[np.uint8]) -> bytes:
+    def _shared(self, key: bytes, size: int, source: Path | EncodedImage | NDArray[np.uint8]) -> bytes:
         """Return a thumbnail; requests for it at the same time share one result, or one error."""
         name = hashlib.blake2b(key + f"\0{size}".encode(), digest_size=16).hexdigest()
         path = self.folder / name[:2] / f"{name}.webp"
@@ -88,7 +86,7 @@ class ReviewThumbnails:
         finally:
             del request  # an error would refer to itself through this frame, and keep the image in memory
 
-    def _cached(self, path: Path, size: int, source: Path | NDArray[np.uint8]) -> bytes:
+    def _cached(self, path: Path, size: int, source: Path | EncodedImage | NDArray[np.uint8]) -> bytes:
         with suppress(OSError):
             data = path.read_bytes()
             if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data):  # complete
@@ -151,8 +149,8 @@ def _overlay(heat: NDArray[np.float32], size: tuple[int, int]) -> bytes:
     return buffer.getvalue()
 
 
-def _shrink(source: Path | NDArray[np.uint8], size: int) -> Image.Image:
-    if isinstance(source, Path):
+def _shrink(source: Path | EncodedImage | NDArray[np.uint8], size: int) -> Image.Image:
+    if not isinstance(source, np.ndarray):
         with decoded(source, size, quiet=False) as image:
             return image.thumbnail(size)
     return DecodedImage(to_channels(source, 3)).thumbnail(size)

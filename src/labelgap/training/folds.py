@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
-from labelgap.data.images import FileImages
+from labelgap.data.images import StoredImages
 from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
 from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
@@ -76,7 +76,7 @@ def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = 
     ``duplicates`` says. Other images are duplicates if their features ``(N, D)``, if any, are equal.
     """
     images = data.split(split).images
-    if isinstance(images, FileImages):
+    if isinstance(images, StoredImages):
         mode = str(data.recipe.get("options", {}).get("duplicates") or "near")
         return cluster_ids(find_duplicates(images, scan_images(images), mode), len(images))
     return np.arange(len(images)) if features is None else equal_row_groups(features)

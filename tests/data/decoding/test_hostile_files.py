@@ -19,6 +19,7 @@ from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import decode, decoded
+from labelgap.data.images import FileImages
 from labelgap.data.scanning import image_scan
 
 SAMPLE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36))
@@ -189,6 +190,6 @@ def test_ten_descriptors_are_enough_for_any_number_of_files_and_none_is_told(tmp
 
 def test_errors_of_a_scan_do_not_keep_the_images(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(SAMPLE, "PNG")[:-200])
-    error = image_scan._scan_file(tmp_path / "a.png")
+    error = image_scan._scan_image(FileImages(tmp_path, ["a.png"]), 0)
     assert isinstance(error, InputError) and "truncated" in str(error)
     assert error.__traceback__ is None and error.__cause__ is None

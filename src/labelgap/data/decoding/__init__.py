@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from labelgap.data.decoding.decoded_image import DecodedImage, exif_orientation
 from labelgap.data.decoding.decoder import decode, decoded
-from labelgap.data.decoding.image_file import FORMATS, ImageAccessError, check_file, max_pixels, open_image
+from labelgap.data.decoding.image_file import (
+    FORMATS,
+    EncodedImage,
+    ImageAccessError,
+    check_file,
+    max_pixels,
+    open_image,
+)
 
 __all__ = [
     "DecodedImage",
+    "EncodedImage",
     "FORMATS",
     "ImageAccessError",
     "check_file",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.data.decoding.decoded_image import DecodedImage, exif_orientation
-from labelgap.data.decoding.image_file import open_image
+from labelgap.data.decoding.image_file import EncodedImage, open_image
 
 try:
     import simplejpeg
@@ -72,18 +72,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_budget.reset)
 
 
-def decode(path: Path, min_size: int | None = None, *, quiet: bool = True) -> NDArray[np.uint8]:
+def decode(path: Path | EncodedImage, min_size: int | None = None, *, quiet: bool = True) -> NDArray[np.uint8]:
     """Read an image as ``(height, width, 3)`` uint8, upright; see ``decoded``."""
     with decoded(path, min_size, quiet=quiet) as image:
         return image.pixels()
 
 
 @contextmanager
-def decoded(path: Path, min_size: int | None = None, *, quiet: bool = True) -> Iterator[DecodedImage]:
+def decoded(path: Path | EncodedImage, min_size: int | None = None, *, quiet: bool = True) -> Iterator[DecodedImage]:
     """Decode an image file. Inside the block few other large images are decoded: copy what you need, and leave.
 
     Args:
-        path: the file; of several frames the first is used.
+        path: the file, or its bytes; of several frames the first is used.
         min_size: when given, a JPEG may be decoded at a half, a quarter or an eighth, neither side shorter than this.
         quiet: whether to silence Pillow's warnings here; threads have to do it once for all of them.
 
@@ -101,13 +101,14 @@ def decoded(path: Path, min_size: int | None = None, *, quiet: bool = True) -> I
             yield DecodedImage(image if pixels is None else pixels, exif_orientation(image))
 
 
-def _decode_jpeg(image: Image.Image, path: Path) -> NDArray[np.uint8] | None:
+def _decode_jpeg(image: Image.Image, path: Path | EncodedImage) -> NDArray[np.uint8] | None:
     """Decode a gray or color JPEG by simplejpeg, at the scale that Pillow chose; None where Pillow has to do it."""
     if simplejpeg is None or image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L"):
         return None
     width, height = image.size
+    content = path.read_bytes() if isinstance(path, Path) else path.getvalue()
     try:
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(path.read_bytes(), min_height=height, min_width=width)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(content, min_height=height, min_width=width)
     except ValueError:
         return None
     return pixels if pixels.shape == (height, width, 3) else None

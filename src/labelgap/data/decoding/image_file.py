@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import warnings
@@ -17,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from labelgap.core.errors import InputError, LabelGapError
 
-__all__ = ["FORMATS", "ImageAccessError", "check_file", "max_pixels", "open_image"]
+__all__ = ["EncodedImage", "FORMATS", "ImageAccessError", "check_file", "max_pixels", "open_image"]
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
 """The formats that are read, in Pillow's names, whatever a file is called. Pillow knows others: some start programs
@@ -54,6 +55,17 @@ class ImageAccessError(InputError):
     """An image cannot be read on this machine now: no permission, no memory, no package. The file may be sound."""
 
 
+class EncodedImage(io.BytesIO):
+    """The bytes of an image that is not a file of its own, e.g. in a shard; ``str()`` is its name in messages."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+
 def max_pixels() -> int:
     """Return how many pixels an image may have: ``LABELGAP_MAX_PIXELS``, else what Pillow accepts by default."""
     text = os.environ.get("LABELGAP_MAX_PIXELS", "")
@@ -68,7 +80,7 @@ def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.I
 
     Every image of this package is opened here, so that no format outside of ``FORMATS`` is.
     """
-    name = file if isinstance(file, Path) else "the image"
+    name = file if isinstance(file, Path | EncodedImage) else "the image"
     # of broken metadata, and of sizes that are large but accepted
     silence: AbstractContextManager[object] = warnings.catch_warnings(action="ignore") if quiet else nullcontext()
     try:
@@ -102,9 +114,10 @@ def _open(file: Path | BinaryIO) -> Image.Image:
     if Image.MAX_IMAGE_PIXELS is not None and limit > 2 * Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = -(-limit // 2)  # only where LABELGAP_MAX_PIXELS asks for it
     start = _start(file)
-    if isinstance(file, Path):
+    if isinstance(file, Path | EncodedImage):
         whole = start.startswith(_READ_WHOLE) or start[4:8] == b"ftyp"
-        size, most = file.stat().st_size, _MAX_READ_WHOLE if whole else _MAX_FILE_BYTES_PER_PIXEL * limit
+        size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
+        most = _MAX_READ_WHOLE if whole else _MAX_FILE_BYTES_PER_PIXEL * limit
         if size > most:
             raise InputError(f"{file} is refused: it has {size:,} bytes, more than {most:,}. Save it smaller.")
         if size > _MAX_EXIF and start.startswith(b"\xff\xd8") and _exif_bytes(file) > _MAX_EXIF:
@@ -135,10 +148,10 @@ def _check_size(image: Image.Image) -> None:
         raise ValueError("its tiles are much larger than the image")
 
 
-def _exif_bytes(path: Path) -> int:
+def _exif_bytes(image: Path | EncodedImage) -> int:
     """Return the size of the APP1 segments (EXIF, XMP) of a JPEG."""
     total, place = 0, 2
-    with path.open("rb") as file:
+    with image.open("rb") if isinstance(image, Path) else io.BytesIO(image.getbuffer()) as file:
         file.seek(place)
         while len(head := file.read(4)) == 4 and head[0] == 0xFF and head[1] != _START_OF_SCAN:
             length = int.from_bytes(head[2:], "big")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,9 +17,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from labelgap.core.errors import InputError
-from labelgap.core.files import file_digest
-from labelgap.data.decoding import check_file
-from labelgap.data.images import FileImages
+from labelgap.data.images import StoredImages
 from labelgap.data.scanning.image_scan import HASH_BITS, ImageScan
 
 __all__ = ["DuplicatePairs", "MAX_HASH_DISTANCE", "cluster_ids", "exact_pairs", "find_duplicates", "near_pairs"]
@@ -65,7 +62,7 @@ class DuplicatePairs:
         )
 
 
-def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> DuplicatePairs:
+def find_duplicates(images: StoredImages, scan: ImageScan, which: str) -> DuplicatePairs:
     """Find copies of images: "exact" by their bytes, "near" by their looks too, "off" none."""
     if which == "off":
         return DuplicatePairs.of([], exact=True)
@@ -75,19 +72,19 @@ def find_duplicates(images: FileImages, scan: ImageScan, which: str) -> Duplicat
     return exact + near_pairs(scan, np.flatnonzero(~np.isin(np.arange(len(images)), exact.second)))
 
 
-def exact_pairs(images: FileImages) -> DuplicatePairs:
+def exact_pairs(images: StoredImages) -> DuplicatePairs:
     """Find files with the same bytes; each is paired with the first of them. Missing files are skipped."""
     by_size: dict[int, list[int]] = {}
     for row in range(len(images)):
         try:
-            by_size.setdefault(check_file(images.path(row)).st_size, []).append(row)
+            by_size.setdefault(images.encoded_size(row), []).append(row)
         except InputError:
             continue
     pairs = list[tuple[int, int]]()
     for rows in by_size.values():
         seen: dict[bytes, int] = {}
         for row in rows if len(rows) > 1 else ():
-            digest = _digest(images.path(row))
+            digest = _digest(images, row)
             if digest is not None and (earlier := seen.setdefault(digest, row)) != row:
                 pairs.append((earlier, row))
     return DuplicatePairs.of(pairs, exact=True)
@@ -166,8 +163,8 @@ def _close(
     return first[near], second[near]
 
 
-def _digest(path: Path) -> bytes | None:
+def _digest(images: StoredImages, row: int) -> bytes | None:
     try:
-        return file_digest(path)
+        return images.digest(row)
     except OSError:
         return None

@@ -14,6 +14,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,9 +28,9 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import read_arrays
 from labelgap.core.system import cpu_count
-from labelgap.data.decoding import DecodedImage, check_file, decoded, max_pixels
+from labelgap.data.decoding import DecodedImage, decoded, max_pixels
 from labelgap.data.decoding.decoded_image import upright
-from labelgap.data.images import FileImages, to_channels
+from labelgap.data.images import StoredImages, to_channels
 
 __all__ = ["HASH_BITS", "ImageScan", "perceptual_hash", "scan_images"]
 
@@ -87,7 +88,7 @@ class _CachedScans(NamedTuple):
     color: NDArray[np.float32]
 
 
-def scan_images(images: FileImages) -> ImageScan:
+def scan_images(images: StoredImages) -> ImageScan:
     """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised."""
     keys = _image_keys(images)
     folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
@@ -98,7 +99,7 @@ def scan_images(images: FileImages) -> ImageScan:
     started = time.perf_counter()
     # once for all threads: broken metadata, sizes that are large but accepted
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
-        scanned = _collect(list(threads.map(_scan_file, map(images.path, new.tolist()))))
+        scanned = _collect(list(threads.map(partial(_scan_image, images), new.tolist())))
     if time.perf_counter() - started > _MIN_CACHED_SECONDS:
         readable = np.array([not error for error in scanned.errors], dtype=bool) & (keys[new] != 0)
         _add_to_cache(
@@ -147,9 +148,9 @@ def perceptual_hash(image: DecodedImage) -> ImageSignature:
     return ImageSignature(bits, float(np.sqrt((low**2).sum())) / _SIDE, (float(red - green), float(blue - green)))
 
 
-def _scan_file(path: Path) -> ImageSignature | InputError:
+def _scan_image(images: StoredImages, row: int) -> ImageSignature | InputError:
     try:
-        with decoded(path, _DECODE_SIZE, quiet=False) as image:
+        with decoded(images.encoded(row), _DECODE_SIZE, quiet=False) as image:
             return perceptual_hash(image)
     except InputError as error:
         return type(error)(str(error))  # without the traceback, which refers to the image
@@ -166,17 +167,15 @@ def _collect(results: list[ImageSignature | InputError]) -> ImageScan:
     )
 
 
-def _image_keys(images: FileImages) -> NDArray[np.uint64]:
-    """Return a hash of the path, size and time of every file; 0 where there is none."""
+def _image_keys(images: StoredImages) -> NDArray[np.uint64]:
+    """Return a hash of the state of every image; 0 where there is none."""
     keys = np.zeros(len(images), dtype=np.uint64)
     for row in range(len(images)):
-        path = images.path(row)
         try:
-            found = check_file(path)
+            state = images.state(row)
         except InputError:
             continue
-        text = b"%b\0%d %d" % (os.fsencode(path), found.st_size, found.st_mtime_ns)
-        keys[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+        keys[row] = int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "big")
     return keys
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import open_image
-from labelgap.data.images import ArrayImages, FileImages
+from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.data.writers.exchange import merge_splits, write_compact_json
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
@@ -84,8 +84,8 @@ def _size(split: Split, row: int) -> dict[str, int]:
     if isinstance(source, ArrayImages):
         height, width = source.array.shape[1:3]
         return {"width": int(width), "height": int(height)}
-    if isinstance(source, FileImages):
+    if isinstance(source, StoredImages):
         # whatever is wrong with the file, the labels are written
-        with suppress(Exception), open_image(source.path(row)) as image:
+        with suppress(Exception), open_image(source.encoded(row)) as image:
             return {"width": image.width, "height": image.height}
     return {}

@@ -15,7 +15,7 @@ from torch import Tensor
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import format_bytes, used_memory
 from labelgap.data.dataset import Dataset
-from labelgap.data.images import FileImages
+from labelgap.data.images import StoredImages
 from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.training.config.schema import LinearPhase, RunConfig
@@ -105,7 +105,7 @@ def report_cost(
     reporter: Reporter,
 ) -> None:
     """Log the estimated cost where the measurement is worth its seconds: for image files."""
-    if reporter.quiet or not isinstance(data.train.images, FileImages):
+    if reporter.quiet or not isinstance(data.train.images, StoredImages):
         return
     try:
         reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers, reporter)}")
@@ -130,7 +130,7 @@ def _feature_seconds(
 ) -> float:
     """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
-    files = [split.images for split in data.splits if isinstance(split.images, FileImages)]
+    files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
     uncached = count_uncached(files, backbone, reporter)
     if not sum(uncached):
         return 0.0

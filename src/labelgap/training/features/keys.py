@@ -29,7 +29,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.core.system import cpu_count
 from labelgap.data.decoding import check_file
-from labelgap.data.images import FileImages, ImageSource
+from labelgap.data.images import FileImages, ImageSource, StoredImages
 from labelgap.models import Backbone
 from labelgap.training.progress import Reporter
 
@@ -99,6 +99,8 @@ def content_keys(
         reporter: shows how many files are hashed.
         hash_files: whether to read files whose state is not known; else they are not ``known``.
     """
+    if isinstance(images, StoredImages) and images.digests is not None:
+        return ContentKeys(images, images.digests, np.ones(len(images), dtype=bool))
     if not isinstance(images, FileImages):
         keys = _as_keys([_pixel_digest(images[row]) for row in range(len(images))])
         return ContentKeys(images, keys, np.ones(len(images), dtype=bool))
