@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, masking, paper_split
 
 Codes = NDArray[np.int8]
 FEW = settings(max_examples=25)
@@ -73,9 +73,13 @@ def test_a_draw_after_the_split_gives_other_labels_than_the_papers(voc: dict[str
 
 
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 0), (0, 0), (1, 1), (2, 3), (0, 1), (99, 99)])
-@pytest.mark.parametrize("seed", [1200, 0])
-def test_observe_is_the_draw_that_the_papers_describe(positives: int, negatives: int, seed: int) -> None:
-    dense = some_codes()
+@pytest.mark.parametrize(("seed", "block"), [(1200, 1 << 22), (0, 25), (7, 1)])
+def test_observe_is_the_draw_that_the_papers_describe(
+    positives: int, negatives: int, seed: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "BLOCK_LABELS", block)
+    dense = np.pad(some_codes(), ((0, 1), (0, 300)), constant_values=UNKNOWN)
+    dense[[0, 5, 6]], dense[7] = UNKNOWN, ABSENT  # nothing known; everything known, more than 256 draws
     observed = LabelTable.from_dense(dense).observe(positives, negatives, seed)
     assert (observed.to_dense() == reference(dense, positives, negatives, seed)).all()
 
