@@ -1,14 +1,19 @@
 """Which method is best for which known labels, on several kinds of data: the evidence behind ``method="auto"``.
 
-    python benchmarks/auto_method.py --tables music.csv --results auto.jsonl                   # linear heads
-    python benchmarks/auto_method.py --data digits --protocol end-to-end --results auto.jsonl  # the whole network
+    python benchmarks/auto_method.py --tables music.csv --results auto.jsonl                            # linear heads
+    python benchmarks/auto_method.py --tables music.csv --results auto.jsonl --protocol linear-no-val   # no val
+    python benchmarks/auto_method.py --data digits --protocol end-to-end --jobs 8 --results auto.jsonl  # from nothing
+    python benchmarks/auto_method.py --data images --images VOCdevkit --weights resnet50.pth --size 224 --epochs 8 \\
+        --protocol linear-init --jobs 8 --results auto.jsonl                                            # pretrained
 
 Data: "voc", features of a ResNet-50 of all of VOC 2012; "photos", a sample of its photos through efficientnet-lite0;
-"digits", the embedded images; "cells"; and tables of numbers, in which each column of zeros and ones is a class and all
-others are features. Labels of train are hidden as ``PATTERNS`` says, three times; val and test stay complete. Every
-method trains linear heads at several learning rates and weight decays (`lg.compare`), and val selects among them; end-
-to-end it trains once, with the defaults. Test is evaluated once, for what val selected. A line of ``--results`` is one
-method on one draw: what is in the file is not measured again. The Markdown tables of all lines are printed at the end.
+"digits", the embedded images; "cells"; tables of numbers, in which each column of zeros and ones is a class and all
+others are features; "images", a folder in VOC's layout. Labels of train are hidden as ``PATTERNS`` says, three times;
+val and test stay complete. Every method trains linear heads at several learning rates and weight decays (`lg.compare`),
+and val selects among them; a whole network is trained once, with the defaults. Without val ("linear-no-val") each
+method's weight decay is cross-validated by `lg.fit`, "auto" chooses the method too, and val is a second test.
+Test is evaluated once, for what was selected. A line of ``--results`` is one method on one draw: what is in the file is
+not measured again, and several processes may append to it. The Markdown tables of all lines are printed at the end.
 
 In a table, `auto` marks what the rule takes, bold the best val mean, and * the simplest method (in the order of
 ``METHODS``) whose val mean is behind the best by no more than both standard deviations over the draws, combined.
@@ -25,56 +30,43 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import tempfile
+import time
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
+import torch
 
 import labelgap as lg
-from labelgap.core.seeds import numpy_generator
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.labels import LabelTable
 from labelgap.training.config.auto_method import choose_method
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.auto_data import ALL, ALL_PRESENT, FIXED, PATTERNS, SOURCES, load
+from benchmarks.recipe import ResNet50
+
 METHODS = ("iu", "an", "wan", "an-ls", "em", "gr", "epr", "ll-r", "ll-ct", "role")
 """The simplest first: no unknown labels, a weight, a target, a shape of the loss; a number that must be known; a
 schedule over the epochs; a state for every label."""
+COMPLETE = ("bce", "bce-ls", "asl", "two-way")
+"""Methods where all labels are known, the simplest first; of ``METHODS`` most are then `bce` or `bce-ls`."""
+NO_VAL = "linear-no-val"
+NEWTON = ("iu", "an", "wan", "an-ls", "em", "gr", "bce", "bce-ls")
+"""Methods that are measured without val."""
 DRAWS = 3
-SOURCES = ("voc", "photos", "digits", "cells")
 GRID = {"learning_rates": (1e-2, 1e-3, 1e-4), "weight_decays": (0.0, 1e-4, 1e-3)}
 LARGE = {"batch_sizes": (64,), "learning_rates": (2e-3, 2e-4), "weight_decays": (0.0, 1e-3)}
 """The grid of the images: a batch size and a few settings that two CPU cores can train in minutes."""
-ALL_PRESENT = "all present"
-Draw = Callable[[lg.Dataset, int], lg.Dataset]
-
-
-def keep_share(share: float) -> Draw:
-    """Return a draw that keeps a share of all labels, whatever they are."""
-
-    def draw(data: lg.Dataset, seed: int) -> lg.Dataset:
-        truth = data.train.evaluation_labels
-        return replace(data, train=replace(data.train, labels=truth.drop(1 - share, seed=seed), truth=truth))
-
-    return draw
-
-
-PATTERNS: dict[str, Draw] = {
-    "1 present": lambda data, seed: data.observe(positives=1, negatives=0, seed=1200 + seed),
-    "1 present, 1 absent": lambda data, seed: data.observe(positives=1, negatives=1, seed=1200 + seed),
-    ALL_PRESENT: lambda data, seed: data.observe(positives="all", negatives=0, seed=1200 + seed),
-    "a tenth": keep_share(0.1),
-    "a quarter": keep_share(0.25),
-    "half": keep_share(0.5),
-}
 
 
 class Case(NamedTuple):
@@ -87,48 +79,21 @@ class Case(NamedTuple):
     method: str
 
 
-def split_rows(
-    name: str, features: NDArray[np.float64], labels: NDArray[np.bool_], classes: Sequence[str]
-) -> lg.Dataset:
-    """Return a data set of vectors; three fifths of the rows are train, a fifth val, a fifth test."""
-    order = numpy_generator(0, "table", name).permutation(len(features))
-    splits: dict[str, lg.Split] = {}
-    cuts = np.split(order, [int(0.6 * len(order)), int(0.8 * len(order))])
-    for split, part in zip(("train", "val", "test"), cuts, strict=True):
-        ids = [str(row) for row in part]
-        table = LabelTable.from_dense(labels[part].astype(np.int8), classes=classes, images=ids)
-        splits[split] = lg.Split(split, FeatureVectors(features[part].astype(np.float32), ids), table)
-    return lg.Dataset(name, splits["train"], splits["val"], splits["test"], backbone="features", protocol="linear")
+class Settings(NamedTuple):
+    """What all measurements of a call share."""
+
+    tables: tuple[Path, ...]
+    images: Path | None
+    weights: Path | None
+    backbone: str | None
+    size: int | None
+    epochs: int | None
+    device: str
+    threads: int
+    workers: int
 
 
-def read_table(path: Path) -> lg.Dataset:
-    """Read a CSV file of numbers."""
-    names = path.read_text(encoding="utf-8").partition("\n")[0].split(",")
-    values = np.loadtxt(path, delimiter=",", skiprows=1)
-    label = np.array([set(column) <= {0.0, 1.0} for column in values.T])
-    classes = [name for name, chosen in zip(names, label, strict=True) if chosen]
-    return split_rows(path.stem, values[:, ~label], values[:, label] == 1, classes)
-
-
-def cells() -> lg.Dataset:
-    """Return the classes made of the breast cancer data."""
-    bunch = load_breast_cancer()
-    worst = bunch.data[:, 20:]
-    labels = np.column_stack([bunch.target == 0, worst > np.quantile(worst, 0.75, axis=0)])
-    return split_rows("cells", bunch.data[:, :20], labels, ["malignant", *bunch.feature_names[20:]])
-
-
-def load(name: str, tables: Sequence[Path]) -> lg.Dataset:
-    """Return a data set with all of its labels."""
-    if name == "voc":
-        return lg.load("features", DATA / "voc2012_resnet50_448.npz").reveal()
-    if name == "photos":
-        return replace(lg.load("voc2012", DATA / "VOCdevkit"), backbone="efficientnet-lite0")
-    if name == "digits":
-        return lg.load("digits").reveal()
-    if name == "cells":
-        return cells()
-    return read_table(next(path for path in tables if path.stem == name))
+read = cache(load)
 
 
 def linear(data: lg.Dataset, cases: Sequence[Case], table: bool) -> list[dict[str, Any]]:
@@ -150,38 +115,129 @@ def linear(data: lg.Dataset, cases: Sequence[Case], table: bool) -> list[dict[st
     ]
 
 
-def network(data: lg.Dataset, case: Case, device: str) -> dict[str, Any]:
-    """Train the whole network with one method and the default settings."""
+def cross_validated(data: lg.Dataset, case: Case) -> dict[str, Any]:
+    """Train a linear head on data without val, and measure it on the images of val and of test."""
+    own = replace(data, val=None, backbone="efficientnet-lite0" if case.data == "digits" else data.backbone)
     with tempfile.TemporaryDirectory() as folder:
-        settings: dict[str, Any] = {"protocol": case.protocol, "seed": case.draw, "device": device}
-        run = lg.fit(data, case.method, out=Path(folder) / "run", trace="off", quiet=True, **settings)
-    return {split: run.metrics[split]["map"] for split in ("val", "test")} | {"lr": run.config.lr, "weight_decay": 0.0}
+        options: dict[str, Any] = {"protocol": "linear", "seed": case.draw, "device": "cpu", "quiet": True}
+        run = lg.fit(own, case.method, out=Path(folder) / "run", **options)
+        val = run.evaluate(data, "val", device="cpu", resamples=0)["map"]
+    chosen = {"chosen": run.config.method, "weight_decay": run.config.weight_decay}
+    return {"val": val, "test": run.metrics["test"]["map"], **chosen}
 
 
-def measure(cases: Sequence[Case], data: lg.Dataset, known: dict[Case, dict[str, Any]], arguments: Any) -> None:
-    """Measure the cases of one draw that are not known yet, and append them to the results."""
-    first = cases[0]
+def network(data: lg.Dataset, case: Case, settings: Settings) -> dict[str, Any]:
+    """Train the whole network with one method and the default settings."""
+    given: dict[str, Any] = {"protocol": case.protocol, "seed": case.draw, "device": settings.device}
+    given |= {"size": settings.size, "epochs": settings.epochs, "workers": settings.workers}
+    backbone = settings.backbone if settings.weights is None else ResNet50(settings.weights, stride_in_1x1=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run = lg.fit(data, case.method, None, backbone, out=Path(folder) / "run", trace="off", quiet=True, **given)
+    scores = {split: run.metrics[split]["map"] for split in ("val", "test")}
+    kept = {"epoch": run.metrics["best_epoch"], "epochs": run.config.epochs}
+    return {**scores, "lr": run.config.lr, "weight_decay": run.config.weight_decay, **kept}
+
+
+def measure(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
+    """Measure cases of one draw: several methods of linear heads at once, else one."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(settings.threads)
+    started, first = time.perf_counter(), cases[0]
+    data = read(first.data, settings.tables, settings.images)
     drawn = PATTERNS[first.pattern](data, first.draw)
-    auto = choose_method(drawn.train.labels, first.protocol, pretrained=first.protocol == "linear").method
-    absent = drawn.train.labels.counts().total[1]
-    missing = [case for case in cases if case not in known and (absent or case.method != "iu")]
-    missing = [] if arguments.print_only else missing
-    groups = [missing] if first.protocol == "linear" else [[case] for case in missing]
-    for group in filter(None, groups):
-        if first.protocol == "linear":
-            lines = linear(drawn, group, table=data.backbone == "features" and first.data != "voc")
-        else:
-            lines = [network(drawn, group[0], arguments.device)]
-        for case, line in zip(group, lines, strict=True):
-            known[case] = line
-            if arguments.results:
-                with arguments.results.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps({**case._asdict(), **line}) + "\n")
-        print(f"{first.data}, {first.protocol}, {first.pattern}, draw {first.draw}: ", end="")
-        print(", ".join(f"{c.method} {100 * x['val']:.1f}" for c, x in zip(group, lines, strict=True)), flush=True)
-    for case in cases:
-        if case in known:
-            known[case]["auto"] = auto
+    if first.protocol == "linear":
+        lines = linear(drawn, cases, table=data.backbone == "features" and first.data != "voc")
+    else:
+        lines = [cross_validated(drawn, first) if first.protocol == NO_VAL else network(drawn, first, settings)]
+    common = {"auto": rule(drawn, first), "seconds": round((time.perf_counter() - started) / len(cases), 1)}
+    return [{**line, **common} for line in lines]
+
+
+def rule(drawn: lg.Dataset, case: Case) -> str:
+    """Return what the rule takes for the labels of a draw."""
+    protocol = "linear" if case.protocol == NO_VAL else case.protocol
+    return choose_method(drawn.train.labels, protocol, pretrained=protocol == "linear" or case.data != "digits").method
+
+
+def jobs(arguments: argparse.Namespace, known: dict[Case, dict[str, Any]]) -> Iterator[tuple[Case, ...]]:
+    """Yield the cases that are not known yet, in groups that are measured together."""
+    names = list(SOURCES) if arguments.data is None else arguments.data
+    label = f"images, {arguments.size} px, {arguments.epochs} epochs"
+    names = [*(path.stem for path in arguments.tables), *(label if name == "images" else name for name in names)]
+    for draw in range(arguments.draws):
+        for name in names:
+            for pattern in arguments.patterns:
+                if pattern in FIXED and draw:
+                    continue
+                chosen = [method for method in arguments.methods if applies(method, pattern, arguments.protocol)]
+                cases = [Case(name, arguments.protocol, pattern, draw, method) for method in chosen]
+                missing = tuple(case for case in cases if case not in known)
+                yield from filter(None, [missing] if arguments.protocol == "linear" else [(case,) for case in missing])
+
+
+def applies(method: str, pattern: str, protocol: str) -> bool:
+    """Return whether a method is measured: `iu` learns nothing from presents alone."""
+    if protocol == NO_VAL and method not in (*NEWTON, "auto"):
+        return False
+    if method == "auto":
+        return protocol == NO_VAL
+    if pattern == ALL:
+        return method in COMPLETE
+    return method in METHODS and (method != "iu" or pattern not in ("1 present", ALL_PRESENT))
+
+
+def run_all(arguments: argparse.Namespace, known: dict[Case, dict[str, Any]]) -> None:
+    """Measure what is missing, in several processes, and append every result to the file as soon as it is there."""
+    threads = max(1, (os.cpu_count() or 1) // arguments.jobs)
+    workers = threads if torch.cuda.is_available() else 0
+    given = {name: getattr(arguments, name) for name in Settings._fields if hasattr(arguments, name)}
+    settings = Settings(**{**given, "tables": tuple(arguments.tables), "threads": threads, "workers": workers})
+    groups = list(jobs(arguments, known))
+    print(f"{len(groups)} trainings to do", flush=True)
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(measure, group, settings): group for group in groups}
+        for future in as_completed(futures):
+            group = futures[future]
+            try:
+                lines = future.result()
+            except Exception:  # the others are measured all the same
+                print(f"failed: {group}\n{traceback.format_exc()}", flush=True)
+                continue
+            known.update(zip(group, lines, strict=True))
+            append(arguments.results, [{**case._asdict(), **known[case]} for case in group])
+            print(f"{', '.join(map(str, group[0][:4]))}: ", end="")
+            scores = [f"{case.method} {100 * known[case]['val']:.1f}" for case in group]
+            print(f"{', '.join(scores)} ({lines[0]['seconds'] * len(group):.0f} s)", flush=True)
+
+
+def append(path: Path | None, lines: Sequence[dict[str, Any]]) -> None:
+    """Append lines in one write, which no other process can divide."""
+    if path is not None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        finally:
+            os.close(descriptor)
+
+
+def stored_results(path: Path | None) -> dict[Case, dict[str, Any]]:
+    """Return the results of a file."""
+    stored = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+    lines = list(map(json.loads, filter(None, stored)))
+    return {Case(*(line.pop(name) for name in Case._fields)): line for line in lines}
+
+
+def mark_rule(known: dict[Case, dict[str, Any]], tables: Sequence[Path], images: Path | None) -> None:
+    """Mark what the present rule takes, for data that can be read here; the others keep their mark."""
+    for draw in dict.fromkeys(case[:4] for case in known):
+        cases = [case for case in known if case[:4] == draw]
+        try:
+            data = read(cases[0].data, tuple(tables), images)
+        except FileNotFoundError:
+            continue
+        chosen = rule(PATTERNS[cases[0].pattern](data, cases[0].draw), cases[0])
+        for case in cases:
+            known[case]["auto"] = chosen
 
 
 def simplest(val: dict[str, list[float]]) -> str:
@@ -198,21 +254,32 @@ def print_tables(known: dict[Case, dict[str, Any]]) -> None:
         own = {case: line for case, line in known.items() if case[:2] == (data, protocol)}
         patterns = [name for name in PATTERNS if any(case.pattern == name for case in own)]
         print(f"\n### {data}, {protocol}\n\n| method | {' | '.join(patterns)} |\n|{'---|' * (len(patterns) + 1)}")
-        cells: dict[tuple[str, str], str] = {}
-        for pattern in patterns:
-            lines = {name: [own[c] for c in own if c.pattern == pattern and c.method == name] for name in METHODS}
-            val = {name: [100 * line["val"] for line in found] for name, found in lines.items() if found}
-            best, taken = max(val, key=lambda name: statistics.fmean(val[name])), simplest(val)
-            for name in val:
-                text = f"{describe(val[name])} / {describe([100 * line['test'] for line in lines[name]])}"
-                text = f"**{text}**" if name == best else text
-                text += " *" if name == taken else ""
-                chosen = sum(line.get("auto") == name for line in lines[name])
-                cells[name, pattern] = text + (" `auto`" if chosen else "")
-        for name in METHODS:
-            row = [cells.get((name, pattern), "–") for pattern in patterns]
+        columns = {name: column({c: own[c] for c in own if c.pattern == name}) for name in patterns}
+        for method in (*METHODS, *COMPLETE, "auto"):
+            row = [columns[pattern].get(method, "–") for pattern in patterns]
             if set(row) != {"–"}:
-                print(f"| `{name}` | {' | '.join(row)} |")
+                print(f"| `{method}` | {' | '.join(row)} |")
+
+
+def column(own: dict[Case, dict[str, Any]]) -> dict[str, str]:
+    """Return the cells of one pattern by method."""
+    order = [*METHODS, *COMPLETE, "auto"]
+    lines = {name: [own[case] for case in own if case.method == name] for name in order}
+    val = {name: [100 * line["val"] for line in found] for name, found in lines.items() if found}
+    single = {name: values for name, values in val.items() if name != "auto"}
+    best = max(single, key=lambda name: statistics.fmean(single[name]), default="auto")
+    cells: dict[str, str] = {}
+    for name in val:
+        text = f"{describe(val[name])} / {describe([100 * line['test'] for line in lines[name]])}"
+        text = f"**{text}**" if name == best else text
+        if name == "auto":
+            chosen = [str(line["chosen"]) for line in lines[name]]
+            text += f" ({', '.join(dict.fromkeys(chosen))})"
+        else:
+            text += " *" if name == simplest(single) else ""
+            text += " `auto`" if any(line.get("auto") == name for line in lines[name]) else ""
+        cells[name] = text
+    return cells
 
 
 def describe(values: Sequence[float]) -> str:
@@ -224,28 +291,29 @@ def describe(values: Sequence[float]) -> str:
 def main() -> None:
     """Measure what is missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="*", choices=SOURCES, help="default: all of them")
+    parser.add_argument("--data", nargs="*", choices=(*SOURCES, "images"), help="default: all but images")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="CSV files")
+    parser.add_argument("--images", type=Path, help="folder of a VOC devkit")
+    parser.add_argument("--weights", type=Path, help="file of a ResNet-50, see recipe.py")
+    parser.add_argument("--backbone", help="of whole networks, where no --weights are given")
+    parser.add_argument("--size", type=int, help="side of the images")
+    parser.add_argument("--epochs", type=int, help="of whole networks")
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument(
+        "--methods", nargs="+", choices=(*METHODS, *COMPLETE, "auto"), default=(*METHODS, *COMPLETE, "auto")
+    )
     parser.add_argument("--draws", type=int, default=DRAWS)
-    parser.add_argument("--protocol", default="linear", choices=("linear", "linear-init", "end-to-end"))
+    parser.add_argument("--protocol", default="linear", choices=("linear", NO_VAL, "linear-init", "end-to-end"))
     parser.add_argument("--device", default="auto", help="of whole networks")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
     parser.add_argument("--print-only", action="store_true", help="print the tables of --results, measure nothing")
     arguments = parser.parse_args()
-    stored = arguments.results.read_text().splitlines() if arguments.results and arguments.results.exists() else []
-    lines = list(map(json.loads, stored))
-    known = {Case(*(line.pop(name) for name in Case._fields)): line for line in lines}
-    names = list(SOURCES) if arguments.data is None else arguments.data
-    read = cache(lambda name: load(name, arguments.tables))
-    for draw in range(arguments.draws):
-        for name in [*(path.stem for path in arguments.tables), *names]:
-            for pattern in arguments.patterns:
-                if pattern == ALL_PRESENT and draw:
-                    continue  # nothing is drawn
-                cases = [Case(name, arguments.protocol, pattern, draw, method) for method in arguments.methods]
-                measure(cases, read(name), known, arguments)
+    known = stored_results(arguments.results)
+    if arguments.print_only:
+        mark_rule(known, arguments.tables, arguments.images)
+    else:
+        run_all(arguments, known)
     print_tables(known)
 
 
