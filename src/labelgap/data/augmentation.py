@@ -62,11 +62,22 @@ class Augmentation:
 
     def __call__(self, images: Tensor, rows: ArrayLike, epoch: int) -> Tensor:
         """Return changed images, uint8 ``(B, C, H, W)`` like the given ones."""
+        matrices, factors = self.draw(rows, epoch)
+        return self.apply(images, matrices.to(images.device), factors.to(images.device))
+
+    def draw(self, rows: ArrayLike, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return what is random, on the CPU: ``affine_matrices`` and ``color_factors`` of these rows.
+
+        Those of a whole epoch can be drawn at once and copied to the device together, so that no batch waits for it.
+        """
         draws = torch.from_numpy(uniform_rows(self.seed, epoch, rows, _DRAWS).astype(np.float32))
-        matrices, factors = self.affine_matrices(draws), self.color_factors(draws)
-        grid = affine_grid(matrices.to(images.device), list(images.shape), align_corners=False)
+        return self.affine_matrices(draws), self.color_factors(draws)
+
+    def apply(self, images: Tensor, matrices: Tensor, factors: Tensor) -> Tensor:
+        """Return images changed by what was drawn for them, which is on their device."""
+        grid = affine_grid(matrices, list(images.shape), align_corners=False)
         changed = grid_sample(images.float(), grid, align_corners=False)
-        return _change_color(changed, factors.to(images.device)).round_().to(torch.uint8)
+        return _change_color(changed, factors).round_().to(torch.uint8)
 
     def affine_matrices(self, draws: Tensor) -> Tensor:
         """Return the map from output to input positions, ``(B, 2, 3)``; coordinates go from -1 to 1."""
@@ -90,10 +101,10 @@ class Augmentation:
 
 
 def _change_color(images: Tensor, factors: Tensor) -> Tensor:
-    """Change brightness, the contrast around the mean, and the saturation around gray, of values from 0 to 255."""
+    """Change brightness, the contrast around the mean, and the saturation around gray, of values 0 to 255, in place."""
     brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
-    images = images * brightness
+    images = images.mul_(brightness)
     mean = images.mean((1, 2, 3), keepdim=True)
-    images = (images - mean) * contrast + mean
+    images = images.sub_(mean).mul_(contrast).add_(mean)
     gray = images.mean(1, keepdim=True)
-    return ((images - gray) * saturation + gray).clamp_(0, 255)
+    return images.sub_(gray).mul_(saturation).add_(gray).clamp_(0, 255)

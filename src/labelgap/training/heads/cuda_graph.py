@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["CudaGraphRunner", "Step"]
+__all__ = ["WARMUP_STEPS", "CudaGraphRunner", "Step", "capture_graph", "run_on_side_stream"]
+
+T = TypeVar("T")
 
 Step = Callable[[Tensor], Tensor]
 """Trains one batch of rows ``(B,)`` and returns the losses ``(M,)``."""
@@ -77,31 +80,51 @@ class CudaGraphRunner:
         self.cursor.add_(len(rows))
 
     def _warm_up(self, step: Step) -> None:
-        """Train one batch on a side stream, as ``torch.cuda.graph`` requires before a capture."""
-        side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            self.train_full_batch(step)
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        """Train one batch before a capture."""
+        run_on_side_stream(lambda: self.train_full_batch(step), self.device)
         self.warmup_steps += 1
 
     def _capture(self, step: Step) -> None:
-        """Capture a step without running it; where that fails, note why and continue eagerly.
-
-        The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail.
-        """
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self.device)
-        collecting = gc.isenabled()
-        gc.collect()
-        gc.disable()
+        """Capture a step without running it; where that fails, note why and continue eagerly."""
         try:
-            with torch.cuda.graph(graph):
-                self.train_full_batch(step)
+            self.graph, _ = capture_graph(lambda: self.train_full_batch(step), self.device)
         except RuntimeError as error:
             self.disabled = str(error).splitlines()[0]
-            return
-        finally:
-            if collecting:
-                gc.enable()
-        self.graph = graph
+
+
+def run_on_side_stream(work: Callable[[], T], device: torch.device, stream: torch.cuda.Stream | None = None) -> T:
+    """Run work on another stream, a new one by default, as ``torch.cuda.graph`` requires of what is captured later."""
+    side = torch.cuda.Stream(device) if stream is None else stream  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        result = work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    return result
+
+
+def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Capture work in a CUDA graph without running it; return the graph and the tensors that a replay fills.
+
+    The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail. Other threads, such
+    as a loader's, may use the device meanwhile.
+
+    Raises:
+        RuntimeError: something in the work cannot be captured; the device can be used as before.
+    """
+    graph, number = torch.cuda.CUDAGraph(), torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.synchronize(device)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.stream(torch.cuda.current_stream(device)):  # a capture that fails may leave another one current
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                result = work()
+    except RuntimeError:
+        generator = torch.cuda.default_generators[number]
+        generator.graphsafe_set_state(generator.clone_state())  # the copy is not in a capture
+        raise
+    finally:
+        if collecting:
+            gc.enable()
+    return graph, result

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Protocol
 
 import numpy as np
@@ -20,10 +22,14 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
-__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs"]
+__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "copy_ahead", "to_device"]
 
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
+DRAWN_ROWS = 65_536
+"""Images of a training on a GPU whose random changes are drawn and copied at once."""
+COPIED_AHEAD = 2
+"""Batches that are copied to a GPU before the one that is computed is complete."""
 
 
 class Inputs(Protocol):
@@ -73,6 +79,7 @@ class ImageInputs:
         workers: processes that decode images.
         transform: "resize"; "augment": in training, random changes on the device after the resize; "crop": random
             resized crops in training, the center crop otherwise.
+        flips_on_device: whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader.
     """
 
     images: ImageSource
@@ -82,6 +89,7 @@ class ImageInputs:
     seed: int = 0
     workers: int = 0
     transform: str = "resize"
+    flips_on_device: bool = False
 
     def __len__(self) -> int:
         return len(self.images)
@@ -93,7 +101,7 @@ class ImageInputs:
             if epoch is not None:
                 return RandomResizedCrop(size, self.seed, interpolation=filter_, flip=self.flip)
             return CenterCrop(size, round(size * 256 / 224), interpolation=filter_)
-        mirror = self.transform == "resize" and self.flip and epoch is not None
+        mirror = self.transform == "resize" and self.flip and epoch is not None and not self._mirrors_on_device
         return Resize(size, self.seed if mirror else None, interpolation=filter_)
 
     @property
@@ -104,25 +112,70 @@ class ImageInputs:
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalized images."""
-        cuda = self.device.type == "cuda"
-        pixels = ImageLoader(
+        """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
+        order = np.arange(len(self)) if rows is None else rows
+        pixels: Iterable[tuple[Tensor, Tensor]] = self._from_memory(order, batch_size) or ImageLoader(
             self.images,
-            rows,
+            order,
             transform=self.transform_of(epoch),
             channels=self.backbone.input_spec.channels,
             batch_size=batch_size,
             workers=self.workers,
             epoch=epoch or 1,
-            pin_memory=cuda,
+            pin_memory=self.device.type == "cuda",
         )
-        change = None if epoch is None else self.augmentation
+        return self.prepared(copy_ahead(pixels, self.device), order, batch_size, epoch)
+
+    def prepared(
+        self, pixels: Iterable[tuple[Tensor, Tensor]], order: NDArray[np.int64], batch_size: int, epoch: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Change and normalize batches of pixels on their device; what is random is drawn for many batches at once."""
+        cuda, changes = self.device.type == "cuda", epoch is not None and self._changes_on_device
+        block = batch_size * (max(DRAWN_ROWS // batch_size, 1) if cuda else 1)
+        start = 0
+        drawn: tuple[Tensor, ...] = ()
         for index, values in pixels:
-            on_device = values.to(self.device, non_blocking=True)
-            if change is not None and epoch is not None:
-                on_device = change(on_device, index.numpy(), epoch)
-            images = self.backbone.normalize(on_device)
+            if changes and epoch is not None:
+                if start % block == 0:
+                    drawn = tuple(to_device(part, self.device) for part in self._draw(order[start:][:block], epoch))
+                values = self._change(values, *(part[start % block :][: len(index)] for part in drawn))
+                start += len(index)
+            images = self.backbone.normalize(values)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
+
+    @property
+    def _changes_on_device(self) -> bool:
+        """Whether anything random happens on the device."""
+        return self.transform == "augment" or (self.transform == "resize" and self.flip and self._mirrors_on_device)
+
+    @property
+    def _mirrors_on_device(self) -> bool:
+        return self.flips_on_device or self.device.type == "cuda"
+
+    def _draw(self, rows: NDArray[np.int64], epoch: int) -> tuple[Tensor, ...]:
+        """Return what is random of these rows, on the CPU."""
+        if (change := self.augmentation) is not None:
+            return change.draw(rows, epoch)
+        return (torch.from_numpy(flip_mask(self.seed, epoch, rows)),)
+
+    def _change(self, values: Tensor, *drawn: Tensor) -> Tensor:
+        """Return changed pixels, by what was drawn for them."""
+        if (change := self.augmentation) is not None:
+            return change.apply(values, *drawn)
+        return torch.where(drawn[0][:, None, None, None], values.flip(-1), values)
+
+    def _from_memory(self, order: NDArray[np.int64], batch_size: int) -> Iterator[tuple[Tensor, Tensor]] | None:
+        """Return batches of an array of resized images, in page-locked memory; None for other images or no GPU."""
+        images, spec = self.images, self.backbone.input_spec
+        if self.device.type != "cuda" or self.transform == "crop" or not isinstance(images, ArrayImages):
+            return None
+        if images.array.shape[1:] != (spec.size, spec.size, spec.channels) or not images.array.flags.writeable:
+            return None
+        array = torch.from_numpy(images.array)
+        return (
+            (index, torch.index_select(array, 0, index, out=_page_locked(len(index), array)).permute(0, 3, 1, 2))
+            for index in torch.split(torch.from_numpy(order), batch_size)
+        )
 
     def in_memory(self) -> ImageInputs | DeviceInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
@@ -152,7 +205,7 @@ class ImageInputs:
         pixels = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
         for index, values in self._resized():
             pixels[index.to(self.device)] = values.to(self.device)
-        return DeviceInputs(pixels, self)
+        return DeviceInputs(pixels, replace(self, flips_on_device=True))
 
     def _resized(self) -> ImageLoader:
         """Return the images without augmentation."""
@@ -184,19 +237,45 @@ class DeviceInputs:
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalized images."""
-        order = torch.arange(len(self)) if rows is None else torch.from_numpy(rows)
-        on_device = torch.split(order.to(self.pixels.device), batch_size)
-        for index, index_on_device in zip(torch.split(order, batch_size), on_device, strict=True):
-            values = self.pixels[index_on_device]
-            if epoch is not None:
-                values = self._augmented(values, index.numpy(), epoch)
-            yield index, self.source.backbone.normalize(values).contiguous(memory_format=torch.channels_last)
+        order = np.arange(len(self)) if rows is None else rows
+        parts = torch.split(torch.from_numpy(order), batch_size)
+        on_device = torch.split(to_device(torch.from_numpy(order), self.pixels.device), batch_size)
+        pixels = ((index, self.pixels[there]) for index, there in zip(parts, on_device, strict=True))
+        return self.source.prepared(pixels, order, batch_size, epoch)
 
-    def _augmented(self, values: Tensor, rows: NDArray[np.int64], epoch: int) -> Tensor:
-        source = self.source
-        if (change := source.augmentation) is not None:
-            return change(values, rows, epoch)
-        if not source.flip:
-            return values
-        mirrored = torch.from_numpy(flip_mask(source.seed, epoch, rows)).to(values.device)
-        return torch.where(mirrored[:, None, None, None], values.flip(-1), values)
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device; to a GPU through page-locked memory, so that the host does not wait."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def copy_ahead(
+    batches: Iterable[tuple[Tensor, Tensor]], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield ``(index, pixels)`` with the pixels on the device.
+
+    To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
+    the computation waits for a copy.
+    """
+    if device.type != "cuda":
+        yield from ((index, values.to(device)) for index, values in batches)
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting = deque[tuple[Tensor, Tensor, torch.cuda.Event]]()
+    for batch in chain(batches, repeat(None, COPIED_AHEAD)):
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                copied = batch[1].to(device, non_blocking=True)
+            waiting.append((batch[0], copied, stream.record_event()))
+        if batch is None or len(waiting) > COPIED_AHEAD:
+            if waiting:
+                index, pixels, copy_done = waiting.popleft()
+                torch.cuda.current_stream(device).wait_event(copy_done)
+                pixels.record_stream(torch.cuda.current_stream(device))
+                yield index, pixels
+
+
+def _page_locked(count: int, like: Tensor) -> Tensor:
+    return torch.empty((count, *like.shape[1:]), dtype=like.dtype, pin_memory=True)

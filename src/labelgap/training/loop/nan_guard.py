@@ -42,7 +42,7 @@ class NanGuard:
         """Record the loss of a step, counted from 1 within the epoch."""
         bad = ~torch.isfinite(loss.detach())
         first = bad & ~self.failed
-        self.step.copy_(torch.where(first, step, self.step))
+        self.step.add_(first * step)  # a number inside of torch.where would be copied to the device, which waits for it
         padded = torch.full_like(self.rows, len(self.names))
         padded[: len(index)] = index
         self.rows.copy_(torch.where(first, padded, self.rows))

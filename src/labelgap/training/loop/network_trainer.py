@@ -20,6 +20,7 @@ from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
 from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.devices import widest_float
+from labelgap.training.heads.label_tables import LabelTables
 from labelgap.training.loop.distributed import (
     average_gradients,
     broadcast_buffers,
@@ -36,7 +37,8 @@ from labelgap.training.loop.divergence import (
     halve_rates,
 )
 from labelgap.training.loop.epoch_end import finish_epoch, record_start
-from labelgap.training.loop.inputs import Inputs
+from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
+from labelgap.training.loop.inputs import DeviceInputs, Inputs, to_device
 from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, check_scores, check_weights
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trainer import Trainer, TrainingContext
@@ -46,6 +48,10 @@ __all__ = ["NetworkTrainer", "RunningMean", "iterate_batches", "iterate_logits",
 
 CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
+MAX_LABELS = 2**30
+"""Labels of a training, known or not, up to which all are on the GPU; else every batch is copied there."""
+MAX_ON_DEVICE = 2**24
+"""Logits that stay on the device until they are copied together; every copy waits for it."""
 
 
 class NetworkTrainer(Trainer):
@@ -71,6 +77,17 @@ class NetworkTrainer(Trainer):
         self.scheduler = build_scheduler(self.optimizer, config, self.steps_per_epoch)
         self.average = None if config.ema is None else MovingAverage(self.network, config.ema)
         self.restart_point = RestartPoint(loss_fn, self.network)
+        on_gpu = context.device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
+        self.labels = LabelTables([self.table], context.device).dense if on_gpu else None
+        own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
+        self.graphed_step = GraphedStep(
+            self.network.parameters(),
+            context.device,
+            batch_size=config.batch_size,
+            disabled=why_not_captured(loss_fn, context.device, config.accumulate),
+            lasting=own_loss and all(isinstance(values, DeviceInputs) for values in inputs.values()),
+            log=context.reporter.log,
+        )
 
     @property
     def scored_network(self) -> nn.Module:
@@ -84,13 +101,22 @@ class NetworkTrainer(Trainer):
         average: dict[str, Stateful] = {} if self.average is None else {"average": self.average}
         return {**parts, "scheduler": self.scheduler, "restart_point": self.restart_point, **average}
 
+    def fit(self) -> TrainingState:
+        """Train to the last epoch, and free what only training needs."""
+        try:
+            return super().fit()
+        finally:
+            self.graphed_step.release()
+
     def keep_best(self) -> None:
         """Keep the state of the loss."""
         self.restart_point.update(self.loss_fn)
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return the context of the run's precision."""
-        return torch.autocast(device.type, torch.bfloat16) if self.config.precision == "bf16" else nullcontext()
+        if self.config.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=device.type != "cuda")
 
     def score_start(self, state: TrainingState) -> None:
         """Let the linear head that linear-init starts with compete as epoch 0, where val is scored."""
@@ -130,7 +156,10 @@ class NetworkTrainer(Trainer):
         self.network.train()
         self.loss_fn.set_epoch(epoch)
         self.trace.start_epoch()
-        mean_loss = self._train_steps(state, epoch)
+        try:
+            mean_loss = self._train_steps(state, epoch)
+        finally:
+            self.graphed_step.end_epoch()
         check_weights(self.network.parameters(), epoch)
         broadcast_buffers(self.network)
         if self.average is not None:
@@ -187,18 +216,27 @@ class NetworkTrainer(Trainer):
 
     def _backward(self, rows: Tensor, inputs: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Add the gradient of a batch, a ``share`` of its step; return its loss and its rows on the device."""
-        index, labels = rows.to(inputs.device), self.table.batch(rows).to(inputs.device)
+        index = to_device(rows, inputs.device)
+        labels = to_device(self.table.batch(rows), inputs.device) if self.labels is None else self.labels[0, index]
+        if share == 1:
+            loss, logits = self.graphed_step(self._compute, inputs, labels, index)
+        else:
+            loss, logits = self._compute(inputs, labels, index, share)
+        if self.trace.active:
+            modified = self.loss_fn.modified(logits, labels, index)
+            self.trace.record(*gather_all(index, logits, labels, modified))
+        return loss, index
+
+    def _compute(self, inputs: Tensor, labels: Tensor, index: Tensor, share: float = 1.0) -> StepResult:
+        """Add the gradient of a batch; return its loss and its logits."""
         with self.autocast(inputs.device):
             logits, features = self.ddp_network(inputs, return_features=True)
         logits, features = logits[: len(index)], features[: len(index)]
         loss: Tensor = self.loss_fn(logits, labels, index=index, features=features)
-        if self.trace.active:
-            modified = self.loss_fn.modified(logits.detach(), labels, index)
-            self.trace.record(*gather_all(index, logits.detach(), labels, modified))
         weight = 1.0 if self.loss_fn.reduction == "sum" else share
         cost = weight * loss + share * self.loss_fn.penalty(self.network.parameters())
         cost.backward()  # type: ignore[no-untyped-call]
-        return loss.detach(), index
+        return loss.detach(), logits.detach()
 
     def _step(self, guard: NanGuard) -> None:
         """Take an optimizer step, which changes nothing after a loss that was not finite."""
@@ -232,8 +270,14 @@ def predict_logits(
     network: nn.Module, inputs: Inputs, batch_size: int = 256, *, trainer: NetworkTrainer | None = None
 ) -> NDArray[np.float32]:
     """Return the logits of every row, in eval mode and without augmentation."""
-    batches = iterate_logits(network, inputs, batch_size, trainer=trainer)
-    return np.concatenate([logits.float().cpu().numpy() for _, logits in batches])
+    found: list[NDArray[np.float32]] = []
+    on_device: list[Tensor] = []
+    for _, logits in iterate_logits(network, inputs, batch_size, trainer=trainer):
+        on_device.append(logits)
+        if sum(part.numel() for part in on_device) > MAX_ON_DEVICE:
+            found.append(torch.cat(on_device).cpu().numpy())
+            on_device.clear()
+    return np.concatenate([*found, *([torch.cat(on_device).cpu().numpy()] if on_device else [])])
 
 
 def iterate_logits(
@@ -249,7 +293,7 @@ def iterate_logits(
         for index, values in iterate_batches(inputs, np.arange(len(inputs)), batch_size):
             with torch.no_grad(), trainer.autocast(values.device) if trainer is not None else nullcontext():
                 logits = network(values)[: len(index)].float()
-            index, logits = gather_all(index.to(logits.device), logits)
+            index, logits = gather_all(to_device(index, logits.device), logits)
             yield index, logits
     finally:
         network.train(was_training)

@@ -34,6 +34,8 @@ from labelgap.losses.assume_negative import assume_negative
 __all__ = ["AUTO_LIMIT", "Trace", "merge_trace", "parse_trace", "read_trace", "remove_trace_parts"]
 
 AUTO_LIMIT: Final = 2_000_000
+MAX_ON_DEVICE: Final = 2**22
+"""Entries of recorded batches that stay on a GPU until they are copied together."""
 TRACE_FILE: Final = "traces.npz"
 TRACE_PARTS: Final = "traces.parts"
 FIXED: Final[Mapping[str, type[np.generic]]] = {
@@ -84,6 +86,7 @@ class Trace:
         )
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
         self._epoch: dict[str, NDArray[np.generic]] = {}
+        self._recorded: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         self._written = 0
 
     @property
@@ -93,6 +96,7 @@ class Trace:
 
     def start_epoch(self) -> None:
         """Start an epoch; entries that it never visits stay NaN."""
+        self._recorded.clear()
         blank = np.full(len(self.entries), np.nan, dtype=np.float32)
         self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
 
@@ -101,20 +105,29 @@ class Trace:
         """Record a batch as it was before its optimizer step."""
         if self._by_row is None:
             return
-        rows = index.cpu().numpy()
+        cost = assume_negative(logits, labels).float()
+        self._recorded.append((index.clone(), cost, logits.to(torch.float32, copy=True), modified))
+        if logits.device.type == "cpu" or sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Copy what was recorded from the device, which waits for it."""
+        if self._by_row is None or not self._recorded:
+            return
+        rows, *values = (torch.cat(parts).cpu().numpy() for parts in zip(*self._recorded, strict=True))
+        self._recorded.clear()
         first, last = self._by_row[rows], self._by_row[rows + 1]
         lengths = last - first
         positions = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         within = np.repeat(np.arange(len(rows)), lengths), self.columns[positions]
-        epoch = self._epoch
-        epoch["loss"][positions] = assume_negative(logits, labels).float().cpu().numpy()[within]
-        epoch["logit"][positions] = logits.float().cpu().numpy()[within]
-        epoch["modified"][positions] = modified.cpu().numpy()[within]
+        for name, found in zip(PER_EPOCH, values, strict=True):
+            self._epoch[name][positions] = found[within]
 
     def write(self, folder: Path) -> None:
         """Write the file of the last recorded epoch."""
         if not self.active or not self._epoch:
             return
+        self._collect()
         make_folder(folder / TRACE_PARTS)
         if not (folder / TRACE_PARTS / _ENTRIES).exists():
             fixed = (self.rows, self.columns, self.observed, self.truth)

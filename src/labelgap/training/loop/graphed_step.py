@@ -1,0 +1,167 @@
+"""Forward and backward passes of a network, replayed from a CUDA graph.
+
+Launching the thousand kernels of a step one by one takes the host longer than a GPU needs for a small batch. A replay
+launches all of them at once. Inputs, labels and rows are copied to fixed places; gradients are left in fixed ones. The
+optimizer is not part of the graph.
+
+The first full batches are trained eagerly: a capture needs warmed-up kernels, and their time shows whether launching is
+what takes long. So are smaller batches, and everything where a capture fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from labelgap.losses import Loss
+from labelgap.training.heads.cuda_graph import WARMUP_STEPS, capture_graph, run_on_side_stream
+from labelgap.training.loop.distributed import is_distributed
+
+__all__ = ["GraphedStep", "StepResult", "why_not_captured"]
+
+Compute = Callable[[Tensor, Tensor, Tensor], "StepResult"]
+"""From inputs, labels and rows of a batch to its loss and logits; adds gradients to parameters, which have none yet."""
+StepResult = tuple[Tensor, Tensor]
+"""The loss of a batch, a scalar, and its logits, ``(B, K)``; both detached."""
+
+LAUNCH_SHARE: Final = 0.3
+"""A step is captured if launching its kernels takes more than this share of its time."""
+FREE_SHARE: Final = 0.8
+"""A graph has memory of its own, as much as an eager step: it may take this share of what is free."""
+
+
+class GraphedStep:
+    """Computes the gradients of batches, from a graph where there is one.
+
+    It holds no reference to the trainer, so that both are freed at once.
+
+    Args:
+        parameters: of the network.
+        device: where the steps run.
+        batch_size: of a full batch.
+        disabled: why nothing may be captured; None where it may be.
+        lasting: whether a graph serves all epochs; else each captures its own, because what the loss reads changes
+            between them, or because processes are forked, which must not inherit a graph.
+        log: says that a capture failed.
+        always: capture even if it may not help.
+
+    Attributes:
+        disabled: why steps are not replayed; None where they are, or may be later.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        device: torch.device,
+        *,
+        batch_size: int,
+        disabled: str | None = None,
+        lasting: bool = False,
+        log: Callable[[str], None] = lambda _: None,
+        always: bool = False,
+    ) -> None:
+        self.parameters, self.device, self.batch_size = list(parameters), device, batch_size
+        self.disabled, self.lasting, self.log, self.always = disabled, lasting, log, always
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warmup_steps = 0
+        self._stream: torch.cuda.Stream | None = None
+        self._batch: tuple[Tensor, ...] = ()
+        self._gradients: list[Tensor | None] = []
+        self._result: StepResult | None = None
+        self._chosen_kernels = torch.backends.cudnn.benchmark
+
+    def __call__(self, compute: Compute, inputs: Tensor, labels: Tensor, index: Tensor) -> StepResult:
+        """Compute the gradients of a batch; what is returned is valid until the next call."""
+        batch, full = (inputs, labels, index), len(index) == self.batch_size
+        if self.device.type == "cuda":  # cuDNN measures which kernels are fastest, for the shapes that come often
+            torch.backends.cudnn.benchmark = full and not torch.backends.cudnn.deterministic
+        if full and self.graph is None and self.disabled is None:
+            if self.warmup_steps < WARMUP_STEPS:
+                return self._warm_up(compute, *batch)
+            self._capture(compute, *batch)
+        if not full or self.graph is None or self._result is None:
+            return compute(*batch)
+        for place, values in zip(self._batch, batch, strict=True):
+            place.copy_(values)
+        self.graph.replay()
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        return self._result
+
+    def end_epoch(self) -> None:
+        """Release a graph that is of one epoch only."""
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = self._chosen_kernels
+        if not self.lasting:
+            self.release()
+
+    def release(self) -> None:
+        """Free the graph and its memory."""
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=False):
+            if parameter.grad is gradient:
+                parameter.grad = None
+        self.graph, self._batch, self._gradients, self._result = None, (), [], None
+
+    def _warm_up(self, compute: Compute, *batch: Tensor) -> StepResult:
+        """Train a batch eagerly; the last one decides whether a graph is worth it, and fits into the memory."""
+        if self._stream is None:
+            torch.cuda.empty_cache()
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.warmup_steps += 1
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self.device)
+        first.record()
+        started = time.perf_counter()
+        result = run_on_side_stream(lambda: compute(*batch), self.device, self._stream)
+        launching = time.perf_counter() - started
+        last.record()
+        last.synchronize()
+        if self.warmup_steps == WARMUP_STEPS and not self.always:
+            self.disabled = self._why_not_worth_it(1000 * launching / first.elapsed_time(last))
+            if self.disabled is not None:
+                torch.cuda.empty_cache()  # memory of the other stream
+        return result
+
+    def _why_not_worth_it(self, launch_share: float) -> str | None:
+        """Return why a graph would not help or not fit, after a step that took this share of its time to launch."""
+        if launch_share < LAUNCH_SHARE:
+            return f"launching takes {100 * launch_share:.0f} % of a step"
+        reserved, used = torch.cuda.memory_reserved(self.device), torch.cuda.memory_allocated(self.device)
+        if reserved - used > FREE_SHARE * torch.cuda.mem_get_info(self.device)[0]:
+            return "the memory of the device is too small for a second set of activations"
+        return None
+
+    def _capture(self, compute: Compute, *batch: Tensor) -> None:
+        """Capture the passes without running them; where that fails, say so and continue eagerly."""
+        places = tuple(values.clone() for values in batch)
+        self._clear_gradients()
+        try:
+            self.graph, self._result = capture_graph(lambda: compute(*places), self.device)
+        except RuntimeError as error:
+            self.disabled = str(error).splitlines()[0]
+            self._clear_gradients()
+            self.log(f"steps are launched kernel by kernel, without a CUDA graph: {self.disabled}")
+            return
+        self._batch, self._gradients = places, [parameter.grad for parameter in self.parameters]
+
+    def _clear_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def why_not_captured(loss_fn: Loss, device: torch.device, accumulate: int) -> str | None:
+    """Return why the steps of a training cannot be replayed from a graph; None if they can, as far as is known."""
+    if device.type != "cuda":
+        return f"a device of type '{device.type}' has no CUDA graphs"
+    if is_distributed():
+        return "several processes exchange gradients in every step"
+    if accumulate > 1:
+        return "gradients of several batches are added"
+    changes = any(getattr(type(loss_fn), hook) is not getattr(Loss, hook) for hook in ("mark", "commit", "after_step"))
+    if changes or next(loss_fn.parameters(), None) is not None:
+        return f"{loss_fn.name} changes its own state in every step"
+    return None
