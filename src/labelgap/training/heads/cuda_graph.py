@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["WARMUP_STEPS", "CudaGraphRunner", "Step", "capture_graph", "run_on_side_stream"]
+__all__ = ["CudaGraphRunner", "Step", "WARMUP_STEPS", "capture_graph", "run_on_side_stream"]
 
 T = TypeVar("T")
 
@@ -117,9 +117,12 @@ def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cu
     gc.collect()
     gc.disable()
     try:
-        with torch.cuda.stream(torch.cuda.current_stream(device)):  # a capture that fails may leave another one current
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                result = work()
+        # a capture that fails may leave its stream current: the outer context returns to the one before
+        with (
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
+            result = work()
     except RuntimeError:
         generator = torch.cuda.default_generators[number]
         generator.graphsafe_set_state(generator.clone_state())  # the copy is not in a capture

@@ -251,9 +251,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def copy_ahead(
-    batches: Iterable[tuple[Tensor, Tensor]], device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
+def copy_ahead(batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield ``(index, pixels)`` with the pixels on the device.
 
     To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
@@ -269,12 +267,11 @@ def copy_ahead(
             with torch.cuda.stream(stream):
                 copied = batch[1].to(device, non_blocking=True)
             waiting.append((batch[0], copied, stream.record_event()))
-        if batch is None or len(waiting) > COPIED_AHEAD:
-            if waiting:
-                index, pixels, copy_done = waiting.popleft()
-                torch.cuda.current_stream(device).wait_event(copy_done)
-                pixels.record_stream(torch.cuda.current_stream(device))
-                yield index, pixels
+        if waiting and (batch is None or len(waiting) > COPIED_AHEAD):
+            index, pixels, copy_done = waiting.popleft()
+            torch.cuda.current_stream(device).wait_event(copy_done)
+            pixels.record_stream(torch.cuda.current_stream(device))
+            yield index, pixels
 
 
 def _page_locked(count: int, like: Tensor) -> Tensor:

@@ -1,0 +1,498 @@
+"""Images per second of the training of a network, against a bare loop in the same run.
+
+    python benchmarks/training.py                        # a GPU: ResNet-50 at 448 and 224 px; a CPU: a tiny network
+    python benchmarks/training.py --seconds 4 --sizes 448 --batches 16,64 --images photos/
+
+The bare loop trains the same network on one batch that is always the same, already normalized and on the device:
+channels last, bfloat16 autocast on a GPU, fused SGD, cuDNN's fastest kernels, binary cross-entropy, nothing that waits.
+labelgap trains from JPEGs: decoded once and stored on the device where they fit, else in the memory of the machine,
+else decoded in every epoch. It shuffles, crops, turns, changes colors, normalizes, follows its schedule and checks for
+losses that are not finite. Both are measured in turns; ``graph`` is the bare loop replayed from a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import labelgap as lg
+import labelgap.training.loop.network_trainer as network_trainer
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import ArrayImages, FileImages
+from labelgap.models import InputSpec, as_backbone
+from labelgap.models.timm.library import import_timm
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.features.precomputed import build_classifier
+from labelgap.training.loop.epoch_end import finish_epoch
+from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs
+from labelgap.training.loop.network_trainer import NetworkTrainer
+from labelgap.training.loop.trainer import TrainingContext
+from labelgap.training.progress import Reporter
+
+CLASSES: Final = 20
+PHOTOS: Final = 48
+WIDTH, HEIGHT = 500, 375
+STEPS_LOOKED_AT: Final = 12
+
+
+class FeatureMaps(nn.Module):
+    """The feature maps of ResNet-50 with random weights; on a CPU those of a tiny network."""
+
+    def __init__(self, size: int, tiny: bool) -> None:
+        super().__init__()
+        self.input_spec = InputSpec(size, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        self.network = _tiny_network() if tiny else _resnet50()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ``(B, D, h, w)``."""
+        maps: Tensor = self.network(images)
+        return maps
+
+
+def _tiny_network() -> nn.Module:
+    widths = [3, 16, 32]
+    layers = [
+        nn.Sequential(nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True))
+        for before, after in pairwise(widths)
+    ]
+    return nn.Sequential(*layers)
+
+
+def _resnet50() -> nn.Module:
+    try:
+        model: Any = import_timm().create_model("resnet50", num_classes=0, global_pool="")
+        return model  # type: ignore[no-any-return]
+    except lg.LabelGapError:
+        from torchvision.models import resnet50
+
+        return nn.Sequential(*list(resnet50(weights=None).children())[:-2])
+
+
+class Bare(nn.Module):
+    """What a plain script trains: the network, the average over all positions, a linear layer."""
+
+    def __init__(self, maps: nn.Module, features: int) -> None:
+        super().__init__()
+        self.maps, self.head = maps, nn.Linear(features, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits."""
+        logits: Tensor = self.head(self.maps(images).mean((-2, -1)))
+        return logits
+
+
+@dataclass
+class Settings:
+    """What is measured, and how."""
+
+    device: torch.device
+    seconds: float
+    workers: int
+    photos: Path
+    out: Path
+    deadline: float
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cuda(self) -> bool:
+        """Whether there is a GPU."""
+        return self.device.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def make_photos(folder: Path) -> None:
+    """Write JPEGs with the spectrum of photos: amplitude falls with frequency, colors are correlated."""
+    random = np.random.default_rng(0)
+    frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
+    fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
+    for number in range(PHOTOS):
+        noise = np.fft.irfft2(fall * np.fft.rfft2(random.normal(size=(4, HEIGHT, WIDTH))), s=(HEIGHT, WIDTH))
+        gray, *colors = noise / noise.std((1, 2), keepdims=True)
+        pixels = 120 + 50 * np.stack([gray + 0.3 * color for color in colors], axis=-1)
+        Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(folder / f"{number}.jpg", quality=90)
+
+
+def make_data(settings: Settings, train: int, val: int) -> Dataset:
+    """Return a data set whose files are the photos, each many times; random labels, one present known per image."""
+    random = np.random.default_rng(1)
+    files = sorted(path.name for path in settings.photos.iterdir() if path.suffix.lower() in (".jpg", ".jpeg"))
+
+    def split(name: str, count: int, codes: NDArray[np.int8]) -> Split:
+        names = [f"{name}/{number:06d}.jpg" for number in range(count)]
+        images = FileImages(settings.photos, names, files=[files[number % len(files)] for number in range(count)])
+        return Split(name, images, lg.LabelTable.from_dense(codes, classes=[f"c{k}" for k in range(CLASSES)]))
+
+    observed = np.full((train, CLASSES), -1, np.int8)
+    observed[np.arange(train), random.integers(0, CLASSES, train)] = 1
+    truth = (random.random((val, CLASSES)) < 0.1).astype(np.int8)
+    truth[:CLASSES] |= np.eye(CLASSES, dtype=np.int8)[: len(truth)]
+    return Dataset("photos", split("train", train, observed), split("val", val, truth))
+
+
+def bare_speed(settings: Settings, size: int, batch: int, *, graph: bool = False) -> float:
+    """Return images per second of the bare loop."""
+    device, cuda = settings.device, settings.cuda
+    torch.backends.cudnn.benchmark = cuda
+    maps = FeatureMaps(size, tiny=not cuda).to(device)
+    network = Bare(maps, maps(torch.zeros(2, 3, size, size, device=device)).shape[1]).to(device)
+    images = torch.randn(batch, 3, size, size, device=device)
+    if cuda:
+        network, images = (part.to(memory_format=torch.channels_last) for part in (network, images))  # type: ignore
+    targets = (torch.rand(batch, CLASSES, device=device) < 0.1).float()
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True)
+
+    def passes() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=cuda, cache_enabled=not graph):
+            logits = network(images)
+        binary_cross_entropy_with_logits(logits.float(), targets).backward()  # type: ignore[no-untyped-call]
+
+    def step() -> None:
+        passes()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(4):
+        step()
+    if not graph:
+        return batch / timed(settings, step)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        passes()
+
+    def replayed() -> None:
+        captured.replay()
+        optimizer.step()
+
+    return batch / timed(settings, replayed)
+
+
+def bare_graph_speed(settings: Settings, size: int, batch: int) -> float:
+    """Return images per second of the bare loop replayed from a CUDA graph; NaN where there is none."""
+    try:
+        return bare_speed(settings, size, batch, graph=True) if settings.cuda else float("nan")
+    except RuntimeError as error:
+        say(f"    the bare loop cannot be captured: {error}")
+        return float("nan")
+
+
+def timed(settings: Settings, step: Callable[[], None]) -> float:
+    """Return the seconds of a step: as many as fit into half of the given time, twice; the faster time counts."""
+    settings.synchronize()
+    started = time.perf_counter()
+    for _ in range(3):
+        step()
+    settings.synchronize()
+    steps = max(int(settings.seconds / 2 / ((time.perf_counter() - started) / 3)), 3)
+    best = float("inf")
+    for _ in range(2):
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        settings.synchronize()
+        best = min(best, (time.perf_counter() - started) / steps)
+    return best
+
+
+def make_trainer(settings: Settings, data: Dataset, inputs: dict[str, Inputs], size: int, batch: int) -> NetworkTrainer:
+    """Build the trainer as ``fit`` does, with the method whose cost is binary cross-entropy."""
+    request = TrainingRequest(
+        method="an",
+        backbone=as_backbone(FeatureMaps(size, tiny=not settings.cuda)),
+        protocol="end-to-end",
+        training={"batch_size": batch, "epochs": 100, "lr": 1e-3, "optimizer": "sgd", "transform": "augment"},
+    )
+    config, selection, loss_fn = resolve_config(data, request, settings.device)
+    loss_fn.to(settings.device).prepare(data.train.labels, epochs=config.epochs, seed=0)
+    network = build_classifier(config, None, backbone=request.backbone).to(settings.device)  # type: ignore[arg-type]
+    if settings.cuda:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    folder = settings.out / f"run{time.monotonic_ns()}"
+    folder.mkdir()
+    context = TrainingContext(
+        folder, data, config, selection, network, settings.device, settings.workers, Reporter(quiet=True)
+    )
+    return NetworkTrainer(context, loss_fn, inputs)
+
+
+class Waiting:
+    """Inputs that measure how long the host waits for the next batch."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs, self.seconds = inputs, 0.0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batches(self, *given: Any, **named: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same batches."""
+        batches = iter(self.inputs.batches(*given, **named))
+        while True:
+            started = time.perf_counter()
+            batch = next(batches, None)
+            self.seconds += time.perf_counter() - started
+            if batch is None:
+                return
+            yield batch
+
+
+def our_speed(settings: Settings, trainer: NetworkTrainer) -> tuple[float, float, float]:
+    """Train two epochs; return images per second of the second, its share of waiting, the first one's seconds."""
+    state, count = TrainingState(), len(trainer.table)
+    waiting = Waiting(trainer.inputs["train"])
+    with patch.object(trainer, "inputs", {**trainer.inputs, "train": waiting}):
+        seconds = []
+        for epoch in (1, 2):
+            waiting.seconds = 0.0
+            settings.synchronize()
+            started = time.perf_counter()
+            trainer._train(state, epoch)
+            settings.synchronize()
+            seconds.append(time.perf_counter() - started)
+    return count / seconds[1], waiting.seconds / seconds[1], seconds[0]
+
+
+def whole_epoch(settings: Settings, trainer: NetworkTrainer) -> str:
+    """Train an epoch with val and checkpoint; return its speed and where its time goes."""
+    parts: dict[str, float] = {}
+
+    @contextmanager
+    def measured(name: str) -> Iterator[None]:
+        settings.synchronize()
+        started = time.perf_counter()
+        yield
+        settings.synchronize()
+        parts[name] = time.perf_counter() - started
+
+    def wrapped(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            with measured(name):
+                return work(*given, **named)
+
+        return run
+
+    state = TrainingState()
+    with (
+        patch.object(trainer, "_train", wrapped("steps", trainer._train)),
+        patch.object(trainer, "_score_val", wrapped("val", trainer._score_val)),
+        patch.object(network_trainer, "finish_epoch", wrapped("files", finish_epoch)),
+        measured("all"),
+    ):
+        trainer.train_epoch(state, 1)
+    count, val = len(trainer.table), len(trainer.inputs["val"])
+    speed = (count + val) / parts["all"]
+    return (
+        f"{speed:.0f} images/s of train and val ({count} + {val}): {parts['steps']:.2f} s of steps, "
+        f"{parts['val']:.2f} s of val ({val / parts['val']:.0f} images/s), {parts['files']:.2f} s of files"
+    )
+
+
+def look_closer(settings: Settings, trainer: NetworkTrainer) -> None:
+    """Print what waits for the device, how long it is idle, and what takes the time, over a few steps."""
+    rows = np.arange(min(STEPS_LOOKED_AT * trainer.config.batch_size, len(trainer.table)))
+    steps = -(-len(rows) // trainer.config.batch_size)
+    trainer.graphed_step.lasting = True
+    with patch.object(trainer, "table", trainer.table.select(rows)):
+        trainer._train(TrainingState(), 3)
+        if settings.cuda:
+            count_waits(trainer, steps)
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        activities += [torch.profiler.ProfilerActivity.CUDA] if settings.cuda else []
+        with torch.profiler.profile(activities=activities) as profile:
+            trainer._train(TrainingState(), 5)
+            settings.synchronize()
+    averages = profile.key_averages()
+    if settings.cuda:
+        say(f"    {idle_share(profile)}")
+        show("GPU", list(filter(is_kernel, averages)), lambda event: event.self_device_time_total, steps)
+    show("host", averages, lambda event: event.self_cpu_time_total, steps)
+
+
+def count_waits(trainer: NetworkTrainer, steps: int) -> None:
+    """Print how often the host waits for the device, and where."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            trainer._train_steps(TrainingState(), 4)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    places = Counter(
+        f"{Path(item.filename).name}:{item.lineno}" for item in found if "synchroniz" in str(item.message).lower()
+    )
+    where = ", ".join(f"{place} ×{count}" for place, count in places.most_common(6))
+    say(f"    the host waits {sum(places.values())} times in {steps} steps: {where or 'nowhere'}")
+
+
+def is_kernel(event: Any) -> bool:
+    return event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
+
+
+def idle_share(profile: Any) -> str:
+    """Return the share of the time between the first and the last kernel in which none ran."""
+    spans = sorted((event.time_range.start, event.time_range.end) for event in profile.events() if is_kernel(event))
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    share = 1 - busy / (end - spans[0][0])
+    return f"{len(spans)} kernels; the GPU is idle for {100 * share:.1f} % of the time (with the profiler's own cost)"
+
+
+def show(where: str, averages: Any, cost: Callable[[Any], float], steps: int) -> None:
+    largest = sorted(averages, key=cost, reverse=True)[:8]
+    total = sum(map(cost, averages))
+    named = ", ".join(f"{event.key[:46]} {cost(event) / 1000 / steps:.2f}" for event in largest)
+    say(f"    {where}, ms per step: all {total / 1000 / steps:.2f}; {named}")
+
+
+def measure(settings: Settings, size: int, batch: int, stored: dict[str, DeviceInputs], data: Dataset) -> None:
+    """Measure one size and batch."""
+    bare = bare_speed(settings, size, batch)
+    graph = bare_graph_speed(settings, size, batch)
+    torch.backends.cudnn.benchmark = False
+    count = int(min(max(bare * settings.seconds, 6 * batch), len(data.train))) // batch * batch
+    count -= batch // 2  # the last batch is smaller
+    part = replace(data, train=data.train.select(np.arange(count)))
+    inputs: dict[str, Inputs] = {
+        **stored,
+        "train": DeviceInputs(stored["train"].pixels[:count], stored["train"].source),
+    }
+    if settings.cuda:
+        torch.cuda.reset_peak_memory_stats(settings.device)
+    trainer = make_trainer(settings, part, inputs, size, batch)
+    ours, waits, first = our_speed(settings, trainer)
+    peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    again = bare_speed(settings, size, batch)
+    best = max(bare, again)
+    say(
+        f"{size} px, batch {batch}: bare {bare:.0f}, then {again:.0f} (graph {graph:.0f}) images/s; "
+        f"labelgap {ours:.0f}, ratio {ours / best:.3f}; {100 * waits:.1f} % of the host's time in the next batch; "
+        f"first epoch {first:.2f} s"
+    )
+    settings.ratios[f"training_{size}_{batch}"] = ours / best
+    why = trainer.graphed_step.disabled
+    say(f"    {'a CUDA graph' if trainer.graphed_step.graph is not None else f'no CUDA graph: {why}'}; {count} images")
+    if settings.cuda:
+        say(f"    memory: at most {peaks[0] / 2**30:.1f} GiB used, {peaks[1] / 2**30:.1f} GiB reserved")
+    say(f"    whole epoch: {whole_epoch(settings, trainer)}")
+    look_closer(settings, trainer)
+    trainer.graphed_step.release()
+
+
+def measure_elsewhere(settings: Settings, size: int, batch: int, data: Dataset) -> None:
+    """Measure images that do not fit on the device: in the memory of the machine, or decoded in every epoch."""
+    bare = bare_speed(settings, size, batch)
+    count = int(min(max(bare * settings.seconds, 4 * batch), len(data.train)))
+    part = replace(data, train=data.train.select(np.arange(count)), val=None)
+    files = image_inputs(settings, part, size)["train"]
+    pixels = np.random.default_rng(0).integers(0, 256, (count, size, size, 3), np.uint8)
+    memory = replace(files, images=ArrayImages(pixels, files.images.names), workers=0)
+    for name, inputs in {"memory": memory, "files": files}.items():
+        trainer = make_trainer(settings, part, {"train": inputs}, size, batch)
+        ours, waits, _ = our_speed(settings, trainer)
+        say(
+            f"{size} px, batch {batch}, from {name}: bare {bare:.0f}, labelgap {ours:.0f} images/s, ratio "
+            f"{ours / bare:.3f}; {100 * waits:.1f} % of the host's time in the next batch; {settings.workers} processes"
+        )
+        settings.ratios[f"training_{name}_{size}_{batch}"] = ours / bare
+        trainer.graphed_step.release()
+
+
+def image_inputs(settings: Settings, data: Dataset, size: int) -> dict[str, ImageInputs]:
+    backbone = deepcopy(as_backbone(FeatureMaps(size, tiny=True))).to(settings.device)
+    return {
+        split.name: ImageInputs(split.images, backbone, settings.device, True, 0, settings.workers, "augment")
+        for split in data.splits
+    }
+
+
+def attempt(settings: Settings, name: str, work: Callable[[], None]) -> None:
+    """Run a part of the benchmark; what fails is printed, and the next part follows."""
+    if time.monotonic() > settings.deadline:
+        say(f"{name}: left out, the time is over")
+        return
+    started = time.perf_counter()
+    try:
+        work()
+    except Exception as error:
+        say(f"{name}: failed, {type(error).__name__}: {error}")
+        say("    " + " | ".join(line.strip() for line in traceback.format_exc().splitlines()[-9:-1]))
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    say(f"    ({name}: {time.perf_counter() - started:.1f} s)")
+
+
+def measure_size(settings: Settings, size: int, batches: list[int], data: Dataset) -> None:
+    started = time.perf_counter()
+    stored = {name: inputs.on_device() for name, inputs in image_inputs(settings, data, size).items()}
+    taken, images = time.perf_counter() - started, sum(map(len, data.splits))
+    say(f"{size} px: {images} JPEGs decoded and stored on the device in {taken:.1f} s, {images / taken:.0f} images/s")
+    for batch in batches:
+        attempt(settings, f"{size}/{batch}", lambda batch=batch: measure(settings, size, batch, stored, data))  # type: ignore[misc]
+    middle = sorted(batches)[len(batches) // 2]
+    attempt(settings, f"{size}/{middle} elsewhere", lambda: measure_elsewhere(settings, size, middle, data))
+
+
+def main() -> None:
+    """Measure every size and batch, and print the ratios at the end."""
+    cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0 if cuda else 0.5, help="of each measurement")
+    parser.add_argument("--sizes", default="448,224" if cuda else "64,32")
+    parser.add_argument("--batches", default="16,64,256" if cuda else "8,16")
+    parser.add_argument("--count", type=int, default=4096 if cuda else 192, help="training images at most")
+    parser.add_argument("--limit", type=float, default=540, help="seconds after which nothing new is started")
+    parser.add_argument("--images", type=Path, help="folder of JPEGs; by default some are made")
+    parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1) if cuda else 0)
+    arguments = parser.parse_args()
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    name = torch.cuda.get_device_name(device) if cuda else f"a CPU with {torch.get_num_threads()} threads"
+    say(f"torch {torch.__version__}, {name}, {os.cpu_count()} processors, {arguments.workers} loader processes")
+    with tempfile.TemporaryDirectory() as temporary:
+        photos = arguments.images or Path(temporary) / "photos"
+        if arguments.images is None:
+            photos.mkdir()
+            make_photos(photos)
+        out = Path(temporary) / "runs"
+        out.mkdir()
+        deadline = time.monotonic() + arguments.limit
+        settings = Settings(device, arguments.seconds, arguments.workers, photos, out, deadline)
+        data = make_data(settings, arguments.count, max(arguments.count // 8, CLASSES))
+        for size in map(int, arguments.sizes.split(",")):
+            batches = [int(batch) for batch in arguments.batches.split(",")]
+            attempt(settings, f"{size}", lambda size=size, batches=batches: measure_size(settings, size, batches, data))  # type: ignore[misc]
+    for name, ratio in settings.ratios.items():
+        print(f"ratio {name} {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()
