@@ -143,8 +143,10 @@ def gpu_trainer(folder: Path, method: str | Loss, **settings: Any) -> NetworkTra
     torch.manual_seed(0)
     training: Any = {"batch_size": BATCH, "epochs": 3, "optimizer": "sgd", "clip": 1.0, "ema": 0.9, **settings}
     backbone = as_backbone(SmallNetwork())
-    options: dict[str, Any] = {"warmup": 1} if method == "em-apl" else {}
-    request = TrainingRequest(method, options, backbone=backbone, protocol="end-to-end", training=training)
+    options: dict[str | Loss, dict[str, Any]] = {"em-apl": {"warmup": 1}, "role": {"expected_positives": 1.5}}
+    request = TrainingRequest(
+        method, options.get(method, {}), backbone=backbone, protocol="end-to-end", training=training
+    )
     config, selection, loss_fn = resolve_config(data, request, device)
     loss_fn.to(device).prepare(table, epochs=3, seed=0)
     network = build_classifier(config, None, backbone=backbone).to(device)
