@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
-from labelgap.data.augmentation import Augmentation
+from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import CounterRNG, uniform_rows
 
 
@@ -56,13 +57,15 @@ def reference(image: NDArray[np.float64], draws: list[float], min_area: float, c
     return saturated
 
 
-def test_a_batch_is_changed_as_defined() -> None:
+@pytest.mark.parametrize("size", [224, 448])
+def test_a_batch_is_changed_as_defined(size: int) -> None:
     images, rows = smooth_images(6, 12), [3, 0, 8, 5, 21, 34]
-    changed = Augmentation(seed=4)(images, rows, epoch=2)
+    changed = Augmentation(seed=4, min_area=smallest_crop(size))(images, rows, epoch=2)
+    smallest = {224: 0.4, 448: 1.0}[size]
     assert changed.dtype == torch.uint8
     for place, row in enumerate(rows):
         rng = CounterRNG(4, 2, row)
-        expected = reference(images[place].numpy().astype(float), [rng.uniform() for _ in range(13)], 0.4, 0.3)
+        expected = reference(images[place].numpy().astype(float), [rng.uniform() for _ in range(13)], smallest, 0.3)
         assert np.abs(changed[place].numpy() - expected).max() <= 0.51
 
 

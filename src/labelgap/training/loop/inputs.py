@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.system import available_memory
-from labelgap.data.augmentation import Augmentation
+from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.data.loader import ImageLoader
@@ -107,7 +107,9 @@ class ImageInputs:
     @property
     def augmentation(self) -> Augmentation | None:
         """What changes training images on the device."""
-        return Augmentation(self.seed, self.flip) if self.transform == "augment" else None
+        if self.transform != "augment":
+            return None
+        return Augmentation(self.seed, self.flip, min_area=smallest_crop(self.backbone.input_spec.size))
 
     def batches(
         self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
