@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -53,7 +54,8 @@ from labelgap.training.progress import Reporter
 CLASSES: Final = 20
 PHOTOS: Final = 48
 WIDTH, HEIGHT = 500, 375
-STEPS_LOOKED_AT: Final = 12
+LARGE: Final = 256
+"""From this batch size on, launching takes little of a step: less is measured."""
 
 
 class FeatureMaps(nn.Module):
@@ -180,7 +182,7 @@ def bare_speed(settings: Settings, size: int, batch: int, *, graph: bool = False
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    for _ in range(4):
+    for _ in range(3):
         step()
     if not graph:
         return batch / timed(settings, step)
@@ -317,7 +319,8 @@ def whole_epoch(settings: Settings, trainer: NetworkTrainer) -> str:
 
 def look_closer(settings: Settings, trainer: NetworkTrainer) -> None:
     """Print what waits for the device, how long it is idle, and what takes the time, over a few steps."""
-    rows = np.arange(min(STEPS_LOOKED_AT * trainer.config.batch_size, len(trainer.table)))
+    steps = 3 if trainer.config.batch_size >= LARGE else 10
+    rows = np.arange(min(steps * trainer.config.batch_size, len(trainer.table)))
     steps = -(-len(rows) // trainer.config.batch_size)
     trainer.graphed_step.lasting = True
     with patch.object(trainer, "table", trainer.table.select(rows)):
@@ -377,9 +380,9 @@ def show(where: str, averages: Any, cost: Callable[[Any], float], steps: int) ->
 def measure(settings: Settings, size: int, batch: int, stored: dict[str, DeviceInputs], data: Dataset) -> None:
     """Measure one size and batch."""
     bare = bare_speed(settings, size, batch)
-    graph = bare_graph_speed(settings, size, batch)
+    graph = bare_graph_speed(settings, size, batch) if batch < LARGE else float("nan")
     torch.backends.cudnn.benchmark = False
-    count = int(min(max(bare * settings.seconds, 6 * batch), len(data.train))) // batch * batch
+    count = int(min(max(bare * settings.seconds, 5 * batch), len(data.train))) // batch * batch
     count -= batch // 2  # the last batch is smaller
     part = replace(data, train=data.train.select(np.arange(count)))
     inputs: dict[str, Inputs] = {
@@ -391,10 +394,9 @@ def measure(settings: Settings, size: int, batch: int, stored: dict[str, DeviceI
     trainer = make_trainer(settings, part, inputs, size, batch)
     ours, waits, first = our_speed(settings, trainer)
     peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    again = bare_speed(settings, size, batch)
-    best = max(bare, again)
+    best = max(bare, bare_speed(settings, size, batch)) if settings.seconds > 1 else bare
     say(
-        f"{size} px, batch {batch}: bare {bare:.0f}, then {again:.0f} (graph {graph:.0f}) images/s; "
+        f"{size} px, batch {batch}: bare {best:.0f} (graph {graph:.0f}) images/s; "
         f"labelgap {ours:.0f}, ratio {ours / best:.3f}; {100 * waits:.1f} % of the host's time in the next batch; "
         f"first epoch {first:.2f} s"
     )
@@ -451,25 +453,24 @@ def attempt(settings: Settings, name: str, work: Callable[[], None]) -> None:
     say(f"    ({name}: {time.perf_counter() - started:.1f} s)")
 
 
-def measure_size(settings: Settings, size: int, batches: list[int], data: Dataset) -> None:
+def store(settings: Settings, size: int, data: Dataset) -> dict[str, DeviceInputs]:
+    """Decode all images and store them on the device."""
     started = time.perf_counter()
     stored = {name: inputs.on_device() for name, inputs in image_inputs(settings, data, size).items()}
+    settings.synchronize()
     taken, images = time.perf_counter() - started, sum(map(len, data.splits))
     say(f"{size} px: {images} JPEGs decoded and stored on the device in {taken:.1f} s, {images / taken:.0f} images/s")
-    for batch in batches:
-        attempt(settings, f"{size}/{batch}", lambda batch=batch: measure(settings, size, batch, stored, data))  # type: ignore[misc]
-    middle = sorted(batches)[len(batches) // 2]
-    attempt(settings, f"{size}/{middle} elsewhere", lambda: measure_elsewhere(settings, size, middle, data))
+    return stored
 
 
 def main() -> None:
     """Measure every size and batch, and print the ratios at the end."""
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0 if cuda else 0.5, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0 if cuda else 0.5, help="of each measurement")
     parser.add_argument("--sizes", default="448,224" if cuda else "64,32")
     parser.add_argument("--batches", default="16,64,256" if cuda else "8,16")
-    parser.add_argument("--count", type=int, default=4096 if cuda else 192, help="training images at most")
+    parser.add_argument("--count", type=int, default=2048 if cuda else 192, help="training images at most")
     parser.add_argument("--limit", type=float, default=540, help="seconds after which nothing new is started")
     parser.add_argument("--images", type=Path, help="folder of JPEGs; by default some are made")
     parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1) if cuda else 0)
@@ -487,9 +488,15 @@ def main() -> None:
         deadline = time.monotonic() + arguments.limit
         settings = Settings(device, arguments.seconds, arguments.workers, photos, out, deadline)
         data = make_data(settings, arguments.count, max(arguments.count // 8, CLASSES))
-        for size in map(int, arguments.sizes.split(",")):
-            batches = [int(batch) for batch in arguments.batches.split(",")]
-            attempt(settings, f"{size}", lambda size=size, batches=batches: measure_size(settings, size, batches, data))  # type: ignore[misc]
+        sizes, batches = (sorted(map(int, given.split(","))) for given in (arguments.sizes, arguments.batches))
+        stored = {size: store(settings, size, data) for size in reversed(sizes)}
+        for batch, size in product(batches, stored):
+            work = partial(measure, settings, size, batch, stored[size], data)
+            attempt(settings, f"{size} px, batch {batch}", work)
+        for size in stored:
+            middle = batches[len(batches) // 2]
+            work = partial(measure_elsewhere, settings, size, middle, data)
+            attempt(settings, f"{size} px, batch {middle}, elsewhere", work)
     for name, ratio in settings.ratios.items():
         print(f"ratio {name} {ratio:.3f}")
 
