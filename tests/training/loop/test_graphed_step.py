@@ -170,12 +170,15 @@ def test_captured_and_eager_trainings_end_alike(tmp_path: Path, method: str | Lo
         for epoch in (1, 2, 3):
             losses.append(trainer._train(TrainingState(), epoch)[0])
         assert (kind == "graph" and not isinstance(method, Waits)) == (step.disabled is None), step.disabled
-        assert step.lasting == (method in ("an", "ll-r")) == (step.graph is not None or kind == "eager")
+        assert step.lasting == (method in ("an", "ll-r"))
+        assert (step.graph is not None) == (kind == "graph" and step.lasting), "a graph of one epoch is released"
         ends.append((losses, [value.clone() for value in trainer.network.state_dict().values()], trainer))
         step.release()
-    torch.testing.assert_close(ends[0][0], ends[1][0], rtol=1e-4, atol=1e-5)
+        torch.cuda.empty_cache()  # refused during a capture: one that failed has ended
+    atol = 1e-4 if precision == "float32" else 1e-2
+    torch.testing.assert_close(ends[0][0], ends[1][0], rtol=1e-3, atol=atol)
     for found, expected in zip(ends[0][1], ends[1][1], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=atol)
 
 
 @needs_cuda

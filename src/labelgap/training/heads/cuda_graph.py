@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cu
     Raises:
         RuntimeError: something in the work cannot be captured; the device can be used as before.
     """
-    graph, number = torch.cuda.CUDAGraph(), torch.cuda.current_device() if device.index is None else device.index
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     torch.cuda.synchronize(device)
     collecting = gc.isenabled()
     gc.collect()
@@ -120,14 +121,22 @@ def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cu
         # a capture that fails may leave its stream current: the outer context returns to the one before
         with (
             torch.cuda.stream(torch.cuda.current_stream(device)),
-            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),
         ):
             result = work()
     except RuntimeError:
-        generator = torch.cuda.default_generators[number]
-        generator.graphsafe_set_state(generator.clone_state())  # the copy is not in a capture
+        _end_failed_capture(pool, torch.cuda.current_device() if device.index is None else device.index)
         raise
     finally:
         if collecting:
             gc.enable()
     return graph, result
+
+
+def _end_failed_capture(pool: Any, device: int) -> None:
+    """Make torch's allocator and its random numbers leave a capture that failed; it may have left them in there."""
+    with suppress(AttributeError, RuntimeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+    with suppress(RuntimeError):
+        generator = torch.cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())  # the copy is not in a capture
