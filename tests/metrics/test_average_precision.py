@@ -20,7 +20,6 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.table import LabelTable
 from labelgap.metrics import average_precision, sorting
-from labelgap.metrics.average_precision import average_precision_of_rankings, average_precision_on_device
 from labelgap.metrics.validation import Average, Empty, Unknown
 
 Array = NDArray[Any]
@@ -278,23 +277,32 @@ def test_scores_of_any_size_and_closest_neighbours_are_kept_apart(column: list[f
         assert average_precision([[x] for x in column], labels[:, None]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_keys_are_in_the_order_of_the_scores() -> None:
-    magnitudes = [5e-324, 1e-310, 1e-30, 0.25, 1.0, np.nextafter(2.0, 0), 2.0, 1e30, 1.7e308]
-    for largest in range(1, len(magnitudes) + 1):
-        some = magnitudes[:largest]
-        scores = np.array([[-x for x in reversed(some)] + [-0.0, 0.0] + some])
-        keys = sorting.order_keys(scores)[0]
-        assert np.array_equal(np.sign(np.diff(keys)), np.sign(np.diff(scores[0])))
-        assert np.abs(keys).max() < 2**62
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_rankings_are_what_the_formula_says(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    tiny, huge = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    scores = rng.normal(size=(4500, 3)).astype(dtype)
+    scores[:, 1] = rng.choice([-huge, -1.0, -tiny, -0.0, 0.0, tiny, np.nextafter(dtype(1), dtype(2)), 1.0, huge], 4500)
+    labels = rng.choice([PRESENT, ABSENT, UNKNOWN], size=scores.shape, p=[0.05, 0.65, 0.3]).astype(np.int8)
+    values, counted = average_precision(scores, labels, None, return_counted=True)
+    assert counted == 3
+    for value, score, label in zip(values, scores.T, labels.T, strict=True):
+        above = score[label != UNKNOWN] >= score[label == PRESENT][:, None]
+        hits = score[label == PRESENT] >= score[label == PRESENT][:, None]
+        assert value == pytest.approx(np.mean(hits.sum(axis=1) / above.sum(axis=1)), abs=1e-12)
 
 
 @pytest.mark.parametrize("average", ALL_AVERAGES)
-def test_pieces_of_any_size_give_the_same(average: Average, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_any_size_on_any_number_of_threads_give_the_same(
+    average: Average, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores, labels = draw(6, images=25, classes=13)
     whole = average_precision(scores, labels, average)
     monkeypatch.setattr(sorting, "RANKINGS_AT_ONCE", 1)
-    for entries in (1, 26, 60, 1000):
+    for entries, long, threads in ((1, 1, 1), (26, 1000, 2), (60, 1, 3), (1000, 1000, 1)):
         monkeypatch.setattr(sorting, "ENTRIES_AT_ONCE", entries)
+        monkeypatch.setattr(sorting, "LONG_RANKING", long)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert average_precision(scores, labels, average) == whole
 
 
@@ -380,12 +388,3 @@ def test_a_misspelt_option_is_told_the_nearest() -> None:
     call: Any = average_precision
     with pytest.raises(UnknownNameError, match="Did you mean 'macro'"):
         call([[0.1]], [[1]], average="marco")
-
-
-def test_ranking_on_a_device_is_ranking() -> None:
-    random = np.random.default_rng(0)
-    for scores in (random.normal(size=(40, 50)), random.integers(-3, 3, size=(40, 50)) / 2):
-        codes = random.choice([-1, 0, 1], size=(40, 50), p=[0.2, 0.6, 0.2]).astype(np.int8)
-        codes[0], codes[1], codes[2] = 0, 1, -1
-        found = average_precision_on_device(torch.from_numpy(scores), torch.from_numpy(codes))
-        np.testing.assert_allclose(found.numpy(), average_precision_of_rankings(scores, codes), rtol=1e-12)

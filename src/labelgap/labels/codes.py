@@ -36,6 +36,8 @@ def as_codes(values: ArrayLike | Tensor, *, what: str = "labels") -> NDArray[np.
     array = as_array(values, what)
     if array.dtype.kind not in "iubf":
         raise InputError(f"{what} must be numbers (1 present, 0 absent, -1 or NaN unknown), not {array.dtype}.")
+    if array.dtype.kind != "f" and array.size and array.min() >= UNKNOWN and array.max() <= PRESENT:
+        return array.astype(np.int8, copy=False)
     states = np.where(np.isnan(array), UNKNOWN, array) if array.dtype.kind == "f" else array
     invalid = (states != PRESENT) & (states != ABSENT) & (states != UNKNOWN)
     if invalid.any():

@@ -15,19 +15,19 @@ from __future__ import annotations
 from typing import Literal, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor
 
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.sorting import cuts_at_present, slices
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.on_device import measure_on_device
+from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import (
     Average,
     Codes,
     Empty,
     Floats,
     Labels,
+    Measured,
     Result,
     Scores,
     Unknown,
@@ -41,7 +41,6 @@ __all__ = [
     "WeightedRanking",
     "average_precision",
     "average_precision_of_rankings",
-    "average_precision_on_device",
 ]
 
 
@@ -113,9 +112,10 @@ def average_precision(
         (0.9166666666666666, 2)
     """
     validate_options(average, empty, unknown)
-    rankings, codes = _rankings(*format_pair(scores, labels), average, unknown)
-    present, absent = (np.count_nonzero(codes == state, axis=1) for state in (PRESENT, ABSENT))
-    return average_over(average_precision_of_rankings(rankings, codes), present, absent, average, empty, return_counted)
+    measured = measure_on_device(scores, labels, average, unknown)
+    if measured is None:
+        measured = _measure(*_rankings(*format_pair(scores, labels), average), unknown)
+    return average_over(*measured, average, empty, return_counted)
 
 
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
@@ -127,31 +127,25 @@ def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.fl
         >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
         array([0.83333333])
     """
-    rankings, entries = scores.shape
-    result = np.zeros(rankings)
-    for chunk in slices(rankings, entries):
-        cuts = cuts_at_present(np.ascontiguousarray(scores[chunk]), np.ascontiguousarray(codes[chunk]))
-        length = chunk.stop - chunk.start
-        present = np.bincount(cuts.ranking, minlength=length)
-        total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=length)
-        result[chunk] = total / np.maximum(present, 1)
-    return result
+    return _measure(scores, codes, "ignore")[0]
 
 
-def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
-    """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
+def _measure(scores: Floats, codes: Codes, unknown: Unknown) -> Measured:
+    """Return the average precision of rankings ``(R, M)``, and their known present and known absent entries."""
 
-    Finite scores and codes ``(…, N)`` give ``(…)`` float64.
-    """
-    present = codes == PRESENT
-    ordered, order = torch.where(present | (codes == ABSENT), scores, -torch.inf).sort(dim=-1, descending=True)
-    hits = present.expand(order.shape).gather(-1, order)
-    place = torch.arange(scores.shape[-1], device=scores.device)
-    last = torch.ones_like(hits)
-    last[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
-    end = torch.where(last, place, scores.shape[-1]).flip(-1).cummin(dim=-1).values.flip(-1)
-    precision = hits.cumsum(dim=-1).gather(-1, end).double() / (end + 1)
-    return (precision * hits).sum(dim=-1) / hits.sum(dim=-1).clamp(min=1)
+    def measure(chunk: slice) -> Measured:
+        states = to_rows(codes[chunk])
+        states = unknown_as_absent(states) if unknown == "absent" else states
+        cuts = cuts_at_present(to_rows(scores[chunk]), states)
+        present, known = np.bincount(cuts.ranking, minlength=len(states)), np.count_nonzero(states != UNKNOWN, axis=1)
+        total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=len(states))
+        return total / np.maximum(present, 1), present, known - present
+
+    count = len(scores)
+    values, present, absent = np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for chunk, part in map_chunks(measure, *scores.shape):
+        values[chunk], present[chunk], absent[chunk] = part
+    return values, present, absent
 
 
 class WeightedRanking:
@@ -197,13 +191,10 @@ def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) 
     return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
 
 
-def _rankings(scores: Floats, codes: Codes, average: Average | None, unknown: Unknown) -> tuple[Floats, Codes]:
-    """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all known entries."""
-    if unknown == "absent":
-        codes = unknown_as_absent(codes)
+def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Floats, Codes]:
+    """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all entries."""
     if average == "samples":
         return scores, codes
     if average == "micro":
-        known = codes != UNKNOWN
-        return scores[known][np.newaxis], codes[known][np.newaxis]
+        return scores.reshape(1, -1), codes.reshape(1, -1)
     return scores.T, codes.T

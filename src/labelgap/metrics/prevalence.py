@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.sorting import cuts_at_present, slices
+from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
 
 __all__ = ["CorrectedPrecision", "PartialCuts", "corrected_average_precision", "estimate_prevalence", "partial_cuts"]
@@ -146,13 +146,17 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     """
     formatted, codes = format_pair(scores, labels)
     values, chance = np.full(codes.shape[1], np.nan), np.full(codes.shape[1], np.nan)
-    for chunk in slices(codes.shape[1], codes.shape[0]):
-        cuts = partial_cuts(np.ascontiguousarray(formatted.T[chunk]), np.ascontiguousarray(codes.T[chunk]))
+
+    def measure(chunk: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        cuts = partial_cuts(to_rows(formatted.T[chunk]), to_rows(codes.T[chunk]))
         prevalence = cuts.prevalence()
         hits = prevalence[cuts.ranking] * cuts.recall
         misses = (1 - prevalence[cuts.ranking]) * cuts.smoothed_false_share(prevalence)
         mean = cuts.sums(hits / np.maximum(hits + misses, 1e-300)) / np.maximum(cuts.present, 1)
-        values[chunk], chance[chunk] = np.where(cuts.present > 0, mean, np.nan), prevalence
+        return np.where(cuts.present > 0, mean, np.nan), prevalence
+
+    for chunk, part in map_chunks(measure, *formatted.shape[::-1]):
+        values[chunk], chance[chunk] = part
     return CorrectedPrecision(values, chance)
 
 

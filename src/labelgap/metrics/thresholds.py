@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
-from labelgap.metrics.sorting import cuts_at_present, slices
+from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
 __all__ = ["DEFAULT_THRESHOLD", "MIN_MEASURED", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
@@ -111,9 +111,8 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     if ranked and not complete.all():
         values = _expected_best(formatted, codes)
     columns = np.flatnonzero(complete)
-    for chunk in slices(columns.size, codes.shape[0]):
-        part = columns[chunk]
-        values[part] = _best_cuts(np.ascontiguousarray(formatted.T[part]), np.ascontiguousarray(codes.T[part]))
+    for chunk, best in map_chunks(lambda part: _best_cuts(formatted, codes, columns[part]), columns.size, len(codes)):
+        values[columns[chunk]] = best
     marks = np.select(
         [~complete & (not ranked), (present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
         ["default", "measured", "estimated"],
@@ -128,8 +127,8 @@ def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64]:
     logits = logit(np.clip(scores, smallest, 1 - smallest))
     calibration = fit_shared_calibration(logits, codes)
     assert calibration is not None, "there are known presents"
-    chunks = slices(codes.shape[1], codes.shape[0])
-    best = np.concatenate([_best_expected_f1(calibration.probabilities(logits, chunk)) for chunk in chunks])
+    chunks = map_chunks(lambda part: _best_expected_f1(calibration.probabilities(logits, part)), *codes.shape[::-1])
+    best = np.concatenate([values for _, values in chunks])
     values: NDArray[np.float64] = expit((logit(best / 2) - calibration.offset) / calibration.scale)
     return values.astype(scores.dtype).astype(np.float64)
 
@@ -146,11 +145,12 @@ def _best_expected_f1(chance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(best, np.finfo(np.float64).tiny)
 
 
-def _best_cuts(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Return the threshold with the highest F1 of R classes of M images, all of whose labels are known.
+def _best_cuts(scores: Floats, codes: Codes, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the threshold with the highest F1 of some classes, all of whose labels are known.
 
     Only a cut at a present entry can be best: taking more entries without a further hit lowers F1.
     """
+    scores, codes = to_rows(scores[:, columns].T), to_rows(codes[:, columns].T)
     cuts = cuts_at_present(scores, codes)
     score = 2 * cuts.hits / (np.count_nonzero(codes == PRESENT, axis=1)[cuts.ranking] + cuts.taken)
     best = np.full(len(codes), -np.inf)

@@ -28,6 +28,7 @@ __all__ = [
     "Labels",
     "MAX_CHANCE",
     "MIN_KNOWN_LABELS",
+    "Measured",
     "Result",
     "Scores",
     "Unknown",
@@ -47,6 +48,8 @@ Empty: TypeAlias = Literal["skip", "zero"]
 Unknown: TypeAlias = Literal["ignore", "absent"]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Codes: TypeAlias = NDArray[np.int8]
+Measured: TypeAlias = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
+"""A value for each of R rankings, and how many of its entries are known present and known absent."""
 
 AVERAGES: Final = ("macro", "samples", "micro")
 MIN_KNOWN_LABELS: Final = 5
@@ -89,8 +92,8 @@ def format_scores(scores: Scores) -> Floats:
     narrow = array.dtype in (np.float16, np.float32)
     with np.errstate(over="ignore"):
         formatted: Floats = array.astype(np.float32 if narrow else np.float64, copy=False)
-    finite = np.isfinite(formatted)
-    if not finite.all():
+    if formatted.size and not np.isfinite([formatted.min(), formatted.max()]).all():
+        finite = np.isfinite(formatted)
         row, column = (int(i) for i in np.argwhere(~finite)[0])
         count = formatted.size - int(np.count_nonzero(finite))
         raise InputError(

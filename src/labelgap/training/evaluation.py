@@ -51,15 +51,14 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     both = supports_accuracy(counts.present, counts.absent, len(labels))
     supported = labels.keep(both[labels.columns]).to_dense()
     scores = expit(logits)
-    value, counted = average_precision(logits, supported, return_counted=True)
+    each, counted = average_precision(logits, supported, average=None, return_counted=True)
     samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
-    each = average_precision(logits, supported, average=None)
     chance = expected_random_precision(counts.present[both], counts.absent[both])
     result: dict[str, Any] = {
         "images": len(labels),
         "classes": len(labels.classes),
         "classes_counted": int(counted),
-        "map": float(value) if counted else None,
+        "map": float(each[~np.isnan(each)].mean()) if counted else None,
         "chance": float(chance.mean()) if counted else None,
         "known_absent": int(counts.absent.sum()),
         **_estimated(logits, labels),
