@@ -27,6 +27,7 @@ from labelgap.core.errors import InputError
 from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo
 
 __all__ = [
+    "ConvNorm",
     "EfficientNetLite",
     "LITE0",
     "LITE1",
@@ -34,6 +35,7 @@ __all__ = [
     "LiteVariant",
     "Stage",
     "load_pretrained",
+    "pad_same",
     "pretrained_weight_file",
     "scaled_stages",
     "translate_state_dict",
@@ -134,9 +136,9 @@ class EfficientNetLite(Backbone):
         )
         state = load_pretrained(variant) if pretrained else None
         with torch.random.fork_rng(devices=[], enabled=pretrained):  # weights that are replaced draw no random numbers
-            self.stem = _ConvNorm(3, _STEM, kernel=3, stride=2)
+            self.stem = ConvNorm(3, _STEM, kernel=3, stride=2)
             self.blocks, width = _blocks(scaled_stages(variant))
-            self.top = _ConvNorm(width, self.NUM_FEATURES)
+            self.top = ConvNorm(width, self.NUM_FEATURES)
         if state is not None:
             self.load_state_dict(state)
 
@@ -153,7 +155,7 @@ class EfficientNetLite(Backbone):
 
 
 @final
-class _ConvNorm(nn.Module):
+class ConvNorm(nn.Module):
     """Convolution padded as TensorFlow does, batch norm and, unless it is linear, ReLU6."""
 
     def __init__(
@@ -167,11 +169,8 @@ class _ConvNorm(nn.Module):
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out")
 
     def forward(self, feature_maps: Tensor) -> Tensor:
-        if self.stride > 1:
-            top, bottom = _same_padding(feature_maps.shape[-2], self.kernel, self.stride)
-            left, right = _same_padding(feature_maps.shape[-1], self.kernel, self.stride)
-            feature_maps = functional.pad(feature_maps, (left, right, top, bottom))
-        feature_maps = self.norm(self.conv(feature_maps))
+        """Return the feature maps, of a size divided by the stride and rounded up."""
+        feature_maps = self.norm(self.conv(pad_same(feature_maps, self.kernel, self.stride)))
         return feature_maps if self.linear else functional.relu6(feature_maps)
 
 
@@ -182,9 +181,9 @@ class _Block(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         width = inputs * expansion
-        self.expand = _ConvNorm(inputs, width) if expansion > 1 else nn.Identity()
-        self.depthwise = _ConvNorm(width, width, kernel=kernel, stride=stride, groups=width)
-        self.project = _ConvNorm(width, outputs, linear=True)
+        self.expand = ConvNorm(inputs, width) if expansion > 1 else nn.Identity()
+        self.depthwise = ConvNorm(width, width, kernel=kernel, stride=stride, groups=width)
+        self.project = ConvNorm(width, outputs, linear=True)
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, feature_maps: Tensor) -> Tensor:
@@ -251,6 +250,15 @@ def _translate_name(name: str, path: Path) -> str:
     if part_name is None:
         raise InputError(f"{path} holds '{name}', which is no tensor of an EfficientNet-Lite.")
     return f"{part_name}.{tensor}" if block is None else f"blocks.{block}.{part_name}.{tensor}"
+
+
+def pad_same(feature_maps: Tensor, kernel: int, stride: int) -> Tensor:
+    """Pad for a convolution with a stride as TensorFlow does; one without a stride pads by itself."""
+    if stride == 1:
+        return feature_maps
+    top, bottom = _same_padding(feature_maps.shape[-2], kernel, stride)
+    left, right = _same_padding(feature_maps.shape[-1], kernel, stride)
+    return functional.pad(feature_maps, (left, right, top, bottom))
 
 
 def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:

@@ -1,0 +1,172 @@
+"""Images per second of the feature pass on a CPU: the networks as they are trained against those of inference.
+
+    python benchmarks/features.py [--threads 2] [--seconds 60]
+
+The networks get the same batches in alternation, in one process. Time is both processor time, so that other programs
+disturb little, and wall time; of many rounds the fastest counts. A precision that this CPU does not compute with is
+skipped: a small convolution is tried first. The last part reads 500×375 JPEGs and computes their features, as
+``labelgap train`` does, without the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from labelgap.data import FileImages
+from labelgap.models import Backbone, EfficientNetLite
+from labelgap.models.efficientnet_lite import LITE0, LITE2, LiteVariant
+from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precision, inference_backbone
+from labelgap.training.loop.inputs import ImageInputs
+
+COUNT: Final = 64
+BATCH: Final = 32
+TOO_SLOW: Final = 4.0
+PLAIN: Final = "as trained"
+Times = dict[str, list[tuple[float, float]]]
+
+
+def make_photos(folder: Path) -> list[str]:
+    """Write smooth colors with some noise; return the names of the files."""
+    random, names = np.random.default_rng(0), [f"{number:03d}.jpg" for number in range(COUNT)]
+    for name in names:
+        coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC), dtype=np.float64)
+        noisy = np.clip(smooth + random.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(folder / name, quality=90)
+    return names
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of the processor and of the clock."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def alternate(works: dict[str, Callable[[], object]], seconds: float) -> Times:
+    """Run everything in alternation, once to warm up, then at least three times."""
+    taken: Times = {name: [] for name in works}
+    started = time.perf_counter()
+    for work in works.values():
+        work()
+    while len(next(iter(taken.values()))) < 3 or time.perf_counter() - started < seconds:
+        for name, work in works.items():
+            taken[name].append(timed(work))
+    return taken
+
+
+def show(taken: Times, images: int, notes: dict[str, str]) -> None:
+    for name, values in taken.items():
+        cpu, wall = (min(value[part] for value in values) for part in (0, 1))
+        print(
+            f"  {name:<24}{1000 * cpu / images:>9.1f}{images / wall:>11.1f}{ratio(taken, name, 0):>12.2f}×"
+            f"{ratio(taken, name, 1):>10.2f}×  {notes.get(name, '')}",
+            flush=True,
+        )
+
+
+def ratio(taken: Times, name: str, part: int) -> float:
+    """Return the median over rounds of how much faster than the first a network is; ``part`` 1 is by the clock."""
+    first = next(iter(taken.values()))
+    return statistics.median(plain[part] / value[part] for plain, value in zip(first, taken[name], strict=True))
+
+
+def computes_with(precision: Precision) -> bool:
+    """Whether a convolution of this precision is not much slower than one of float32."""
+    dtype, values = getattr(torch, precision), torch.randn(1, 32, 16, 16)
+    weight = torch.randn(64, 32, 1, 1)
+
+    def convolve(values: Tensor, weight: Tensor) -> float:
+        return min(timed(lambda: torch.conv2d(values, weight))[0] for _ in range(20))
+
+    try:
+        return convolve(values.to(dtype), weight.to(dtype)) < TOO_SLOW * convolve(values, weight)
+    except RuntimeError:
+        return False
+
+
+def networks(variant: LiteVariant) -> dict[str, Backbone]:
+    plain = EfficientNetLite(variant).eval()
+    found: dict[str, Backbone] = {PLAIN: plain}
+    for precision in get_args(Precision):
+        if computes_with(precision):
+            found[f"folded, {precision}"] = FoldedEfficientNet(plain, precision)
+    return found
+
+
+@torch.inference_mode()
+def measure_networks(variant: LiteVariant, images: FileImages, seconds: float) -> None:
+    """Print the speed of the network alone, and how far its features are apart."""
+    compared = networks(variant)
+    plain = compared[PLAIN]
+    _, batch = next(ImageInputs(images, plain, torch.device("cpu")).batches(batch_size=BATCH))
+    expected = plain.features(batch)
+    works: dict[str, Callable[[], object]] = {
+        name: partial(network.features, batch) for name, network in compared.items()
+    }
+    notes = {
+        name: f"features at most {(network.features(batch) - expected).abs().max():.1e} of {expected.max():.1f} apart"
+        for name, network in compared.items()
+    }
+    print(f"\n{variant.name}, {variant.size} px, batches of {BATCH}, network only")
+    print(f"  {'':<24}{'CPU ms':>9}{'images/s':>11}{'CPU ratio':>13}{'ratio':>11}", flush=True)
+    taken = alternate(works, seconds)
+    show(taken, BATCH, notes)
+    print(f"ratio network_{variant.name} {ratio(taken, f'folded, {cpu_precision()}', 1):.2f}", flush=True)
+
+
+@torch.inference_mode()
+def measure_pass(variant: LiteVariant, images: FileImages, seconds: float) -> None:
+    """Print the speed from JPEGs to features."""
+    device = torch.device("cpu")
+    plain = EfficientNetLite(variant).eval()
+    fast = inference_backbone(plain, device)
+
+    def run(network: Backbone) -> None:
+        for _, values in ImageInputs(images, plain, device).batches(batch_size=BATCH):
+            network.features(values)
+
+    taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds)
+    print(f"\n{variant.name}, {variant.size} px, from JPEGs to features")
+    show(taken, len(images), {})
+    print(f"ratio features_{variant.name} {ratio(taken, 'inference', 1):.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60, help="of each of the four measurements")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {cpu_precision()}")
+    print(f"capabilities {torch.backends.cpu.get_cpu_capability()}: {cpu_capabilities()}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        images = FileImages(folder, make_photos(Path(folder)))
+        for variant in (LITE2, LITE0):
+            measure_networks(variant, images, given.seconds)
+            measure_pass(variant, images, given.seconds)
+
+
+def cpu_capabilities() -> str:
+    """Return the names of what PyTorch says this CPU can do."""
+    try:
+        return " ".join(sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True))
+    except (AttributeError, RuntimeError):
+        return "not said by this version of PyTorch"
+
+
+if __name__ == "__main__":
+    main()
