@@ -186,15 +186,18 @@ def _exit_when_stopped() -> Iterator[None]:
 
 def _dry_run(data: Dataset, requested: TrainingRequest, device: str, workers: int | None) -> None:
     """Print the configuration and its cost."""
+    from labelgap.training.config.presets import describe_missing_settings
     from labelgap.training.config.resolve import prepare_data, resolve_config
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run
 
     data = prepare_data(data, requested, choose_device(device))
     config, selection, _ = resolve_config(data, requested, choose_device(device))
-    print(f"method    {config.method}" + ("" if config.why is None else f": {config.why}"))
-    values = config.model_dump(mode="json", exclude={"data", "classes", "method", "why"}, exclude_defaults=True)
+    print(f"{'method':<18}{config.method}" + ("" if config.why is None else f": {config.why}"))
+    values = config.model_dump(mode="json", exclude={"format", "data", "classes", "method", "why"}, exclude_none=True)
     for name, value in values.items():
-        print(f"{name:<14}{value}")
+        print(f"{name:<18}{value}")
+    if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
+        print(missing)
     print(selection.why)
     print(dry_run(data, requested, device=device, workers=workers))

@@ -34,6 +34,7 @@ from labelgap.training.checkpoints.weights import set_weights
 from labelgap.training.config.candidates import auto_methods
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.config.presets import describe_missing_settings
 from labelgap.training.config.resolve import (
     TrainingRequest,
     is_run_folder,
@@ -249,6 +250,8 @@ def _description(
     reason = "" if config.why is None else f" ({config.why})"
     method = "auto" if request.method == "auto" and config.folds else config.method
     yield f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}"
+    if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
+        yield missing
     yield from (str(finding) for finding in data.findings if isinstance(finding, ValidationHeldOut))
     yield selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds)
     if config.trace == "off" and request.trace == "auto" and device.type == "cuda":

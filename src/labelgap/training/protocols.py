@@ -24,7 +24,6 @@ from labelgap.training.config.candidates import candidate_configs
 from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.cross_validation import CrossValidation, cross_validate
-from labelgap.training.evaluation import describe_kept_epoch
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.folds import assign_folds, fold_groups
@@ -179,8 +178,6 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
     state = trainer.fit()
     if state.epoch:
         load_weights(context.folder, network)
-    if state.epoch and state.best_epoch == 0:
-        context.reporter.log(describe_kept_epoch({"best_epoch": 0, "epochs": state.epoch}))
     return PhaseResult(
         state,
         trainer.revisions,

@@ -83,7 +83,7 @@ def test_a_restart_from_the_best_epoch_survives_a_kill_in_the_next_one(
     method: str, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = digits.observe(1, 2, seed=0)
-    monkeypatch.setattr(network_trainer, "describe_fall", lambda state, epoch, score: "fell" if epoch == 2 else None)
+    monkeypatch.setattr(network_trainer, "describe_divergence", lambda state, epoch, *_: "fell" if epoch == 2 else None)
     whole = fit(data, tmp_path / "whole", method)
     assert [record.get("lr_factor") for record in whole.history] == [None, None, 0.5]
     with monkeypatch.context() as patch, pytest.raises(Killed):

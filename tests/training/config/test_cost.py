@@ -13,9 +13,10 @@ import labelgap as lg
 from labelgap.core.errors import UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
-from labelgap.training.config.cost import CostEstimate
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.cost import CostEstimate, _bytes_on_gpu
+from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.features.extract import count_uncached, extract_features
+from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.fit import dry_run
 from labelgap.training.progress import Reporter
 
@@ -77,3 +78,15 @@ def test_features_that_are_cached_already_need_no_time(
     assert count_uncached([images], backbone) == [len(images)]
     extract_features([images], backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
     assert count_uncached([images], backbone) == [0]
+
+
+def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end")
+    config, _, _ = resolve_config(photos, request)
+    network, device = build_classifier(config, None), torch.device("cuda")
+    spec = network.backbone.input_spec
+    image = spec.channels * spec.size**2
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    for free, stored in ((24, 24), (23, 18), (17, 6)):  # 18 images of train, 6 of val
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (4 * free * image, 0))
+        assert _bytes_on_gpu(photos, config, network, device) == stored * image

@@ -11,7 +11,7 @@ import torch
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.training.config.presets import PRESETS, preset
+from labelgap.training.config.presets import PRESETS, describe_missing_settings, preset
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.config.schema import LinearPhase
 
@@ -188,3 +188,13 @@ def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
     assert resumed == config, "what depends on the device stays as the run was begun"
     config, _, _ = resolve_config(photos, TrainingRequest(method="an"), torch.device("cpu"))
     assert (config.protocol, config.precision) == ("linear", "float32")
+
+
+def test_a_preset_without_settings_for_a_data_set_says_so() -> None:
+    for name, own in (("kim2022", "openimages"), ("cole2021", "voc2007"), ("kobayashi2023", "csv")):
+        assert describe_missing_settings(name, own) is None
+    for name, other in (("kim2022", "csv"), ("cole2021", "openimages"), ("zhou2022", None)):
+        assert (
+            describe_missing_settings(name, other)
+            == f"{name} has no settings for this data set: those of COCO are used"
+        )

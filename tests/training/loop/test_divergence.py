@@ -42,19 +42,20 @@ def factors(run: lg.Run) -> list[float]:
 
 
 class Breaks(ElementwiseLoss):
-    """Costs NaN in these of its calls."""
+    """Costs NaN, or much, in these of its calls."""
 
     calls = 0
+    factor = float("nan")
     bad: frozenset[int] = frozenset()
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         Breaks.calls += int(torch.is_grad_enabled())
         broken = torch.is_grad_enabled() and Breaks.calls in self.bad
-        return torch.nn.functional.softplus(logits) * (float("nan") if broken else 1.0)
+        return torch.nn.functional.softplus(logits) * (Breaks.factor if broken else 1.0)
 
 
-def breaking(*calls: int) -> Breaks:
-    Breaks.calls, Breaks.bad = 0, frozenset(calls)
+def breaking(*calls: int, factor: float = float("nan")) -> Breaks:
+    Breaks.calls, Breaks.bad, Breaks.factor = 0, frozenset(calls), factor
     return Breaks()
 
 
@@ -74,11 +75,13 @@ def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     assert run.evaluate(digits, "val", device="cpu", resamples=0)["map"] == pytest.approx(run.metrics["score"])
     score = f"epoch 0, the linear head: val score {100 * run.metrics['score']:.1f}"
     assert said.count(score) == 1 and said.count("rates halved, restarted from epoch 0") == 3
-    assert "the rates were halved 3 times before, so training ends, and epoch 0 is kept" in said and KEPT in said
+    assert "the rates were halved 3 times before, so training ends, and epoch 0 is kept" in said and KEPT not in said
     report = lg.write_report(run, data=digits)
     print_run(run, report, digits)
     shown = (report, run.path / "MODEL_CARD.md")
-    assert all(KEPT in text for text in (capsys.readouterr().out, *(path.read_text() for path in shown)))
+    printed = capsys.readouterr().out
+    assert printed.count(KEPT) == 1, "the command prints it after all that fit has said"
+    assert all(KEPT in text for text in (printed, *(path.read_text() for path in shown)))
     assert KEPT in run._repr_html_() and "4 of 6 epochs" in repr(run) and lg.verify(run.path).problems == ()
 
 
@@ -127,6 +130,30 @@ def test_a_loss_that_is_not_a_number_uses_up_its_epoch_and_names_the_images(
     assert run.metrics["best_epoch"] in (1, 3) and len(run.trace["loss"]) == 3
 
 
+@pytest.mark.parametrize(("score", "diverges"), [(0.65, True), (0.75, False)])
+def test_a_finite_loss_that_explodes_restarts_where_val_falls_too(
+    score: float,
+    diverges: bool,
+    tmp_path: Path,
+    digits: Dataset,
+    scores: list[float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scores += [0.7, score, 0.72]
+    run = lg.fit(
+        digits,
+        breaking(*range(6, 11), factor=100.0),
+        out=tmp_path / "a",
+        protocol="end-to-end",
+        epochs=3,
+        lr=1e-9,
+        **QUICK,
+    )
+    assert run.metrics["divergences"] == int(diverges) and run.history[1]["loss"] > 10 * run.history[0]["loss"]
+    line = "and the val score fell to 65.0, below the 70.0 of epoch 1: rates halved, restarted from epoch 1"
+    assert (line in capsys.readouterr().err) is diverges
+
+
 def test_before_the_first_complete_epoch_it_starts_again_at_lower_rates_from_the_initial_weights(
     tmp_path: Path, digits: Dataset
 ) -> None:
@@ -150,7 +177,7 @@ def test_a_training_that_only_fails_ends_with_an_error(tmp_path: Path, digits: D
 def test_what_the_loss_learned_from_a_diverged_network_is_forgotten(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_trainer, "describe_fall", lambda state, epoch, score: "fell" if epoch > 2 else None)
+    monkeypatch.setattr(network_trainer, "describe_divergence", lambda state, epoch, *_: "fell" if epoch > 2 else None)
     options, data = {"delta_rel": 20}, digits.observe(1, 2, seed=0)
     settings: dict[str, Any] = {"protocol": "end-to-end", "quiet": True, "select": "last", **QUICK}
     run, first = (lg.fit(data, "ll-cp", options, out=tmp_path / str(n), epochs=n, **settings) for n in (3, 2))

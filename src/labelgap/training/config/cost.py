@@ -20,7 +20,7 @@ from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import count_uncached
-from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
 
@@ -38,8 +38,8 @@ class CostEstimate:
 
     Attributes:
         seconds: of the whole run.
-        memory: bytes. On a GPU, the peak of a step; else the memory of the process now, plus what the images, the
-            features and the loss will take.
+        memory: bytes. On a GPU, the peak of a step and the images that are stored there; else the memory of the
+            process now, plus what the images, the features and the loss will take.
         disk: bytes of the run folder and of the feature cache.
         device: "cpu", "cuda" or "mps".
         protocol: of the run.
@@ -90,7 +90,7 @@ def measure_cost(
         disk += 10 * weights
         memory += 4 * weights + total * network.backbone.input_spec.size**2 * network.backbone.input_spec.channels
         if device.type == "cuda":
-            memory = torch.cuda.max_memory_allocated(device)
+            memory = torch.cuda.max_memory_allocated(device) + _bytes_on_gpu(data, config, network, device)
     own = used_memory() if device.type != "cuda" else 0
     return CostEstimate(seconds, memory + own, disk, device.type, config.protocol)
 
@@ -161,6 +161,15 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
     each = _fastest(step, batches, device)
     val = 0 if data.val is None else len(data.val)
     return each * (len(data.train) + val / 3)
+
+
+def _bytes_on_gpu(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> int:
+    """Return the bytes of the decoded images that training stores on a GPU, split by split as far as they fit."""
+    spec, stored = network.backbone.input_spec, 0
+    for split in data.splits if config.transform != "crop" else ():
+        needed = len(split) * spec.channels * spec.size**2
+        stored += needed if fits_on_gpu(stored + needed, device) else 0
+    return stored
 
 
 def _head_step(phase: LinearPhase, width: int, classes: int, device: torch.device) -> float:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses.base.published_settings import paper_dataset
+from labelgap.losses.base.published_settings import PAPER_DATASETS, paper_dataset
 from labelgap.training.config.defaults import LINEAR_PHASE
 
-__all__ = ["PRESETS", "preset"]
+__all__ = ["PRESETS", "describe_missing_settings", "preset"]
 
 OTHER: Final = "coco2014"
 """The data set whose settings are used for one that a paper does not have: its largest set of everyday photos."""
@@ -40,14 +40,33 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
     """
     if name not in PRESETS:
         raise UnknownNameError("preset", name, PRESETS)
-    known = paper_dataset(dataset) or ("openimages" if dataset == "openimages" else OTHER)
-    settings = PRESETS[name](method, known, protocol)
+    settings = PRESETS[name](method, _known_dataset(dataset) or OTHER, protocol)
     if settings["protocol"] == "linear-init":
         return settings
     if settings["protocol"] == "linear":
         settings = {name: value for name, value in settings.items() if name not in _NETWORK_SETTINGS}
         settings |= {name: settings[f"linear_{name}"] for name in ("epochs", "lr", "batch_size")}
     return {name: value for name, value in settings.items() if not name.startswith("linear_")}
+
+
+def describe_missing_settings(name: str, dataset: str | None) -> str | None:
+    """Return what to say where a preset has no settings of its own for a data set; None where it has them.
+
+    Example:
+        >>> describe_missing_settings("kim2022", "csv")
+        'kim2022 has no settings for this data set: those of COCO are used'
+        >>> describe_missing_settings("kim2022", "voc2012")
+    """
+    of_each = [PRESETS[name]("an-ls", each, None) for each in PAPER_DATASETS]
+    same = all(settings == of_each[0] for settings in of_each)
+    known = _known_dataset(dataset)
+    if same or (known is not None and (known != "openimages" or name == "kim2022")):
+        return None
+    return f"{name} has no settings for this data set: those of COCO are used"
+
+
+def _known_dataset(dataset: str | None) -> str | None:
+    return paper_dataset(dataset) or ("openimages" if dataset == "openimages" else None)
 
 
 def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:

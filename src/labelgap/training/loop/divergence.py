@@ -1,8 +1,9 @@
 """What a training of a network does when it diverges: it halves its rates and restarts from the best epoch.
 
-A training has diverged when a loss, its weights or its scores are not finite, or when the val score of an epoch is more
-than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it. After ``MAX_HALVINGS`` halvings the next
-divergence ends the training.
+A training has diverged when a loss, its weights or its scores are not finite; when the val score of an epoch is more
+than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it; or when the mean loss of an epoch is more than
+``MAX_GROWTH`` times that of the first one and its val score is below the first. After ``MAX_HALVINGS`` halvings the
+next divergence ends the training.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ from torch.optim.lr_scheduler import LambdaLR
 from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.selection import EpochScore
 
-__all__ = ["MAX_FALL", "MAX_HALVINGS", "RestartPoint", "describe_fall", "describe_restart", "halve_rates"]
+__all__ = [
+    "MAX_FALL",
+    "MAX_GROWTH",
+    "MAX_HALVINGS",
+    "RestartPoint",
+    "describe_divergence",
+    "describe_restart",
+    "halve_rates",
+]
 
 MAX_HALVINGS: Final = 3
 MAX_FALL: Final = 0.2
 """A fifth: scores of good trainings dip by less in their first epochs, and networks that diverge lose far more."""
+MAX_GROWTH: Final = 10.0
+"""A loss falls, or rises a little where its targets change; one that is ten times the first has left the minimum."""
 
 
 class RestartPoint:
@@ -63,19 +74,31 @@ def halve_rates(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, step: int
         group["initial_lr"], group["lr"] = rate, rate * factor(step)
 
 
-def describe_fall(state: TrainingState, epoch: int, score: EpochScore | None) -> str | None:
-    """Return what happened where a score fell clearly below that of the linear head; None if it did not.
+def describe_divergence(state: TrainingState, epoch: int, loss: float, score: EpochScore | None) -> str | None:
+    """Return what happened where the score fell clearly below the linear head's, or the loss exploded; None else.
+
+    A loss alone does not count: there are methods whose loss is negative, or that change its targets on the way.
 
     Example:
-        >>> start = TrainingState(history=[{"epoch": 0, "score": 0.855}])
-        >>> describe_fall(start, 3, EpochScore(0.612, 20))
+        >>> start = TrainingState(history=[{"epoch": 0, "loss": None, "score": 0.855}])
+        >>> describe_divergence(start, 3, 0.2, EpochScore(0.612, 20))
         "epoch 3: the val score fell to 61.2, below the linear head's 85.5"
+        >>> start = TrainingState(history=[{"epoch": 1, "loss": 0.3, "score": 0.7}])
+        >>> describe_divergence(start, 2, 4.5, EpochScore(0.612, 20))
+        'epoch 2: the loss rose from 0.3 to 4.5, and the val score fell to 61.2, below the 70.0 of epoch 1'
     """
-    first = state.history[0] if state.history else {"epoch": 1}
-    if score is None or first["epoch"] != 0 or score.value >= (1 - MAX_FALL) * first["score"]:
+    first = next((record for record in state.history if "score" in record), None)
+    if score is None or first is None:
         return None
-    fell = f"the val score fell to {100 * score.value:.1f}, below the linear head's {100 * first['score']:.1f}"
-    return f"epoch {epoch}: {fell}"
+    fell, start = f"the val score fell to {100 * score.value:.1f}", f"{100 * first['score']:.1f}"
+    if first["epoch"] == 0 and score.value < (1 - MAX_FALL) * first["score"]:
+        return f"epoch {epoch}: {fell}, below the linear head's {start}"
+    good = (record["loss"] for record in state.history if not record.get("restarted"))
+    earlier = next((value for value in good if value is not None), None)
+    if earlier is None or not 0 < MAX_GROWTH * earlier < loss or score.value >= first["score"]:
+        return None
+    rose = f"the loss rose from {earlier:.3g} to {loss:.3g}"
+    return f"epoch {epoch}: {rose}, and {fell}, below the {start} of epoch {first['epoch']}"
 
 
 def describe_restart(state: TrainingState, *, last: bool) -> str:

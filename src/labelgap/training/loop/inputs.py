@@ -22,7 +22,7 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
-__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "copy_ahead", "to_device"]
+__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "copy_ahead", "fits_on_gpu", "to_device"]
 
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
@@ -30,6 +30,12 @@ DRAWN_ROWS = 65_536
 """Images of a training on a GPU whose random changes are drawn and copied at once."""
 COPIED_AHEAD = 2
 """Batches that are copied to a GPU before the one that is computed is complete."""
+
+
+def fits_on_gpu(needed: int, device: torch.device) -> bool:
+    """Return whether decoded images of so many bytes may be stored on a GPU, beside what is there already."""
+    taken = torch.cuda.memory_allocated(device)  # also by the images of other splits
+    return needed + taken <= MEMORY_SHARE * (torch.cuda.mem_get_info(device)[0] + taken)
 
 
 class Inputs(Protocol):
@@ -186,10 +192,8 @@ class ImageInputs:
         """
         spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         needed = len(self) * spec.channels * spec.size**2  # of each process, which has a GPU of its own
-        if self.device.type == "cuda" and self.transform != "crop":
-            taken = torch.cuda.memory_allocated(self.device)  # also by the images of other splits
-            if needed + taken <= MEMORY_SHARE * (torch.cuda.mem_get_info(self.device)[0] + taken):
-                return self.on_device()
+        if self.device.type == "cuda" and self.transform != "crop" and fits_on_gpu(needed, self.device):
+            return self.on_device()
         if isinstance(self.images, ArrayImages):
             return replace(self, workers=0)
         free = available_memory()

@@ -32,7 +32,7 @@ from labelgap.training.loop.distributed import (
 from labelgap.training.loop.divergence import (
     MAX_HALVINGS,
     RestartPoint,
-    describe_fall,
+    describe_divergence,
     describe_restart,
     halve_rates,
 )
@@ -138,7 +138,7 @@ class NetworkTrainer(Trainer):
         try:
             record["loss"], revisions = self._train(state, epoch)
             score = self._score_val(epoch)
-            diverged = describe_fall(state, epoch, score)
+            diverged = describe_divergence(state, epoch, record["loss"], score)
         except DivergenceError as error:
             diverged = error.problem
             if not state.history and state.divergences == MAX_HALVINGS:
