@@ -24,7 +24,11 @@ __all__ = ["cache"]
 
 cache = typer.Typer(help="List what is cached so that it need not be computed again; `clear` removes it.")
 
-_SUBFOLDERS: Final = {"scans": "scans of images", "thumbnails": "thumbnails of the review page"}
+_SUBFOLDERS: Final = {
+    "scans": "scans of images",
+    "shards": "shards of URLs, and which shards are complete",
+    "thumbnails": "thumbnails of the review page",
+}
 
 
 @cache.callback(invoke_without_command=True)

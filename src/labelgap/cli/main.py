@@ -32,6 +32,7 @@ from labelgap.cli.predict import predict
 from labelgap.cli.report import report
 from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions
+from labelgap.cli.shard import shard
 from labelgap.cli.train import train
 from labelgap.cli.verify import verify
 from labelgap.core.errors import LabelGapError
@@ -42,7 +43,7 @@ __all__ = ["app", "main"]
 _PANELS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
     "Train and evaluate": (demo, train, compare, evaluate, predict, export, report, verify),
     "Find missing labels": (audit, review, apply, revisions),
-    "Data": (inspect, convert),
+    "Data": (inspect, convert, shard),
     "Lists": (methods, datasets, backbones),
 }
 _INTERRUPTED: Final = 130

@@ -10,6 +10,7 @@ from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
 from labelgap.data.readers.parquet import load_parquet
+from labelgap.data.readers.shards.dataset import load_shards
 from labelgap.data.readers.voc import load_voc2007, load_voc2012
 from labelgap.data.registry import (
     dataset_names,
@@ -51,6 +52,7 @@ __all__ = [
     "load_from_recipe",
     "load_moved",
     "load_parquet",
+    "load_shards",
     "load_stored",
     "load_voc2007",
     "load_voc2012",

@@ -25,6 +25,7 @@ __all__ = [
     "NoSplit",
     "NoValRows",
     "PaperSplit",
+    "ShardsSkipped",
     "ValidationHeldOut",
     "format_sizes",
 ]
@@ -86,6 +87,20 @@ class ImagesSkipped(Finding, topic="images"):
         start = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
         more = " …" if count > _NAMES_SHOWN else ""
         return f"{start} left out: {', '.join(self.names[:_NAMES_SHOWN])}{more}"
+
+
+@dataclass(frozen=True)
+class ShardsSkipped(Finding, topic="images"):
+    """Shards that cannot be read and are left out, by name, with the number of their images where it is known."""
+
+    names: tuple[str, ...]
+    images: int
+
+    def __str__(self) -> str:
+        count, more = len(self.names), " …" if len(self.names) > _NAMES_SHOWN else ""
+        start = "1 shard cannot be read and is" if count == 1 else f"{count:,} shards cannot be read and are"
+        with_images = f", with {pluralize(self.images, 'image')}" if self.images else ""
+        return f"{start} left out{with_images}: {', '.join(self.names[:_NAMES_SHOWN])}{more}"
 
 
 @dataclass(frozen=True)

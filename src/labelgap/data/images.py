@@ -10,6 +10,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -26,9 +27,11 @@ __all__ = [
     "FileImages",
     "ImageSource",
     "NamedRows",
+    "ReadAhead",
     "StoredImages",
     "check_rows",
     "path_inside",
+    "shuffle_rows",
     "to_channels",
 ]
 
@@ -51,6 +54,13 @@ class ImageSource(Protocol):
 
     def fingerprint(self) -> str:
         """Return a hash that changes when an image, or the order of the images, changes."""
+
+
+class ReadAhead(Protocol):
+    """What is told how many images have been read; see ``StoredImages.read_ahead``."""
+
+    def advance(self, images: int) -> None:
+        """Note that so many more images have been read."""
 
 
 class NamedRows:
@@ -145,6 +155,14 @@ class StoredImages(NamedRows, ABC):
         """
         return decode(self.encoded(row), min_size)
 
+    def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return every row once, in a random order."""
+        return generator.permutation(len(self))
+
+    def read_ahead(self, rows: NDArray[np.int64]) -> AbstractContextManager[ReadAhead | None]:
+        """Fetch what the images of these rows need, in this order, while the block runs; nothing for files."""
+        return nullcontext()
+
     @abstractmethod
     def encoded(self, row: int) -> Path | EncodedImage:
         """Return what ``decode`` takes: the path of image ``row``, or its bytes."""
@@ -237,6 +255,11 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     red, green, blue = np.moveaxis(array.astype(np.uint32), -1, 0)
     gray: NDArray[np.uint32] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
     return gray.astype(np.uint8)[..., None]
+
+
+def shuffle_rows(images: ImageSource, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return every row once, in a random order that a source may choose for its speed; see ``StoredImages.shuffle``."""
+    return images.shuffle(generator) if isinstance(images, StoredImages) else generator.permutation(len(images))
 
 
 def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:

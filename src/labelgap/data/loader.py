@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -80,10 +81,14 @@ class ImageLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield ``(index, pixels)``; an image that cannot be read raises its ``InputError`` here."""
-        for batch in self._batches():
-            if isinstance(batch, LabelGapError):
-                raise batch
-            yield batch
+        batches, images = self._batches(), self.images
+        with images.read_ahead(self.rows) if isinstance(images, StoredImages) else nullcontext() as ahead:
+            for batch in batches:
+                if isinstance(batch, LabelGapError):
+                    raise batch
+                if ahead is not None:
+                    ahead.advance(len(batch[0]))
+                yield batch
 
     def _batches(self) -> Iterator[Batch | LabelGapError]:
         if self.workers == 0 and not self.pin_memory:

@@ -23,7 +23,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
-from labelgap.data.readers.recipe import PATH_OPTIONS, ObserveStep, Recipe
+from labelgap.data.readers.recipe import PATH_OPTIONS, SHARDS, ObserveStep, Recipe
+from labelgap.data.readers.shards.location import is_shard_url
 
 __all__ = [
     "dataset_names",
@@ -112,7 +113,7 @@ def dataset_names() -> list[str]:
 
     Example:
         >>> dataset_names()
-        ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017', 'folder']
+        ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017', 'shards', 'folder']
     """
     return _readers().names()
 
@@ -212,14 +213,14 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     if not equals or name not in _readers():
         name, place = checked.name, os.fspath(text)
     path = Path(place).expanduser()
-    if not path.exists():
+    if not (name == SHARDS and is_shard_url(place)) and not path.exists():
         raise InputError(describe_missing_path(path))
     kept = {
         option: value
         for option, value in checked.options.items()
         if option not in PATH_OPTIONS or not isinstance(value, str)
     }
-    return load_from_recipe({**recipe, "name": name, "path": _absolute(path), "options": {**kept, **given}})
+    return load_from_recipe({**recipe, "name": name, "path": _absolute(place), "options": {**kept, **given}})
 
 
 def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
@@ -230,7 +231,11 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
         **options: of that data set; None means not given.
     """
     text = os.fspath(text)
-    refuse_url(text.partition("=")[2] if _NAME.fullmatch(text.partition("=")[0]) else text)
+    name, _, place = text.partition("=")
+    place = place if _NAME.fullmatch(name) else text
+    if is_shard_url(place) and (place == text or name == SHARDS):
+        return load(SHARDS, place, **{option: value for option, value in options.items() if value is not None})
+    refuse_url(place)
     given = {name: value for name, value in options.items() if value is not None}
     if text in _readers() and not (_readers().get(text).value.path_to and Path(text).exists()):
         return load(text, **given)
@@ -292,6 +297,8 @@ def _qualified_name(load: Callable[..., Dataset]) -> str:
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
+    if is_shard_url(text := os.fspath(path)):
+        return text
     return os.fspath(Path(os.path.normpath(Path(path).expanduser().absolute())))
 
 

@@ -20,6 +20,8 @@ from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
 from labelgap.data.readers.parquet import load_parquet
+from labelgap.data.readers.recipe import SHARDS
+from labelgap.data.readers.shards.dataset import is_shard_folder, load_shards
 from labelgap.data.readers.voc import find_voc, load_voc2007, load_voc2012
 
 __all__ = ["BUILTIN_READERS", "DatasetReader"]
@@ -114,6 +116,13 @@ BUILTIN_READERS: Final = (
     _official("voc2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
     _official("coco2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
     _official("coco2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    DatasetReader(
+        SHARDS,
+        load_shards,
+        "images and labels in tar files, in a folder or at a URL: what `labelgap shard` writes",
+        "a folder or a URL of shards (.tar)",
+        is_shard_folder,
+    ),
     DatasetReader(
         "folder",
         load_folder,

@@ -1,7 +1,7 @@
 """How data were loaded: the part of ``config.json`` and ``review.json`` that a run loads its data by.
 
 Such a file may come from anybody. A recipe therefore names a registered data set, local paths, options of plain JSON
-values, and the two ways to hide or show labels; it cannot name code or an address.
+values, and the two ways to hide or show labels; it cannot name code, nor an address but that of shards.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    ValidationInfo,
+    field_validator,
 )
 
 from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.shards.location import is_shard_url
 
-__all__ = ["ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "StoredRecipe"]
+__all__ = ["ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "SHARDS", "StoredRecipe"]
 
 PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test")
 """The options that are paths."""
@@ -66,7 +69,8 @@ def _check_options(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return options
 
 
-_Path = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_check_path)]
+SHARDS: Final = "shards"
+"""The name of the only data whose path may be a URL; ``load_stored`` opens it for those who made or trust the file."""
 _Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z][\w-]*$")]
 _OptionName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z_]\w*$")]
 _Loader = Annotated[str, StringConstraints(max_length=300, pattern=r"^[\w.<>]+:[\w.<>]+$")]
@@ -141,11 +145,19 @@ class Recipe(_Strict):
     """
 
     name: _Name
-    path: _Path | None
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None
     options: Annotated[dict[_OptionName, JsonValue], Field(max_length=64), AfterValidator(_check_options)]
     steps: Annotated[list[_Step], Field(max_length=64)]
     loader: _Loader | None = None
     license: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+    @field_validator("path")
+    @classmethod
+    def _check_path(cls, path: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a URL, unless it is one of shards."""
+        if path is None or (info.data.get("name") == SHARDS and is_shard_url(path)):
+            return path
+        return _check_path(path)
 
     @classmethod
     def checked(cls, recipe: Mapping[str, Any]) -> Recipe:

@@ -13,6 +13,8 @@ from labelgap.data import dataset_names
 from labelgap.data.images import FileImages
 from labelgap.data.readers.coco import find_coco
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.shards.dataset import is_shard_folder
+from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.data.readers.voc import find_voc
 
 __all__ = ["find_images", "is_dataset_argument"]
@@ -24,14 +26,16 @@ _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json")
 def is_dataset_argument(text: str) -> bool:
     """Return whether an argument is DATA, with labels or features, rather than images.
 
-    DATA is a table, ``name=path``, a folder of VOC or COCO, or a name. Any other folder is one of images, whatever its
-    subfolders are called; ``folder=photos`` reads it as a folder per class.
+    DATA is a table, ``name=path``, a folder of VOC or COCO, shards, or a name. Any other folder is one of images,
+    whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
 
     Example:
         >>> [is_dataset_argument(text) for text in ("tags.csv", "folder=photos", "photos/*.jpg", "digits")]
         [True, True, False, True]
     """
     path = Path(text).expanduser()
+    if is_shard_url(text) or is_shard_folder(path):
+        return True
     if path.is_dir():
         return any(find_voc(path, year) for year in ("2012", "2007")) or any(
             find_coco(path, year) for year in ("2014", "2017")

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
+from labelgap.data.images import shuffle_rows
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
@@ -195,7 +196,7 @@ class NetworkTrainer(Trainer):
     def _train_steps(self, state: TrainingState, epoch: int) -> RunningMean:
         """Take the steps of an epoch; ``accumulate`` batches make one."""
         batch_size, group = self.config.batch_size, self.config.accumulate
-        order = numpy_generator(self.config.seed, "order", epoch).permutation(len(self.table))
+        order = shuffle_rows(self.context.data.train.images, numpy_generator(self.config.seed, "order", epoch))
         sizes = [min(batch_size, len(order) - start) for start in range(0, len(order), batch_size)]
         mean_loss = RunningMean()
         guard = NanGuard(self.table.images, batch_size, self.context.device)

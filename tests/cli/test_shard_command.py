@@ -1,0 +1,65 @@
+"""``labelgap shard``: what is trained and predicted from shards is what is trained and predicted from the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+from tests.cli.conftest import call
+from tests.data.readers.shards.shard_server import serve
+
+import labelgap as lg
+from labelgap.data.readers.shards import location
+
+SETTINGS = ("--backbone", "small-cnn", "--protocol", "end-to-end", "--epochs", "2", "--batch-size", "3", "--no-images")
+
+
+def epochs(run: str) -> list[object]:
+    lines = map(json.loads, Path(run, "metrics.jsonl").read_text().splitlines())
+    return [{**line, "seconds": 0} for line in lines if "epoch" in line]
+
+
+def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("shard", "tags.csv", "--images", "photos", "--out", "shards", "--images-per-shard", "3") == 0
+    assert "wrote    6 shards in shards, 61.4 kB: 4 train, 4 val, 4 test" in capsys.readouterr().out
+    assert call("shard", "tags.csv", "--images", "photos", "--out", "shards") == 2
+    assert call("shard", "tags.csv", "--out", "b", "--images-per-shard", "3", "--bytes-per-shard", "1MB") == 2
+    error = capsys.readouterr().err
+    assert "holds shards already" in error and "--images-per-shard or --bytes-per-shard, not both" in error
+
+    data = lg.load("csv", "tags.csv", images="photos")
+    files = lg.fit(data, "ll-r", {}, "small-cnn", "end-to-end", "runs/files", epochs=2, batch_size=3, quiet=True)
+    assert call("train", "shards", "--method", "ll-r", *SETTINGS, "--out", "runs/shards", "--workers", "1") == 0
+    assert epochs("runs/shards") == epochs("runs/files")
+    weights = [load_file(f"runs/{name}/best.safetensors") for name in ("files", "shards")]
+    assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
+
+    assert call("predict", "runs/shards", "shards", "--out", "a.parquet", "--layout", "long") == 0
+    table = pq.read_table("a.parquet").to_pydict()
+    assert {*table["image"]} == {f"{number}.jpg" for number in range(12)}
+    assert np.array_equal(
+        np.float32(table["score"]), np.concatenate([files.predict(split) for split in data.splits]).ravel()
+    )
+    assert call("audit", "runs/shards", "--folds", "2") == 0 and Path("runs/shards/candidates.parquet").exists()
+
+
+def test_commands_read_shards_at_a_url_and_name_it_when_it_fails(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "PAUSE_SECONDS", 0.01)
+    assert call("shard", "tags.csv", "--images", "photos", "--out", "shards") == 0
+    with serve(photos / "shards") as server:
+        assert call("inspect", server.url, "--json") == 0
+        assert call("train", server.url, *SETTINGS, "--out", "runs/a") == 0
+        assert call("predict", "runs/a", server.url, "--split", "test", "--out", "a.csv") == 0
+        assert len(Path("a.csv").read_text().splitlines()) == 5
+        capsys.readouterr()
+        server.fails = lambda name: name.endswith(".tar")
+        monkeypatch.setenv("LABELGAP_CACHE", str(photos / "empty"))
+        assert call("predict", "runs/a", server.url, "--out", "b.csv") == 2
+        error = capsys.readouterr().err
+        assert f"{server.url}/train-000000.tar cannot be read, 4 attempts failed" in error and "Traceback" not in error

@@ -1,0 +1,132 @@
+"""Shards at a URL, served by a real HTTP server: copied once, checked, tried again, and bounded on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data.readers.shards.sample_shards import write_sample
+from tests.data.readers.shards.shard_server import ShardServer, serve
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data import Dataset, load, load_from_recipe, open_data
+from labelgap.data.images import shuffle_rows
+from labelgap.data.loader import ImageLoader
+from labelgap.data.readers.shards import images as shard_images
+from labelgap.data.readers.shards import location
+from labelgap.data.transforms import Resize
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShardServer]:
+    """Ten train images and four val images in shards of two, with nothing in the cache."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(location, "PAUSE_SECONDS", 0.01)
+    write_sample(tmp_path / "photos", tmp_path / "shards")
+    with serve(tmp_path / "shards") as served:
+        yield served
+
+
+def cached(server: ShardServer) -> list[str]:
+    return sorted(path.name for path in (server.folder.parent / "cache" / "shards").glob("*.tar"))
+
+
+def read(data: Dataset, workers: int = 0) -> list[int]:
+    """Read an epoch in its own order, and compare it with the local images."""
+    images, order = data.train.images, shuffle_rows(data.train.images, np.random.default_rng(1))
+    rows = list[int]()
+    for index, pixels in ImageLoader(images, order, transform=Resize(8), batch_size=3, workers=workers):
+        assert len(pixels) == len(index)
+        rows += index.tolist()
+    return rows
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_each_shard_is_copied_once_and_each_image_read_once(
+    server: ShardServer, monkeypatch: pytest.MonkeyPatch, workers: int, ranges: bool
+) -> None:
+    monkeypatch.setattr(location, "_BLOCK_BYTES", 4096)
+    server.ranges = ranges
+    data, local = open_data(server.url), load("shards", server.folder)
+    assert data.recipe["path"] == server.url and load_from_recipe(data.recipe).classes == data.classes
+    assert [split.labels for split in data.splits] == [split.labels for split in local.splits]
+    assert sum(server.sent[f"train-{number:06d}.tar"] for number in range(5)) == 0  # only when they are needed
+    for _ in range(2):
+        assert sorted(read(data, workers)) == list(range(10))
+    assert np.array_equal(data.train.images[7], local.train.images[7])
+    sent = {server.sent[f"train-{number:06d}.tar"] for number in range(5)}
+    assert sent == {10240} and len(cached(server)) == 5
+
+
+def test_a_server_that_fails_once_is_asked_again_and_one_that_fails_for_ever_is_named(server: ShardServer) -> None:
+    server.fails = lambda name: server.failures[name] < 1
+    data = load("shards", server.url)
+    assert sorted(read(data)) == list(range(10)) and {*server.failures.values()} == {1}
+    server.fails = lambda name: name.startswith("val")
+    assert data.val is not None
+    with pytest.raises(InputError, match=rf"{server.url}/val-000000\.tar cannot be read, 4 attempts failed \(503"):
+        data.val.images[0]
+    server.fails = lambda name: name.endswith(".tar")
+    with pytest.raises(ProblemsError, match=rf"{server.url}/train-000002\.tar cannot be read, 4 attempts"):
+        load("shards", server.url)
+    server.fails = lambda name: True
+    with pytest.raises(InputError, match=rf"{server.url}/index\.json cannot be read, 4 attempts"):
+        load("shards", server.url)
+    server.fails = lambda name: False
+    (server.folder / "index.json").unlink()
+    with pytest.raises(InputError, match=rf"{server.url}/index\.json does not exist"):
+        load("shards", server.url)
+
+
+def test_broken_shards_are_named_or_left_out(server: ShardServer) -> None:
+    (server.folder / "train-000000.tar").unlink()
+    with (server.folder / "train-000001.tar").open("r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(ProblemsError, match="2 shards cannot be read") as caught:
+        load("shards", server.url)
+    assert f"{server.url}/train-000000.tar does not exist" in str(caught.value)
+    assert f"{server.url}/train-000001.tar is truncated: it has 2,000 bytes, not 10,240" in str(caught.value)
+    rest = load("shards", server.url, on_bad_image="skip")
+    assert len(rest.train) == 6 and sorted(read(rest)) == list(range(6))
+
+
+def test_a_wrong_digest_ends_the_run_and_nothing_of_it_is_kept(server: ShardServer) -> None:
+    with (server.folder / "train-000003.tar").open("r+b") as file:
+        file.seek(700)
+        file.write(b"?")
+    data = load("shards", server.url)
+    with pytest.raises(InputError, match=rf"{server.url}/train-000003\.tar is damaged: its digest"):
+        read(data)
+    assert len(cached(server)) <= 4
+    with pytest.raises(ProblemsError, match=r"train-000003\.tar is damaged"):
+        load("shards", server.url)
+    rest = load("shards", server.url, on_bad_image="skip")
+    assert len(rest.train) == 8 and sorted(read(rest)) == list(range(8))
+
+
+def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
+    server: ShardServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "40000")  # three shards of 10,240 bytes
+    monkeypatch.setattr(shard_images, "WINDOW", 1)
+    data = load("shards", server.url)
+    orders = [shuffle_rows(data.train.images, np.random.default_rng(seed)) for seed in range(2)]
+    assert (
+        all(sorted(order.tolist()) == list(range(10)) for order in orders) and orders[0].tolist() != orders[1].tolist()
+    )
+    for order in orders:  # the two images of a shard follow each other
+        assert (order[::2] // 2 == order[1::2] // 2).all()
+    for epoch in range(1, 3):
+        assert sorted(read(data)) == list(range(10)) and len(cached(server)) <= 3
+        assert sum(server.sent[f"train-{number:06d}.tar"] for number in range(5)) <= epoch * 5 * 10240
+
+
+@pytest.mark.parametrize(
+    "text", ["https://example.org/a.tar.gz", "github://a:b@main/", "csv=https://example.org/a.csv", "ftp://a/b"]
+)
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="labelgap reads data from a disk"):
+        open_data(text)
