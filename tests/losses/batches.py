@@ -123,7 +123,7 @@ def prepared(
     made.set_epoch(batch.epoch)
     made.to(dtype)
     memory, random = reference_of(name).memory, np.random.default_rng(11)
-    if memory is not None:
+    if memory is not None and options.get("storage") != "compact":
         drawn = [memory(batch.table, random) for _ in range(math.prod(heads))]
         stacked = {key: np.stack([one[key] for one in drawn]).reshape(*heads, *drawn[0][key].shape) for key in drawn[0]}
         made.load_state_dict({**made.state_dict(), **{key: torch.from_numpy(value) for key, value in stacked.items()}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -17,6 +18,8 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
 from labelgap.losses.role import OnlineLabelEstimation, initial_label_logits, online_label_estimation
+from labelgap.training.heads import HeadPlan
+from labelgap.training.heads.engine import LinearEngine
 
 IMAGES, CLASSES, FEATURES = 8, 5, 4
 BATCHES = ((6, 1, 3), (0, 7, 2), (5, 4))
@@ -189,3 +192,107 @@ def test_every_head_learns_its_own_estimate() -> None:
             torch.autograd.backward(alone(logits[head], table.batch(index), index=index))
             optimizer.step()
         torch.testing.assert_close(together.phi[head], alone.phi.detach(), check_dtype=True)
+
+
+class CompactReference:
+    """The compact estimate as a dense array, one entry at a time."""
+
+    def __init__(self, table: LabelTable, kept: int) -> None:
+        self.labels, self.kept, self.phi = table.to_dense(), kept, np.zeros(table.shape)
+        self.phi[self.labels == PRESENT], self.phi[self.labels == ABSENT] = KNOWN, -KNOWN
+
+    def step(self, index: NDArray[np.int64], gradient: NDArray[np.float64], rate: float) -> None:
+        """Move each unknown entry about as Adam does in an epoch; keep the highest, and the mean of the others."""
+        factor = math.sqrt((1 - 0.999 ** (len(self.phi) / len(index))) / 0.001)
+        for row in index.tolist():
+            free = [k for k in range(self.labels.shape[1]) if self.labels[row, k] == UNKNOWN]
+            for k in free:
+                slope = 2 * len(index) * self.labels.shape[1] * gradient[row, k]
+                self.phi[row, k] -= factor * rate * slope / (abs(slope) + 0.01)
+            others = sorted(free, key=lambda k: -self.phi[row, k])[self.kept :]
+            self.phi[row, others] = self.phi[row, others].mean() if others else 0
+
+
+def test_a_compact_estimate_follows_its_reference_step_by_step() -> None:
+    random, table, lr = np.random.default_rng(1), a_table(), 0.03
+    made = role(table, storage="compact", kept_classes=2).double()
+    shadow = CompactReference(table, kept=2)
+    optimizer = torch.optim.Adam(made.parameter_groups(lr))
+    for number in range(12):
+        index, logits = np.array(BATCHES[number % 3]), random.normal(0, 3, (len(BATCHES[number % 3]), CLASSES))
+        batch = Batch(logits, table.to_dense()[index], index, logits, table, state={"phi": shadow.phi})
+        answer = reference_of("role").answer(batch, expected_positives=1.5)
+        leaf = torch.from_numpy(logits).requires_grad_()
+        optimizer.zero_grad()
+        cost = made(leaf, table.batch(index), index=torch.from_numpy(index))
+        torch.autograd.backward(cost)
+        optimizer.step()
+        made.after_step()
+        np.testing.assert_allclose(cost.item(), answer.loss, rtol=1e-7)
+        assert leaf.grad is not None
+        np.testing.assert_allclose(leaf.grad.numpy(), answer.gradient, rtol=1e-6, atol=1e-9)
+        shadow.step(index, np.asarray(answer.learned["phi"]), 10 * lr)
+
+
+@pytest.mark.parametrize("options", [{"reduction": "none"}, {"reduction": "sum"}, {"eps": 1e-12}])
+def test_a_compact_estimate_costs_the_same_however_it_is_reduced(options: dict[str, Any]) -> None:
+    table, index = a_table(), torch.tensor([0, 3, 5])
+    logits = torch.randn(2, 3, CLASSES, dtype=torch.float64)
+    kappas = torch.tensor([0.5, 3.0])
+    costs, gradients = [], []
+    for more in ({}, options):
+        leaf = logits.clone().requires_grad_()
+        cost = role(table, heads=(2,), expected_positives=kappas, storage="compact", **more)(
+            leaf, table.batch(index), index
+        )
+        cost = cost.mean(dim=(1, 2)) if cost.ndim == 3 else cost / (3 * CLASSES if "reduction" in more else 1)
+        costs.append(cost.detach())
+        torch.autograd.backward(cost.sum())
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(costs[0], costs[1], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-6, atol=1e-9)
+
+
+def test_memory_and_checkpoint_of_a_compact_estimate_grow_with_the_images_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = a_table(300, 40)
+    monkeypatch.setattr("labelgap.losses.role.MAX_DENSE_ENTRIES", 300 * 40)
+    assert role(table).compact is None
+    monkeypatch.setattr("labelgap.losses.role.MAX_DENSE_ENTRIES", 300 * 40 - 1)
+    first, second = role(table, kept_classes=4), role(table, kept_classes=4)
+    assert first.compact is not None and second.compact is not None
+    assert first.state_bytes < 300 * (4 * 4 + 16) < 300 * 40 * 16 / 10
+    for index in ([7, 3, 7], [3, 250]):
+        rows = torch.tensor(index)
+        cost = first(torch.randn(len(rows), 40, requires_grad=True), table.batch(rows), index=rows)
+        torch.autograd.backward(cost)
+        first.step_size.data.fill_(0.3)
+        first.after_step()
+    state = first.state_dict()
+    assert state["compact.values"].shape == (3, 4) and int((state["compact.slot"] >= 0).sum()) == 3
+    second.load_state_dict(state)
+    every = torch.arange(300)
+    for a, b in zip(first.compact.rows(every), second.compact.rows(every), strict=True):
+        assert torch.equal(a, b)
+    third = role(table, kept_classes=4)
+    third.load_handoff_state(first.handoff_state())
+    assert torch.equal(third.state_dict()["compact.slot"], state["compact.slot"])
+    with pytest.raises(InputError, match="there is no row 300"):
+        first(torch.zeros(1, 40), table.batch([0]), index=torch.tensor([300]))
+
+
+def test_a_training_with_a_compact_estimate_resumes_to_the_same_bytes() -> None:
+    table, features = a_table(30, 6), torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    options = {"expected_positives": 1.5, "storage": "compact", "kept_classes": 3}
+    plans = [HeadPlan("role", options, lr, table) for lr in (1e-2, 1e-3)]
+    whole, first, second = (LinearEngine(features, plans, epochs=3, batch_size=8) for _ in range(3))
+    for epoch in (1, 2, 3):
+        whole.train_epoch(epoch)
+    first.train_epoch(1)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for epoch in (2, 3):
+        second.train_epoch(epoch)
+    assert torch.equal(whole.weight, second.weight)
+    alone = LinearEngine(features, plans[1:], epochs=3, batch_size=8)
+    for epoch in (1, 2, 3):
+        alone.train_epoch(epoch)
+    torch.testing.assert_close(alone.heads[0][0], whole.heads[0][1])

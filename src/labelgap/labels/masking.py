@@ -121,7 +121,7 @@ def _lowest(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
     if not count:
         return np.zeros(len(values), dtype=bool)
     highest = np.partition(values, count - 1)[count - 1]
-    marked = values < highest
+    marked: NDArray[np.bool_] = values < highest
     marked[np.flatnonzero(values == highest)[: count - int(marked.sum())]] = True
     return marked
 

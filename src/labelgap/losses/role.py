@@ -7,27 +7,47 @@ with the known labels, and both must have the expected number of positives.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
+from labelgap.core.distributed import all_sum, gather_rows, world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.mixture import LabelEstimate, Mixture, mixture_entries
+from labelgap.labels.sparse import entries_of_rows
+from labelgap.losses.base.compact_rows import CompactRows, EstimateRows, compress_rows
+from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, LabelEstimate, Mixture, mixture_entries
+from labelgap.losses.base.option_checks import check_choice, check_integer
 from labelgap.losses.base.papers import COLE_2021
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number
+from labelgap.losses.base.terms import Number, per_head
 from labelgap.losses.expected_positives import ExpectedPositivesLoss
 
-__all__ = ["OnlineLabelEstimation", "initial_label_logits", "online_label_estimation"]
+__all__ = [
+    "CompactTerms",
+    "KnownEntries",
+    "OnlineLabelEstimation",
+    "compact_terms",
+    "initial_label_logits",
+    "online_label_estimation",
+]
 
 KNOWN_LOGIT = math.log(0.995 / 0.005)
 INITIAL_RANGE = math.log(0.6 / 0.4)
 MIN_PROBABILITY = 1e-5
+MAX_LOGIT = math.log((1 - MIN_PROBABILITY) / MIN_PROBABILITY)
+MAX_DENSE_ENTRIES = 100_000_000
+"""Images × classes from which "auto" stores the estimate in the compact form: 1.6 GB with Adam's moments."""
+HALF_STEP = 0.01
+"""A compact estimate moves by half a step where its probability differs by so much from the classifier's."""
+ADAM_BETA = 0.999
+"""Adam's decay of squared gradients."""
 
 
 def initial_label_logits(table: LabelTable, seed: int, heads: tuple[int, ...] = ()) -> Tensor:
@@ -76,6 +96,109 @@ def online_label_estimation(
     return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
 
 
+class KnownEntries(NamedTuple):
+    """The known labels of a batch.
+
+    Attributes:
+        places: ``(C,)``, ``row · K + class``.
+        present: ``(C,)`` whether it is present, else absent.
+    """
+
+    places: Tensor
+    present: Tensor
+
+
+class CompactTerms(NamedTuple):
+    """What a batch with a compact estimate gives.
+
+    Attributes:
+        cost: ``(…)`` the mean over all entries of all processes.
+        gradient: ``(…, B, K)`` the derivative in the logits of the sum over all entries.
+        estimate: ``(…, B, K)`` the logits φ.
+        direction: ``(…, B, K)`` against which φ moves, from −1 to 1; 0 where the label is known.
+        entries: how many the cost is the mean of.
+    """
+
+    cost: Tensor
+    gradient: Tensor
+    estimate: Tensor
+    direction: Tensor
+    entries: Tensor
+
+
+def compact_terms(logits: Tensor, rows: EstimateRows, known: KnownEntries, expected_positives: Number) -> CompactTerms:
+    r"""Compute the cost of `role` and its derivatives where most entries of an image share an estimate.
+
+    With P the mean number of positives of the batch under p, and :math:`[y]` 1 for known labels,
+
+    .. math:: \ell = \tfrac12 \bigl\{ (1 + [y]) (\ln(1 + e^x) + \ln(1 + e^\varphi)) - (q + [y=1])\,x
+        - (p + [y=1])\,\varphi \bigr\}
+
+    .. math:: \frac{\partial}{\partial x} = \tfrac12 \bigl\{ (1 + [y])\,p - q - [y=1]
+        + \tfrac{2}{K} (P - \kappa)\, p\,(1-p) \bigr\}
+
+    and the same in φ with p and q exchanged. Functions of φ are evaluated for the stored entries and once for the
+    others of an image; the sums over all entries are then corrected at the known ones.
+    """
+    classes, values, rest = rows.classes, *(part.to(logits.dtype) for part in rows[1:])
+    count, shared = logits.shape[-1], logits.shape[-1] - classes.shape[-1]
+    kappa = per_head(expected_positives, logits)[..., 0, 0]
+    p, phi = torch.sigmoid(logits), rows.dense(count, values, rest)
+    q, q_rest = values.sigmoid(), rest.sigmoid()
+    cost = _softplus_sum(logits) + softplus(values).sum(-1)
+    cost += (shared * softplus(rest) - q_rest * logits.sum(-1, keepdim=True) - rest * p.sum(-1, keepdim=True)).sum(-1)
+    cost -= (logits.gather(-1, classes) * (q - q_rest) + p.gather(-1, classes) * (values - rest)).sum(-1)
+    total_q = (q.sum(-1) + shared * q_rest.sum(-1)).sum(-1)
+    # at known entries: from the cost of an unknown one to that of a known one, with φ at its fixed value
+    x_k, p_k, before = (part.flatten(-2).index_select(-1, known.places) for part in (logits, p, phi))
+    y = known.present.to(logits.dtype)
+    fixed, q_fixed, q_before = (2 * y - 1) * KNOWN_LOGIT, 0.005 + 0.99 * y, before.sigmoid()
+    cost_k = softplus(x_k, threshold=SOFTPLUS_THRESHOLD) + 2 * softplus(fixed) - softplus(before)
+    cost_k -= (q_fixed + y - q_before) * x_k + (p_k + y) * fixed - p_k * before
+    total_q = total_q + (q_fixed - q_before).sum(-1)
+    phi.flatten(-2).index_copy_(-1, known.places, fixed.expand(before.shape))
+
+    images = all_sum(logits.new_full((), logits.shape[-2])).clamp(min=1)
+    sums = all_sum(torch.stack([cost.sum(-1) + cost_k.sum(-1), p.sum(dim=(-2, -1)), total_q]))
+    excess = sums[1:] / images - kappa
+    slope_p, slope_q = (2 / count * excess)[..., None, None]
+    gradient = (p * -slope_p).add_(1 + slope_p).mul_(p).sub_(q_rest).scatter_add_(-1, classes, q_rest - q)
+    gradient.flatten(-2).index_add_(-1, known.places, p_k + q_before - q_fixed - y)
+    direction = (q_rest + slope_q * q_rest * (1 - q_rest) - p).scatter_(
+        -1, classes, q + slope_q * q * (1 - q) - p.gather(-1, classes)
+    )
+    direction.flatten(-2).index_fill_(-1, known.places, 0.0)
+    mean = 0.5 * (sums[0] / (images * count) + (excess / count).square().sum(0))
+    direction = direction.div_(direction.abs().add_(HALF_STEP))
+    return CompactTerms(mean, gradient.mul_(0.5), phi, direction, images * count)
+
+
+def _softplus_sum(values: Tensor) -> Tensor:
+    r"""Return :math:`\sum_k \ln(1 + e^x) = \sum_k \max(x, 0) + \ln \prod_k (1 + e^{-|x|})` of each row.
+
+    The factors are at most 2, so that a few of them are multiplied before the logarithm, which is the slow part.
+    """
+    factors = values.abs().neg_().exp_().add_(1)
+    for _ in range(4):
+        if (half := factors.shape[-1] // 2) and factors.shape[-1] == 2 * half:
+            factors = factors[..., :half] * factors[..., half:]
+    return values.clamp(min=0).sum(-1) + factors.log_().sum(-1)
+
+
+class _CostWithGradient(torch.autograd.Function):
+    """A cost ``(…)`` whose derivative in the logits was computed along with it."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return cost.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream[..., None, None], None, None
+
+
 @method(
     "role", paper=COLE_2021, summary="online label estimation: the missing labels are learned along with the classifier"
 )
@@ -87,28 +210,75 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
 
     where known(r) is the mean cost of the observed labels, ce(t → r) the mean cross-entropy with a target that is a
     constant to the gradient, and R the regularizer of `epr`. φ has a row per training image, and its learning rate is
-    ten times that of the head. Adam keeps moving a row by its momentum also in steps that do not contain it. Options:
-    see ``ExpectedPositivesLoss``.
+    ten times that of the head. Adam keeps moving a row by its momentum also in steps that do not contain it.
+
+    **Storage.** A dense φ takes 16 bytes for each image and class, with its gradient and Adam's moments. From
+    100 million entries on, φ is *compact*: of each image that training has seen, the ``kept_classes`` highest entries
+    and one value for all others; known labels stay at logit(0.995) and logit(0.005). No moments are kept: where an
+    entry's gradient g keeps its size, Adam moves it, from one epoch to the next of T steps, by
+
+    .. math:: 10\,\mathrm{lr}\,\operatorname{sign}(g)\,\sqrt{(1 - 0.999^T)\,/\,(1 - 0.999)}
+
+    and so does the compact form, with g / (|g| + 0.01) for the sign and g in units of a probability.
+
+    Args:
+        expected_positives: see ``ExpectedPositivesLoss``.
+        storage: "dense", "compact", or "auto", which decides by images × classes alone.
+        kept_classes: entries of an image that have a value of their own, where φ is compact.
+        eps: added inside the logarithms.
+        reduction: "mean", "sum" or "none".
     """
 
+    shared_options = frozenset({"kept_classes"})
     phi: torch.nn.Parameter
+    compact: CompactRows | None
+    step_size: torch.nn.Parameter
+    """Its gradient is always −1, so that the optimizer adds the current step size to it; the compact φ takes it."""
+
+    def __init__(
+        self,
+        expected_positives: Number | None = None,
+        storage: str = "auto",
+        kept_classes: int = 64,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(expected_positives, eps, reduction)
+        self.storage = check_choice("storage", storage, ("auto", "dense", "compact"))
+        self.kept_classes = int(check_integer("kept_classes", kept_classes, 1))
+        self.compact = None
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Create φ: four times N × K floats, with its gradient and Adam's two moments."""
+        """Create φ: dense, or compact where that is asked for or the table is large."""
         super().prepare(table, epochs, seed)
-        self.reserve(16)
-        self.phi = torch.nn.Parameter(initial_label_logits(table, seed, self.heads).to(self.epoch_tensor.device))
+        images, classes = table.shape
+        device = self.epoch_tensor.device
+        if self.storage == "dense" or (self.storage == "auto" and images * classes <= MAX_DENSE_ENTRIES):
+            self.reserve(16)
+            self.phi = torch.nn.Parameter(initial_label_logits(table, seed, self.heads).to(device))
+            return
+        needed = math.prod((*self.heads, images)) * (4 * min(self.kept_classes, classes) + 4) + 4 * images
+        purpose = f"keeps the {self.kept_classes} highest estimates of each of {images:,} images"
+        self.require_memory(needed, purpose, "Give a smaller kept_classes, or take a method without state (ll-ct, em).")
+        self.compact = CompactRows(self.heads, images, classes, self.kept_classes, device)
+        self.step_size = torch.nn.Parameter(torch.zeros(*self.heads, 1, device=device))
+        self.state_bytes = self.compact.nbytes
 
     @torch.no_grad()
     def handoff_state(self) -> dict[str, Tensor]:
-        """Return the probabilities of the labels, ``(…, N, K)``."""
+        """Return the probabilities of the labels, ``(…, N, K)``, or what the compact form stores."""
         self.prepared_table()
+        if self.compact is not None:
+            return dict(self.compact.state_dict())
         return {"label_probabilities": torch.sigmoid(self.phi)}
 
     @torch.no_grad()
     def load_handoff_state(self, state: dict[str, Tensor]) -> None:
-        """Start from the probabilities of an earlier phase, clipped to [1e-5, 1 − 1e-5]."""
+        """Start from the estimate of an earlier phase; probabilities are clipped to [1e-5, 1 − 1e-5]."""
         self.prepared_table()
+        if self.compact is not None:
+            self.compact.load_state_dict(state)
+            return
         probabilities = state["label_probabilities"].to(self.phi)
         if probabilities.shape != self.phi.shape:
             raise InputError(f"the estimate has shape {tuple(probabilities.shape)}, φ {tuple(self.phi.shape)}.")
@@ -117,12 +287,58 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Give φ ten times the rate of the head."""
         self.prepared_table()
-        return [{"params": [self.phi], "lr": 10 * lr}]
+        return [{"params": [self.phi if self.compact is None else self.step_size], "lr": 10 * lr}]
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Compare the classifier with the estimate of the rows."""
+        if self.compact is not None:
+            return self._compact_cost(logits, labels, index)
         mixture = _mixture(self.state_rows("phi", index).to(logits.dtype), self.required_positives())
         return self.reduce(mixture_entries(logits, labels, mixture, eps=self.eps))
+
+    def _compact_cost(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
+        """Compute the cost and both derivatives at once; ``after_step`` moves the estimate."""
+        assert self.compact is not None and index is not None
+        self._rows(self.compact.slot[:, None], index)  # refuses a row that is not in the table
+        rows, kappa = self.compact.rows(index.to(self.compact.slot.device)), self.required_positives()
+        known = self._known_entries(index)
+        with torch.no_grad():
+            terms = compact_terms(logits, rows, known, kappa)
+        if self.reduction == "none" or isinstance(self.eps, Tensor) or self.eps:
+            entries = mixture_entries(logits, labels, _mixture(terms.estimate, kappa), eps=self.eps)
+            cost = self.reduce(entries)
+        else:
+            scale = world_size() / terms.entries if self.reduction == "mean" else world_size()
+            total = terms.cost if self.reduction == "mean" else terms.cost * terms.entries
+            cost = _CostWithGradient.apply(logits, total, terms.gradient.mul_(scale))  # type: ignore[no-untyped-call]
+        unmoved = self.step_size.detach() - self.step_size  # 0, and its derivative is −1
+        cost = cost + (unmoved[..., None] / terms.entries if self.reduction == "none" else unmoved.squeeze(-1))
+        return self.mark(cost, index, terms.estimate, terms.direction, known.places)
+
+    def _known_entries(self, index: Tensor) -> KnownEntries:
+        """Return the known labels of some rows; the host looks them up."""
+        table = self.prepared_table()
+        entries, lengths, _ = entries_of_rows(table.starts, index.cpu().numpy())
+        places = np.repeat(np.arange(len(index)) * len(table.classes), lengths) + table.columns[entries]
+        found = torch.from_numpy(places), torch.from_numpy(table.values[entries] == PRESENT)
+        return KnownEntries(*(part.to(self.epoch_tensor.device) for part in found))
+
+    def commit(self, *values: Tensor) -> None:
+        """Move the estimates of a step by the step size of the optimizer, in every process."""
+        assert self.compact is not None
+        index, estimate, direction, places = values
+        index = gather_rows(index.to(self.compact.slot.device))
+        steps = len(self.compact.slot) / max(len(index), 1)
+        factor = math.sqrt((1 - ADAM_BETA**steps) / (1 - ADAM_BETA))
+        moved = (direction * (-factor * self.step_size[..., None].to(estimate.dtype))).add_(estimate)
+        rows = compress_rows(moved.clamp_(-MAX_LOGIT, MAX_LOGIT), self.kept_classes, places)
+        self.compact.store(index, EstimateRows(*(gather_rows(part, dim=-2) for part in rows)))
+
+    def after_step(self) -> None:
+        """Move the estimates of the images of the step, and read the step size anew."""
+        super().after_step()
+        if self.compact is not None:
+            self.step_size.detach().zero_()
 
     def weights(self, classes: int) -> Mixture:
         """The mixture with the estimate of all training images."""
@@ -130,5 +346,5 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         return _mixture(self.phi, self.required_positives())
 
     def mixture(self, classes: int) -> Mixture | None:
-        """Return the mixture once the estimate exists."""
-        return None if self.table is None else super().mixture(classes)
+        """Return the mixture once the estimate exists, and is dense."""
+        return None if self.table is None or self.compact is not None else super().mixture(classes)
