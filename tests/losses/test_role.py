@@ -260,6 +260,7 @@ def test_memory_and_checkpoint_of_a_compact_estimate_grow_with_the_images_seen(m
     monkeypatch.setattr("labelgap.losses.role.MAX_DENSE_ENTRIES", 300 * 40 - 1)
     first, second = role(table, kept_classes=4), role(table, kept_classes=4)
     assert first.compact is not None and second.compact is not None
+    assert "the 4 highest estimates of each image (storage=compact)" in first.state_form
     assert first.state_bytes < 300 * (4 * 4 + 16) < 300 * 40 * 16 / 10
     for index in ([7, 3, 7], [3, 250]):
         rows = torch.tensor(index)

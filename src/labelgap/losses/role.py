@@ -263,6 +263,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         self.compact = CompactRows(self.heads, images, classes, self.kept_classes, device)
         self.step_size = torch.nn.Parameter(torch.zeros(*self.heads, 1, device=device))
         self.state_bytes = self.compact.nbytes
+        self.state_form = f": the {self.kept_classes} highest estimates of each image (storage=compact), no moments"
 
     @torch.no_grad()
     def handoff_state(self) -> dict[str, Tensor]:

@@ -257,7 +257,7 @@ def _description(
     if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
         yield "single labels are not traced on a GPU; --trace all does"
     if loss_fn.state_bytes:
-        yield f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images"
+        yield f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images{loss_fn.state_form}"
 
 
 def _with_chosen_settings(context: TrainingContext, validation: CrossValidation, fingerprint: str) -> TrainingContext:

@@ -54,7 +54,7 @@ class Loss(nn.Module, ABC):
         name: the name it was created under.
         epoch: the current epoch, counted from 1.
         epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it.
-        state_bytes: memory of its per-image state once prepared.
+        state_bytes: memory of its per-image state once prepared; ``state_form`` says more about it.
 
     Example:
         >>> class SquaredError(Loss):
@@ -73,7 +73,7 @@ class Loss(nn.Module, ABC):
         super().__init__()
         self.name = type(self).__name__
         self.epoch = 1
-        self.state_bytes = 0
+        self.state_bytes, self.state_form = 0, ""
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
