@@ -23,9 +23,9 @@ from labelgap.core.errors import RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.manifest import MANIFEST_FILE, verify_folder
 from labelgap.data.dataset import Dataset
-from labelgap.training.loop.distributed import barrier
+from labelgap.training.loop.processes import barrier, lock_together
 from labelgap.training.progress import Reporter
-from labelgap.training.run_folder import lock_run, sweep_run
+from labelgap.training.run_folder import sweep_run
 
 STEP = int(os.environ.get("LABELGAP_TEST_STEP", "4"))
 """Operations between two kills; 1 takes a minute and is what docs/reliability.md reports."""
@@ -76,7 +76,7 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
 SCRIPT = """
 import os, sys
 import labelgap as lg
-from labelgap.training.loop.distributed import barrier
+from labelgap.training.loop.processes import barrier
 from labelgap.training.progress import Reporter
 
 def advance(self, *_, **__):
@@ -114,10 +114,13 @@ def test_a_training_that_cannot_start_leaves_no_folder(data: Dataset, tmp_path: 
 
 
 def lock_in_both(folder: Path) -> None:
-    with pytest.raises(RunError, match=r"in use by another process \(auditing, process"), lock_run(folder / "run"):
+    with (
+        pytest.raises(RunError, match=r"in use by another process \(auditing, process"),
+        lock_together(folder / "run", "training"),
+    ):
         pass
     barrier()
-    with lock_run(folder / "free"):
+    with lock_together(folder / "free", "training"):
         assert (folder / "free" / LOCK_FILE).exists()
         barrier()
 

@@ -20,11 +20,13 @@ from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candi
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.audit.scorers import Scorer
 from labelgap.audit.zero_shot import zero_shot_scorer
+from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
-from labelgap.core.lock import LOCK_FILE, lock_folder
+from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
@@ -33,6 +35,7 @@ from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features
 from labelgap.training.folds import assign_folds, fold_groups
+from labelgap.training.loop.processes import check_same, fail_together, init_distributed, lock_together
 from labelgap.training.progress import Reporter
 from labelgap.training.reviewed_labels import reviewed_labels
 from labelgap.training.run_folder import clean_folder
@@ -87,7 +90,8 @@ def find_missing(
 
     Models that have not seen an image's labels score it: for each fold, linear heads on the features of the runs'
     pretrained backbones, trained with the runs' methods and settings. (A backbone without pretrained weights is trained
-    again for each fold.) The log-odds of several runs are averaged.
+    again for each fold.) The log-odds of several runs are averaged. Several processes divide the features and the
+    folds; the first one ranks and writes.
 
     Args:
         runs: a run, its folder, or several that were trained on the same data.
@@ -110,45 +114,72 @@ def find_missing(
         The candidates: of the kind "missing", ranked; "wrong", known labels that look wrong; and "random", a tenth as
         many, drawn from all unknown labels, from which a review estimates how many are missing.
     """
-    opened = _open_runs(runs)
-    target = opened[0].path if out is None else Path(out)
-    path = target if target.suffix == ".parquet" else target / FILE
+    init_distributed(choose_device(device))
+    with fail_together():
+        opened = _open_runs(runs)
+        path = _output_file(opened[0].path if out is None else Path(out))
     name = LOCK_FILE if path.name == FILE else f".{path.name}.lock"
-    if path.name == FILE and (path.parent / REVIEW_FILE).exists() and read_review_file(path.parent).images is not None:
-        raise InputError(f"{path.parent} holds a review of random images. Choose another folder with --out.")
-    with lock_folder(path.absolute().parent, "auditing", name=name):
-        remove_partials_of(path)
-        opened = _open_runs(runs)  # as they are now that no training changes them
-        if opened[0].finished and path.parent == opened[0].path:
-            clean_folder(opened[0].path, interrupted=opened[0].metrics["interrupted"])
-        loaded = opened[0].load_data() if data is None else data
-        names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
-        names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
-        _check_runs(opened, loaded, names, from_recipe=data is None)
+    with lock_together(path.absolute().parent, "auditing", name=name):
+        with fail_together():
+            opened = _open_runs(runs)  # as they are now that no training changes them
+            loaded, names = _load_data(opened, data, splits)
+            if is_main_process():
+                remove_partials_of(path)
+                if opened[0].finished and path.parent == opened[0].path:
+                    clean_folder(opened[0].path, interrupted=opened[0].metrics["interrupted"])
+        check_same({"data": DataIdentity.of(loaded).digest()} if is_distributed() else {})
         context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights)
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
 
 
+def _load_data(
+    runs: Sequence[Run], data: Dataset | None, splits: str | Sequence[str]
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Return the data and the names of the splits; an error where they do not fit the runs."""
+    loaded = runs[0].load_data() if data is None else data
+    names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
+    names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
+    _check_runs(runs, loaded, names, from_recipe=data is None)
+    return loaded, names
+
+
+def _output_file(target: Path) -> Path:
+    """Return the file to write; an error where it would mix with a review of random images."""
+    path = target if target.suffix == ".parquet" else target / FILE
+    if path.name == FILE and (path.parent / REVIEW_FILE).exists() and read_review_file(path.parent).images is not None:
+        raise InputError(f"{path.parent} holds a review of random images. Choose another folder with --out.")
+    return path
+
+
 def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path) -> Audit:
     """Score and rank the labels, and write the candidates."""
-    images = sum(map(len, context.tables.values()))
     prior = _zero_shot_scorers(context)
-    with _scorers(runs, context) as scorers, context.reporter.bar("ranking", 2 * images):
+    with _scorers(runs, context) as scorers, fail_together(), single_process():
+        if is_main_process():
+            _write_ranking(runs, context, limits, path, [*scorers, *prior])
+    return Audit(path)
+
+
+def _write_ranking(
+    runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path, scorers: Sequence[Scorer]
+) -> None:
+    """Rank the labels and write the candidates, in one process."""
+    images = sum(map(len, context.tables.values()))
+    with context.reporter.bar("ranking", 2 * images):
         ranking = rank_candidates(
             context.tables,
-            [*scorers, *prior],
+            scorers,
             limits,
             context.seed,
             advance=context.reporter.advance,
             reviewed=reviewed_labels(context.data, context.tables),
-            prior=bool(prior),
+            prior=context.zero_shot is not None,
         )
         lists = {kind: getattr(ranking, kind) for kind in KINDS}
-        audit = write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
+        write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
     if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
         about = describe_review(path.parent, context.data.recipe, context.data.classes)
         write_review_file(path.parent, about)
-    return audit
 
 
 def _zero_shot_scorers(context: _Context) -> list[Scorer]:
@@ -209,8 +240,9 @@ def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
         for group in groups.values():
             scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
         yield [scorers[number] for number in range(len(runs))]
-        for network in networks.values():
-            network.clear()
+        if is_main_process():
+            for network in networks.values():
+                network.clear()
 
 
 def _retraining_message(run: Run, folds: int) -> str:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.scorers import HeadScorer
+from labelgap.core.distributed import rank, single_process, world_size
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.core.system import available_memory
@@ -22,6 +23,7 @@ from labelgap.labels import LabelTable
 from labelgap.training.config.defaults import defaults_for
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.training.loop.processes import broadcast_array, fail_together
 from labelgap.training.selection import Selection
 
 __all__ = ["HeadConfig", "group_configs", "train_folds", "train_group", "training_rows"]
@@ -98,6 +100,8 @@ def train_folds(
 ) -> list[HeadScorer]:
     """Train heads of several configurations for each fold, and return a scorer for each configuration.
 
+    Several processes divide the folds, and all get the heads of all folds.
+
     Args:
         features: split → ``(N, D)``; train, and val where epochs are selected on it.
         labels: of train.
@@ -108,22 +112,26 @@ def train_folds(
         seed: of the order of the images, and of the rows where a fold does not use all of them.
         advance: called with 1 after each fold of each group.
     """
-    folds, width = int(fold.max()) + 1, features["train"].shape[1]
-    weight = np.empty((len(configs), folds, len(labels.classes), width), dtype=np.float32)
-    bias = np.empty((len(configs), folds, len(labels.classes)), dtype=np.float32)
+    folds, width, processes = int(fold.max()) + 1, features["train"].shape[1], world_size()
+    weight = np.empty((folds, len(configs), len(labels.classes), width), dtype=np.float32)
+    bias = np.empty((folds, len(configs), len(labels.classes)), dtype=np.float32)
+    with fail_together(), single_process():
+        for number in range(rank() % processes, folds, processes):
+            rows = training_rows(fold, number, width, seed=seed)
+            part, part_labels = {**features, "train": features["train"][rows]}, labels.select(rows)
+            order_seed = derive_seed(seed, "audit", number)
+            for group in group_configs(configs):
+                chosen = [configs[member] for member in group]
+                results = train_group(part, part_labels, chosen, selection, order_seed=order_seed, device=device)
+                for member, result in zip(group, results, strict=True):
+                    if result.failed is not None:
+                        raise RunError(f"{result.plan} on fold {number + 1}: {result.failed}.")
+                    weight[number, member], bias[number, member] = result.weight, result.bias
+                advance(processes)
     for number in range(folds):
-        rows = training_rows(fold, number, width, seed=seed)
-        part, part_labels = {**features, "train": features["train"][rows]}, labels.select(rows)
-        order_seed = derive_seed(seed, "audit", number)
-        for group in group_configs(configs):
-            chosen = [configs[member] for member in group]
-            results = train_group(part, part_labels, chosen, selection, order_seed=order_seed, device=device)
-            for member, result in zip(group, results, strict=True):
-                if result.failed is not None:
-                    raise RunError(f"{result.plan} on fold {number + 1}: {result.failed}.")
-                weight[member, number], bias[member, number] = result.weight, result.bias
-            advance(1)
-    return [HeadScorer(features, fold, weight[member], bias[member], device) for member in range(len(configs))]
+        broadcast_array(weight[number], number % processes)
+        broadcast_array(bias[number], number % processes)
+    return [HeadScorer(features, fold, weight[:, member], bias[:, member], device) for member in range(len(configs))]
 
 
 def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:

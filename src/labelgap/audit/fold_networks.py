@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.scorers import BLOCK_SIZE, StoredScorer
+from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError, make_folder
-from labelgap.core.lock import lock_folder
 from labelgap.data.dataset import Dataset, Split
 from labelgap.training import Run, fit
 from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.loop.processes import barrier, broadcast_object, lock_together
 
 __all__ = ["FoldNetworks"]
 
@@ -56,12 +57,16 @@ class FoldNetworks:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other audits of the run, which may write their candidates elsewhere, from its folds in this block."""
-        with lock_folder(self.run.path, "auditing", name=_LOCK_FILE):
+        with lock_together(self.run.path, "auditing", name=_LOCK_FILE):
             yield
 
     def scorer(self, splits: tuple[str, ...], advance: Callable[[int], None] = lambda count: None) -> StoredScorer:
-        """Train the folds that are not finished, score every image of the splits, and store the logits in files."""
-        make_folder(self.folder)
+        """Train the folds that are not finished, score every image of the splits, and store the logits in files.
+
+        Several processes train and score together, and the first one stores.
+        """
+        if is_main_process():
+            make_folder(self.folder)
         stored = {split: self._memmap(split) for split in splits}
         folds = int(self.fold.max()) + 1
         for number in range(folds):
@@ -82,7 +87,7 @@ class FoldNetworks:
         part = Split("train", train.images.select(rows), train.labels.select(rows))
         data = replace(self.data, train=part, test=None, recipe={})
         settings = {**fit_arguments(self.run.config), "trace": "off"}
-        resume = (out / CONFIG_FILE).exists()
+        resume = bool(broadcast_object((out / CONFIG_FILE).exists()))
         given = {**settings, "out": out, "device": self.device, "workers": self.workers, "quiet": True}
         try:
             run = fit(data, **given, resume=resume)
@@ -90,7 +95,10 @@ class FoldNetworks:
         except RunError as error:
             if not resume or isinstance(error, DiskError):
                 raise
-            shutil.rmtree(out)
+            barrier()
+            if is_main_process():
+                shutil.rmtree(out)
+            barrier()
             run = fit(data, **given)
         if not run.finished or run.metrics["interrupted"]:
             raise KeyboardInterrupt
@@ -104,8 +112,11 @@ class FoldNetworks:
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             logits = run.logits(split.images.select(part), device=self.device, workers=self.workers or 0)
-            stored[part] += logits if out_of_fold else logits / folds
+            if is_main_process():
+                stored[part] += logits if out_of_fold else logits / folds
 
     def _memmap(self, split: str) -> NDArray[np.float32]:
         shape = (len(self.data.split(split)), len(self.data.classes))
+        if not is_main_process():
+            return np.empty((0, shape[1]), dtype=np.float32)
         return np.lib.format.open_memmap(self.folder / f"{split}.npy", mode="w+", dtype=np.float32, shape=shape)

@@ -52,8 +52,13 @@ def audit(
     """Rank the unknown labels that are probably present, and the known ones that look wrong."""
     from labelgap.audit import find_missing
     from labelgap.cli.parsing import parse_names
+    from labelgap.training.devices import choose_device
+    from labelgap.training.loop.processes import fail_together, init_distributed
 
     started = time.perf_counter()
+    init_distributed(choose_device(device))
+    with fail_together():
+        opened = _data_of(runs[0], data, data_options)
     found = find_missing(
         runs,
         splits=parse_names(split, "--split") or "train",
@@ -61,7 +66,7 @@ def audit(
         per_class=per_class,
         limit=limit,
         seed=seed,
-        data=_data_of(runs[0], data, data_options),
+        data=opened,
         out=out,
         zero_shot=zero_shot,
         zero_shot_weights=zero_shot_weights,

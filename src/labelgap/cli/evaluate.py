@@ -45,15 +45,23 @@ def evaluate(
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
     from labelgap.cli.printing import print_evaluation, print_json
+    from labelgap.core.distributed import is_distributed, is_main_process
+    from labelgap.data.identity import DataIdentity
     from labelgap.review import is_review_folder
     from labelgap.training import open_run
+    from labelgap.training.devices import choose_device
+    from labelgap.training.loop.processes import check_same, fail_together, init_distributed
 
-    opened_run = open_run(run)
-    if reviewed := is_review_folder(Path(data)):
-        opened, split = _decided_images(data, data_options, split), "all"
-    else:
-        opened = open_dataset(data, data_options)
+    init_distributed(choose_device(device))
+    with fail_together():
+        opened_run = open_run(run)
+        if reviewed := is_review_folder(Path(data)):
+            opened, split = _decided_images(data, data_options, split), "all"
+        else:
+            opened = open_dataset(data, data_options)
     chosen = split or ("test" if opened.test is not None else "all")
+    check_same({"data": DataIdentity.of(opened).digest()} if is_distributed() else {})
+    resamples = resamples if is_main_process() else 0
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
     if as_json:
         print_json(measured)

@@ -26,6 +26,8 @@ _MEMORY: Final = re.compile(
     r"(?:out of|not enough) memory|(?:can't|cannot|could not|failed to) (?:allocate|map segment)|bad_alloc",
     re.IGNORECASE,
 )
+_CONNECTION: Final = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|tcpstore", re.IGNORECASE)
+"""What errors of the connections between processes have in common."""
 _LEAST_MEMORY: Final = 640 << 20
 """Bytes of address space without which the libraries abort the process while they are imported."""
 _DISK: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
@@ -54,6 +56,8 @@ def describe_failure(error: BaseException) -> str | None:
     """
     for each in _chain(error):
         text = str(each)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and isinstance(each, RuntimeError) and _CONNECTION.search(text):
+            return f"another process of this command ended or cannot be reached: its own message says why. {_INTACT}"
         number = each.errno if isinstance(each, OSError) else None
         if isinstance(each, MemoryError) or number == errno.ENOMEM or _MEMORY.search(text):
             remedy = "Use a smaller --batch-size or fewer --workers, or close other programs."

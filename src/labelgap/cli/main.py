@@ -29,6 +29,7 @@ from labelgap.cli.failures import DEBUG_VARIABLE, check_memory_limit, describe_f
 from labelgap.cli.inspect import inspect
 from labelgap.cli.methods import methods
 from labelgap.cli.predict import predict
+from labelgap.cli.processes import check_divisible, report_error, silence_other_processes
 from labelgap.cli.report import report
 from labelgap.cli.review import review
 from labelgap.cli.revisions import revisions
@@ -72,11 +73,13 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train multi-label image classifiers when most labels are missing, and find the labels that are missing."""
+    check_divisible(context.invoked_subcommand)
 
 
 def main() -> None:
@@ -96,6 +99,7 @@ def main() -> None:
 
 def _run() -> int:
     """Run the command of ``sys.argv``, print its error, and return the exit code."""
+    silence_other_processes()
     try:
         check_memory_limit()
         result = app(standalone_mode=False)
@@ -105,8 +109,7 @@ def _run() -> int:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         message, code = _describe(error)
-        if message:
-            print(f"labelgap: {message}", file=sys.stderr)
+        report_error(error, message)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:

@@ -46,10 +46,14 @@ def predict(
     from labelgap.cli.printing import print_predictions
     from labelgap.inference.predict.prediction_file import predict_to_file
     from labelgap.training import open_run
+    from labelgap.training.devices import choose_device
+    from labelgap.training.loop.processes import fail_together, init_distributed
 
-    opened = open_run(run)
-    _ = opened.thresholds  # an error when the run is not finished
-    sources = _sources(images_or_data, data_options, split)
+    init_distributed(choose_device(device))
+    with fail_together():
+        opened = open_run(run)
+        _ = opened.thresholds  # an error when the run is not finished
+        sources = _sources(images_or_data, data_options, split)
     result = predict_to_file(
         opened,
         sources,

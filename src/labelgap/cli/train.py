@@ -105,6 +105,13 @@ class TrainingOptions:
         bool | None,
         _training_option("--average-flips/--no-average-flips", help="Average logits over image and mirror image."),
     ] = None
+    batchnorm: Annotated[
+        str | None,
+        _training_option(
+            help="Statistics of batch norm: local (of each process), sync (of the whole batch), frozen (initial ones).",
+            show_default="local",
+        ),
+    ] = None
     size: Annotated[
         int | None, _training_option(help="Side of the input images.", show_default="that of the backbone")
     ] = None
@@ -148,18 +155,18 @@ def train(
     from labelgap.training.config.check import check_request
     from labelgap.training.config.resolve import TrainingRequest, check_folder
     from labelgap.training.devices import choose_device
-    from labelgap.training.loop.distributed import init_distributed, local_device
+    from labelgap.training.loop.processes import fail_together, init_distributed
 
     request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
     resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
-    init_distributed(local_device(choose_device(device)))
     requested = TrainingRequest(**request, training=asdict(training))  # type: ignore[arg-type]
     check_request(requested)  # before the images are read
-    if is_main_process() and not dry_run:
-        check_folder(out, resume)
-    opened = open_dataset(data, data_options, observe, label_seed)
-    if is_main_process():
-        print_data(opened)
+    init_distributed(choose_device(device))
+    with fail_together():
+        if is_main_process() and not dry_run:
+            check_folder(out, resume)
+        opened = open_dataset(data, data_options, observe, label_seed)
+    print_data(opened)
     if dry_run:
         _dry_run(opened, requested, device, workers)
         return
@@ -177,7 +184,7 @@ def _exit_when_stopped() -> Iterator[None]:
     with record_signals() as received:
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError):  # another process, which got the signal too, may have ended first
             if not received:
                 raise
     if received:

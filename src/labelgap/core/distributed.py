@@ -19,14 +19,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_max", "all_sum", "gather_rows", "is_main_process", "rank", "single_process", "world_size"]
+__all__ = [
+    "all_max",
+    "all_sum",
+    "gather_rows",
+    "is_distributed",
+    "is_main_process",
+    "rank",
+    "single_process",
+    "world_size",
+]
 
 _SINGLE: ContextVar[bool] = ContextVar("single_process", default=False)
 
 
+def is_distributed() -> bool:
+    """Return whether processes work together: there is a process group, and no ``single_process`` context."""
+    return dist.is_available() and dist.is_initialized() and not _SINGLE.get()
+
+
 def world_size() -> int:
     """Return the number of processes; 1 outside of ``torch.distributed``."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _SINGLE.get() else 1
+    return dist.get_world_size() if is_distributed() else 1
 
 
 @contextmanager
@@ -54,7 +68,7 @@ def is_main_process() -> bool:
 
 def all_sum(values: Tensor) -> Tensor:
     """Sum a tensor over all processes; its gradient is summed over all processes as well."""
-    if world_size() == 1:
+    if not is_distributed():
         return values
     result: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
     return result
@@ -63,7 +77,7 @@ def all_sum(values: Tensor) -> Tensor:
 def all_max(values: Tensor) -> Tensor:
     """Take the maximum of a tensor over all processes. No gradient flows through it."""
     values = values.detach()
-    if world_size() == 1:
+    if not is_distributed():
         return values
     values = values.clone()
     dist.all_reduce(values, op=dist.ReduceOp.MAX)
@@ -75,7 +89,7 @@ def gather_rows(values: Tensor, dim: int = 0) -> Tensor:
 
     The gradient of the result is summed over the processes, and each takes the rows that were its own.
     """
-    if world_size() == 1:
+    if not is_distributed():
         return values
     result: Tensor = _GatherRows.apply(values, dim)  # type: ignore[no-untyped-call]
     return result

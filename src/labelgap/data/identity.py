@@ -116,6 +116,13 @@ class DataIdentity:
         table = pa.table(dict(zip(COLUMNS, arrays, strict=True)))
         return table.replace_schema_metadata({_CHANGED: b"1"}) if self.changed else table
 
+    def digest(self) -> str:
+        """Return a digest of all of it, by which processes compare their data."""
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, (table := self.to_table()).schema) as writer:
+            writer.write_table(table)
+        return hashlib.sha256(stream.getvalue()).hexdigest()
+
     def trained(self) -> frozenset[tuple[str, int]]:
         """Return name and content of the images that were trained on, also before the data changed."""
         rows = zip(self.images, self.content.tolist(), self.splits, strict=True)

@@ -11,7 +11,7 @@ from labelgap.models.backbone import (
     WeightsInfo,
     count_parameters,
 )
-from labelgap.models.batch_norm import has_batch_norm
+from labelgap.models.batch_norm import BatchNormMode, has_batch_norm
 from labelgap.models.class_activation import class_activation_maps
 from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import EfficientNetLite
@@ -36,6 +36,7 @@ from labelgap.models.timm.library import RECOMMENDED_MODELS, TIMM_PREFIX, count_
 __all__ = [
     "Backbone",
     "BackboneInfo",
+    "BatchNormMode",
     "BoostLU",
     "Classifier",
     "EfficientNetLite",

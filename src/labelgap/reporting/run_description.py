@@ -75,6 +75,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("schedule", "" if config.schedule == "constant" else config.schedule, "constant"),
         ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
+        ("batch normalization", "" if config.batchnorm == "local" else config.batchnorm, "local"),
         ("precision", "bfloat16 autocast" if bf16 else "float32", ""),
         ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),
         ("epoch selection", config.select, ""),

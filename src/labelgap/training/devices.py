@@ -14,13 +14,15 @@ __all__ = ["choose_device", "choose_workers", "widest_float"]
 def choose_device(requested: str = "auto") -> torch.device:
     """Return the requested device; under "auto" CUDA, else MPS, else the CPU.
 
+    Of several processes that ``torchrun`` starts on a machine, each gets a GPU of its own.
+
     Example:
         >>> choose_device("cpu")
         device(type='cpu')
     """
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if requested == "auto":
-        return torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
+        requested = "cuda" if has_cuda else "mps" if has_mps else "cpu"
     try:
         device = torch.device(requested)
         known = device.type in ("cpu", "cuda", "mps")
@@ -31,7 +33,19 @@ def choose_device(requested: str = "auto") -> torch.device:
     lacking = device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count())
     if lacking or (device.type == "mps" and not has_mps):
         raise InputError(f"device '{requested}' is not on this machine; `auto` takes what there is.")
-    return device
+    return _own_gpu() if device.type == "cuda" and device.index is None else device
+
+
+def _own_gpu() -> torch.device:
+    """Return the GPU of this process, among those of its machine; without an index where it is the only process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return torch.device("cuda")
+    number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= gpus:
+        raise InputError(
+            f"torchrun starts more processes on this machine than it has GPUs ({gpus}): --nproc-per-node {gpus}."
+        )
+    return torch.device("cuda", number)
 
 
 def choose_workers(requested: int | None, device: torch.device) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,11 +13,11 @@ import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from labelgap.core.distributed import is_main_process
+from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
-from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.core.tensors import write_tensors
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ValidationHeldOut
@@ -27,10 +26,10 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.models import Backbone, as_backbone
+from labelgap.models import Backbone
 from labelgap.training.checkpoints.checkpoint import TrainingState, report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
-from labelgap.training.checkpoints.weights import set_weights
+from labelgap.training.checkpoints.weights import copy_backbone
 from labelgap.training.config.candidates import auto_methods
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
@@ -48,7 +47,8 @@ from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
-from labelgap.training.loop.distributed import barrier, check_batch_size, init_distributed, local_device
+from labelgap.training.loop.distributed import check_batch_size
+from labelgap.training.loop.processes import barrier, check_same, fail_together, init_distributed, lock_together
 from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions
@@ -64,7 +64,7 @@ from labelgap.training.protocols import (
 )
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.run import Run
-from labelgap.training.run_folder import check_links, clean_folder, finish_folder, lock_run, reopen_folder
+from labelgap.training.run_folder import check_links, clean_folder, finish_folder, reopen_folder
 from labelgap.training.selection import Selection
 
 __all__ = ["dry_run", "fit"]
@@ -131,13 +131,12 @@ def fit(
     Returns:
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
-    folder, torch_device = Path(out), local_device(choose_device(device))
+    folder, torch_device = Path(out), choose_device(device)
     init_distributed(torch_device)
-    reporter = Reporter(quiet or not is_main_process())
-    execution = _Execution(torch_device, choose_workers(workers, torch_device), reporter, resume, accept_changes)
-    with lock_run(folder):
+    execution = _Execution(torch_device, choose_workers(workers, torch_device), Reporter(quiet), resume, accept_changes)
+    with lock_together(folder, "training"):
         check_links(folder)
-        source = _copy(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
+        source = copy_backbone(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
         chosen = (method, options or {}, preset, source, _weights(weights, backbone, folder), protocol, head, seed)
         request = TrainingRequest(*chosen, select, trace, allow_micro_batch, training)
         return _fit(data, request, folder, execution)
@@ -155,21 +154,6 @@ def dry_run(
     return measure_cost(data, config, network, loss_fn, torch_device, choose_workers(workers, torch_device))
 
 
-def _copy(network: nn.Module, folder: Path, size: int | None) -> Backbone:
-    """Return a copy of a module as a backbone, with the initial weights of the run in the folder if there is one."""
-    backbone = as_backbone(deepcopy(network))
-    if size is not None:
-        backbone.input_spec = replace(backbone.input_spec, size=size)
-    stored = folder / INITIAL_WEIGHTS
-    if stored.exists():
-        weights = read_tensors(stored)[0]
-        try:
-            set_weights(backbone, weights, stored)
-        except RunError as error:
-            raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
-    return backbone
-
-
 def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module | None, folder: Path) -> str | None:
     if isinstance(backbone, nn.Module):
         if weights is not None:
@@ -180,31 +164,12 @@ def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module |
 
 def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution) -> Run:
     device, reporter, resume = execution.device, execution.reporter, execution.resume
-    stored = read_config(folder) if resume and is_run_folder(folder) else None
-    data = prepare_data(data, request, device, stored)
-    identity = DataIdentity.of(data)
-    data, request = handle_reviewed_absents(data, request, reporter.log)
-    changes = DataChanges()
-    if stored is not None and not _is_complete(folder):
-        identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=reporter.log)
-        request = _as_started(request, stored) if changes else request
-    config, selection, loss_fn = resolve_config(data, request, device, stored)
-    if changes and config.folds:
-        raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
-    if changes.rows and "index" in loss_fn.needs:
-        raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
-    fingerprint = config.fingerprint()
-    validation, started = None, config
-    if resume and config.folds:
-        methods = auto_methods(data.train.labels) if request.method == "auto" else (config.method,)
-        validation = CrossValidation.load(folder, fingerprint, data.train.labels, methods)
-    if validation is not None:
-        config = config.model_copy(update=dict(validation.settings))
-    check_batch_size(config.batch_size)
-    loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    prepare_folder(folder, config, resume, started)
-    barrier()
-    if resume and (run := Run(folder)).finished and not run.metrics["interrupted"]:
+    with fail_together():
+        data, request, config, selection, loss_fn, identity, validation = _prepare(data, request, folder, execution)
+        run = Run(folder) if resume else None
+        backbone = request.backbone if isinstance(request.backbone, Backbone) else None
+    check_same({"settings": config.fingerprint(), "data": identity.digest()} if is_distributed() else {})
+    if run is not None and run.finished and not run.metrics["interrupted"]:
         if is_main_process():
             clean_folder(folder, interrupted=False, older_than=0)
         reporter.log(f"{folder} is finished already")
@@ -213,29 +178,59 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         reporter.log(line)
     if config.protocol != "end-to-end":
         loss_fn = loss(config.method, **config.options)  # the linear phase prepares its own: the state is kept once
-    backbone = request.backbone if isinstance(request.backbone, Backbone) else None
-    seed_everything(derive_seed(config.seed, "initialisation"))
-    network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
-    report_cost(data, config, network, loss_fn, device, execution.workers, reporter)
-    if is_main_process():
-        reopen_folder(folder)
-        if backbone is not None and stored is None:
-            write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
-        write_data_identity(folder, identity)
-        write_config(folder, config)
+    with fail_together():
+        seed_everything(derive_seed(config.seed, "initialisation"))
+        network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
+        report_cost(data, config, network, loss_fn, device, execution.workers, reporter)
+        if is_main_process():
+            reopen_folder(folder)
+            if backbone is not None and run is None:
+                write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
+            write_data_identity(folder, identity)
+            write_config(folder, config)
     context = TrainingContext(
         folder, data, config, selection, network, device, execution.workers, reporter, data_changed=identity.changed
     )
-    features = linear_features(context) if config.folds else None
-    if features is not None:
-        validation = validation or cross_validation_phase(context, request, features)
-        context = _with_chosen_settings(context, validation, fingerprint)
-    result = _train(context, loss_fn, features)
-    if result.state.epoch:
-        with report_saved_epochs(folder):
-            _finish(context, result, validation)
+    if config.protocol != "linear":
+        _finish(context, _train_network(context, loss_fn))
+    else:
+        features = linear_features(context)
+        with fail_together(), single_process():
+            if is_main_process():
+                _train_head(context, request, features, validation)
     barrier()
     return Run(folder, backbone=backbone)
+
+
+def _prepare(
+    data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution
+) -> tuple[Dataset, TrainingRequest, RunConfig, Selection, Loss, DataIdentity, CrossValidation | None]:
+    """Resolve everything before anything is written, and make the folder."""
+    device, log, resume = execution.device, execution.reporter.log, execution.resume
+    stored = read_config(folder) if resume and is_run_folder(folder) else None
+    data = prepare_data(data, request, device, stored)
+    identity = DataIdentity.of(data)
+    data, request = handle_reviewed_absents(data, request, log)
+    changes = DataChanges()
+    if stored is not None and not _is_complete(folder):
+        identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=log)
+        request = _as_started(request, stored) if changes else request
+    config, selection, loss_fn = resolve_config(data, request, device, stored)
+    if changes and config.folds:
+        raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
+    if changes.rows and "index" in loss_fn.needs:
+        raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
+    validation, started = None, config
+    if resume and config.folds:
+        methods = auto_methods(data.train.labels) if request.method == "auto" else (config.method,)
+        validation = CrossValidation.load(folder, config.fingerprint(), data.train.labels, methods)
+    if validation is not None:
+        config = config.model_copy(update=dict(validation.settings))
+    if config.protocol != "linear":
+        check_batch_size(config.batch_size)
+    loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    prepare_folder(folder, config, resume, started)
+    return data, request, started, selection, loss_fn, identity, validation
 
 
 def _description(
@@ -285,27 +280,35 @@ def _as_started(request: TrainingRequest, stored: RunConfig) -> TrainingRequest:
     return replace(request, method=method[0], options=method[1], select=select)
 
 
-def _train(context: TrainingContext, loss_fn: Loss, features: dict[str, Tensor] | None = None) -> PhaseResult:
-    """Train the phases of the protocol."""
-    config = context.config
-    if config.protocol == "linear":
-        return linear_phase(context, features)
-    if config.protocol == "end-to-end":
+def _train_head(
+    context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor], validation: CrossValidation | None
+) -> None:
+    """Train a head on fixed features, in one process; first choose its settings, where there is no val."""
+    if context.config.folds:
+        fingerprint = context.config.fingerprint()
+        validation = validation or cross_validation_phase(context, request, features)
+        context = _with_chosen_settings(context, validation, fingerprint)
+    _finish(context, linear_phase(context, features), validation)
+
+
+def _train_network(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
+    """Train the whole network, in linear-init after its head."""
+    if context.config.protocol == "end-to-end":
         return network_phase(context, loss_fn)
     handoff = linear_init_phase(context)
-    if handoff is None:
-        return PhaseResult(
-            TrainingState(), Revisions(), lambda split: np.zeros((0, len(config.classes)), dtype=np.float32)
-        )
-    return network_phase(context, loss_fn, handoff)
+    if handoff is not None:
+        return network_phase(context, loss_fn, handoff)
+    return PhaseResult(TrainingState(), Revisions(), lambda split: np.zeros((0, 0), dtype=np.float32))
 
 
 def _finish(context: TrainingContext, result: PhaseResult, validation: CrossValidation | None = None) -> None:
-    """Measure the best epoch, and write predictions, trace and summary.
+    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
 
     With a cross-validation the training images are measured as well, by their out-of-fold scores.
     """
     data, config, state = context.data, context.config, result.state
+    if not state.epoch:
+        return
     measured = [split for split in data.splits if split.name != "train" or split.truth is not None or validation]
     logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or not validation}
     if validation is not None:
@@ -338,7 +341,8 @@ def _finish(context: TrainingContext, result: PhaseResult, validation: CrossVali
         summary["cross_validation"] = {"folds": config.folds, "compared": list(validation.compared)}
     scored = [split for split in measured if split.name != "train" or validation is not None]
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
-    write_predictions(context.folder, held_out, config.classes)
-    merge_trace(context.folder)
-    write_history(context.folder, state.history, summary)
-    finish_folder(context.folder, interrupted=summary["interrupted"])
+    with report_saved_epochs(context.folder):
+        write_predictions(context.folder, held_out, config.classes)
+        merge_trace(context.folder)
+        write_history(context.folder, state.history, summary)
+        finish_folder(context.folder, interrupted=summary["interrupted"])

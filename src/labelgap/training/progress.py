@@ -8,17 +8,21 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from labelgap.core.distributed import is_main_process
 from labelgap.core.terminal.console import make_console
 
 __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Prints messages and a progress bar to standard error; nothing when ``quiet``, and no bar without a terminal."""
+    """Prints messages and a progress bar to standard error; nothing when ``quiet``, and no bar without a terminal.
+
+    Of several processes only the first prints.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.console = make_console(stderr=True, quiet=quiet, soft_wrap=True)
+        self.quiet = quiet or not is_main_process()
+        self.console = make_console(stderr=True, quiet=self.quiet, soft_wrap=True)
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._last_note = 0.0

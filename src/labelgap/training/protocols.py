@@ -14,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.core.distributed import is_main_process, single_process
+from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.files import make_folder
+from labelgap.core.tensors import read_tensors
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
+from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
 from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.config.candidates import candidate_configs
@@ -27,10 +29,10 @@ from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.folds import assign_folds, fold_groups
-from labelgap.training.loop.distributed import barrier
 from labelgap.training.loop.inputs import ImageInputs, Inputs
-from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
+from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
+from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
 
 __all__ = [
@@ -49,7 +51,7 @@ LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
 _NETWORK_SETTINGS = (
     *("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "warmup"),
-    *("clip", "ema", "accumulate", "stop_below", "transform", "average_flips"),
+    *("clip", "ema", "accumulate", "stop_below", "transform", "average_flips", "batchnorm"),
 )
 """Settings of linear-init's second phase only."""
 
@@ -84,21 +86,33 @@ class Handoff:
 def linear_init_phase(context: TrainingContext) -> Handoff | None:
     """Train the head on fixed features, and leave the weights of its best epoch in the network.
 
-    Epochs are counted from 1 in each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if
-    a Ctrl-C came before the phase was complete. The network as it is then is epoch 0 of the next phase.
+    One process does so, and ``wrap_distributed`` copies the weights to the others. Epochs are counted from 1 in each
+    phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if a Ctrl-C came before the phase was
+    complete. The network as it is then is epoch 0 of the next phase.
     """
     config = context.config
     assert config.linear is not None
     first = replace(context, folder=context.folder / LINEAR_FOLDER, config=_linear_config(config, config.linear))
+    features, handoff = linear_features(context), None
+    with fail_together(), single_process():
+        if is_main_process():
+            handoff = _linear_init(context, first, features)
+    shared = broadcast_object(handoff and (handoff.seconds, bool(handoff.loss_state)))
+    if is_main_process() or shared is None:
+        return handoff
+    seconds, has_state = shared
+    return Handoff(seconds, read_tensors(first.folder / HANDOFF_FILE)[0] if has_state else {})
+
+
+def _linear_init(context: TrainingContext, first: TrainingContext, features: dict[str, Tensor]) -> Handoff | None:
     make_folder(first.folder)
-    result = linear_phase(first, handoff=True)
+    result = linear_phase(first, features, handoff=True)
     state = result.state
     if state.epoch < first.config.epochs:
         return None
     score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
     context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
-    if is_main_process():
-        remove_previous(first.folder)
+    remove_previous(first.folder)
     handoff = Handoff(sum(record["seconds"] for record in state.history), result.loss_state)
     del result
     gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
@@ -115,7 +129,7 @@ def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
 def cross_validation_phase(
     context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor]
 ) -> CrossValidation:
-    """Compare the settings that a request leaves open, out of fold; several processes each do the same."""
+    """Compare the settings that a request leaves open, out of fold; in one process."""
     data, config, train = context.data, context.config, features["train"]
     groups = fold_groups(data, "train", train.cpu().numpy())
     left_open = {
@@ -124,7 +138,7 @@ def cross_validation_phase(
         "rate": request.preset is None and request.training.get("lr") is None,
     }
     candidates = candidate_configs(config, data.train.labels, train.shape[1], **left_open)
-    with single_process(), context.reporter.bar("cross-validation", config.folds):
+    with context.reporter.bar("cross-validation", config.folds):
         return cross_validate(
             train,
             data.train.labels,
@@ -135,21 +149,16 @@ def cross_validation_phase(
         )
 
 
-def linear_phase(
-    context: TrainingContext, features: dict[str, Tensor] | None = None, *, handoff: bool = False
-) -> PhaseResult:
-    """Train a head on fixed features; several processes each train the same head.
+def linear_phase(context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False) -> PhaseResult:
+    """Train a head on fixed features, in one process.
 
     Args:
         context: of the phase.
-        features: of every split, where they are there already.
+        features: of every split.
         handoff: whether another phase follows, which continues from the loss of the best epoch.
     """
-    features = linear_features(context) if features is None else features
-    with single_process():
-        trainer = LinearTrainer(context, features, handoff=handoff)
-        state = trainer.fit()
-    barrier()
+    trainer = LinearTrainer(context, features, handoff=handoff)
+    state = trainer.fit()
     engine, head = trainer.engine, context.network.head
     if state.epoch:
         load_weights(context.folder, trainer.saved)
@@ -174,6 +183,8 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         ).in_memory()
         for split in context.data.splits
     }
+    if config.batchnorm == "sync" and is_distributed():
+        synchronize_batch_norm(network)
     trainer = NetworkTrainer(context, loss_fn, inputs)
     state = trainer.fit()
     if state.epoch:
@@ -187,7 +198,10 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
 
 
 def linear_features(context: TrainingContext) -> dict[str, Tensor]:
-    """Return the features of every split: those of the data, or those that the backbone computes."""
+    """Return the features of every split: those of the data, or those that the backbone computes.
+
+    Several processes divide the work. The first gets all features, the others get none.
+    """
     data, network = context.data, context.network
     features = {
         split.name: inputs.features
@@ -196,19 +210,15 @@ def linear_features(context: TrainingContext) -> dict[str, Tensor]:
     }
     if features:
         return features
-    if not is_main_process():
-        barrier()  # the first process computes the features, the others find them in the cache
     extracted = extract_features(
         [split.images for split in data.splits],
         network.backbone,
         device=context.device,
         workers=context.workers,
         reporter=context.reporter,
+        everywhere=False,
     )
-    features = {
+    return {
         split.name: torch.from_numpy(found).to(context.device)
         for split, found in zip(data.splits, extracted, strict=True)
     }
-    if is_main_process():
-        barrier()
-    return features

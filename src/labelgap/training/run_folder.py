@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.distributed import is_main_process
-from labelgap.core.errors import LabelGapError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.files import remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
@@ -20,14 +18,13 @@ from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS
 from labelgap.training.cross_validation import CROSS_VALIDATION_FILE
 from labelgap.training.data_file import DATA_FILE
-from labelgap.training.loop.distributed import broadcast_text
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
 from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
 from labelgap.training.protocols import LINEAR_FOLDER
 
-__all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "lock_run", "reopen_folder", "sweep_run"]
+__all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "reopen_folder", "sweep_run"]
 
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
@@ -37,26 +34,6 @@ RUN_FILES: Final = (
 """What a training writes, as far as the run has it; the manifest lists these files."""
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
-
-
-@contextmanager
-def lock_run(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder: no other training can write to it. Of several processes the first one holds it.
-
-    Raises:
-        RunError: the folder is in use, or cannot be written to; in all processes.
-    """
-    with ExitStack() as stack:
-        problem: str | None = None
-        if is_main_process():
-            try:
-                stack.enter_context(lock_folder(folder, "training"))
-            except LabelGapError as error:
-                problem = str(error)
-        problem = broadcast_text(problem)
-        if problem is not None:
-            raise RunError(problem)
-        yield
 
 
 def check_links(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,15 @@ from labelgap.data.images import FileImages, ImageSource
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["Chunk", "ChunkStore", "chunk_folder", "describe_prediction", "has_prediction", "plan_chunks"]
+__all__ = [
+    "Chunk",
+    "ChunkStore",
+    "adjacent_chunks",
+    "chunk_folder",
+    "describe_prediction",
+    "has_prediction",
+    "plan_chunks",
+]
 
 DESCRIPTION_FILE: Final = "prediction.json"
 MAX_IMAGES: Final = 1024
@@ -70,6 +78,18 @@ def plan_chunks(sizes: Sequence[int], classes: int, batch_size: int) -> list[Chu
         for start in range(0, size, length)
     ]
     return [Chunk(number, *span) for number, span in enumerate(spans)]
+
+
+def adjacent_chunks(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield groups of chunks that follow each other in one source."""
+    group: list[Chunk] = []
+    for chunk in chunks:
+        if group and (chunk.source != group[-1].source or chunk.start != group[-1].stop):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
 
 
 def chunk_length(classes: int, batch_size: int) -> int:
@@ -157,33 +177,36 @@ class ChunkStore:
         out: the file to be.
         description: what it is of; see ``describe_prediction``.
         classes: number of columns of the logits.
-        restart: whether to discard an unfinished prediction.
-
-    Raises:
-        RunError: the folder holds another prediction, or something else.
     """
 
-    def __init__(self, out: Path, description: Mapping[str, Any], classes: int, *, restart: bool = False) -> None:
-        self.folder = chunk_folder(out)
-        self.classes = classes
-        self._identity = hashlib.sha256(json.dumps(dict(description), sort_keys=True).encode()).hexdigest()
+    def __init__(self, out: Path, description: Mapping[str, Any], classes: int) -> None:
+        self.out, self.folder = out, chunk_folder(out)
+        self.description, self.classes = dict(description), classes
+        self._identity = hashlib.sha256(json.dumps(self.description, sort_keys=True).encode()).hexdigest()
+
+    def open(self, *, restart: bool = False) -> None:
+        """Start a prediction, or resume the one in the folder; ``restart`` discards it.
+
+        Raises:
+            RunError: the folder holds another prediction, or something else.
+        """
         if outside := outside_links(self.folder):
             raise RunError(f"{self.folder} has {outside[0]}, which leads out of it: choose another --out.")
-        is_prediction = has_prediction(out)
+        is_prediction = has_prediction(self.out)
         if not is_prediction and any(not file.name.startswith(".") for file in self.folder.iterdir()):
             raise RunError(f"{self.folder} exists already and is no prediction: choose another --out.")
         if is_prediction and restart:
             self.remove()
         elif is_prediction:
-            self._compare(description)
+            self._compare()
         remove_partials(self.folder)
-        write_json(self.folder / DESCRIPTION_FILE, dict(description))
+        write_json(self.folder / DESCRIPTION_FILE, self.description)
 
-    def _compare(self, description: Mapping[str, Any]) -> None:
+    def _compare(self) -> None:
         remedy = "Discard what was computed with --restart."
         stored = read_json(self.folder / DESCRIPTION_FILE, _Description, remedy=remedy).model_dump()
-        if stored != description:
-            different = next(name for name in _DIFFERENCES if stored[name] != description[name])
+        if stored != self.description:
+            different = next(name for name in _DIFFERENCES if stored[name] != self.description[name])
             raise RunError(
                 f"{self.folder} holds an unfinished prediction of {_DIFFERENCES[different]}: finish that one with its "
                 "own command, discard it with --restart, or choose another --out."

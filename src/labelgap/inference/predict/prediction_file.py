@@ -3,7 +3,8 @@
 Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
 beside the output, which one process at a time can use. When all chunks are there they are assembled, the output appears
 by a rename, and the folder is removed. Chunks start where batches start, so on one machine an interrupted prediction
-ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed again.
+ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed again. Several processes divide
+the missing chunks, in a folder that all see; the first one assembles them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,15 +24,16 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from labelgap.core.distributed import is_main_process, rank, world_size
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import atomic_path, remove_partials_of
-from labelgap.core.lock import lock_folder
 from labelgap.core.text import pluralize, quote_formulas
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.chunks import (
     MAX_ENTRIES,
     Chunk,
     ChunkStore,
+    adjacent_chunks,
     chunk_folder,
     describe_prediction,
     has_prediction,
@@ -41,6 +43,13 @@ from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, csv
 from labelgap.inference.predict.logits import CachedLogits, iterate_logits
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import feature_inputs
+from labelgap.training.loop.processes import (
+    broadcast_object,
+    check_same,
+    fail_together,
+    init_distributed,
+    lock_together,
+)
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
@@ -109,21 +118,14 @@ def predict_to_file(
     """
     path = _check_arguments(Path(out), on_bad_image, batch_size)
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
-    torch_device, reporter = choose_device(device), Reporter(quiet)
+    torch_device = choose_device(device)
+    init_distributed(torch_device)
+    read = {"device": torch_device, "workers": choose_workers(workers, torch_device), "batch_size": batch_size}
     try:
-        with lock_folder(chunk_folder(path), "predicting"):
-            if not (has_prediction(path) and not restart) and path.exists() and not force:
-                raise _exists(path)
-            job = _open_prediction(run, source_list, path, layout, batch_size, torch_device, restart)
-            missing = job.missing_chunks(reporter)
-            if path.exists() and not force and missing:
-                raise _exists(path)
-            job.compute(missing, torch_device, choose_workers(workers, torch_device), batch_size, reporter)
-            if on_bad_image == "error":
-                job.refuse_unreadable(path)
-            summary = job.assemble(path, force)
-            job.store.remove()
-            return summary
+        with lock_together(chunk_folder(path), "predicting"):
+            with fail_together():
+                job = _describe_job(run, source_list, path, layout, batch_size, torch_device)
+            return job.run_to(path, Reporter(quiet), read, skip=on_bad_image == "skip", force=force, restart=restart)
     except LabelGapError:
         raise
     except OSError as error:
@@ -133,7 +135,8 @@ def predict_to_file(
         ) from error
     finally:
         with suppress(OSError):
-            chunk_folder(path).rmdir()  # where it is empty
+            if is_main_process():
+                chunk_folder(path).rmdir()  # where it is empty
 
 
 def _exists(path: Path) -> InputError:
@@ -162,6 +165,39 @@ class _Prediction:
     store: ChunkStore
     columns: PredictionColumns
 
+    def run_to(
+        self, path: Path, reporter: Reporter, read: dict[str, Any], *, skip: bool, force: bool, restart: bool
+    ) -> PredictionSummary:
+        """Compute what is missing, in all processes, and assemble the file, in the first one."""
+        missing: list[Chunk] = []
+        with fail_together():
+            if is_main_process():
+                missing = self.open(path, reporter, force=force, restart=restart)
+        check_same({name: str(value) for name, value in self.store.description.items()})
+        missing = broadcast_object(missing)
+        with fail_together():
+            self.compute(missing, reporter, **read)
+        summary: PredictionSummary | None = None
+        with fail_together():
+            if is_main_process():
+                if not skip:
+                    self.refuse_unreadable(path)
+                summary = self.assemble(path, force)
+                self.store.remove()
+        return cast(PredictionSummary, broadcast_object(summary))
+
+    def open(self, path: Path, reporter: Reporter, *, force: bool, restart: bool) -> list[Chunk]:
+        """Start the prediction, or resume it, and remove what a killed one left; return the chunks to compute."""
+        if not (has_prediction(path) and not restart) and path.exists() and not force:
+            raise _exists(path)
+        self.store.open(restart=restart)
+        for written in (path, _error_file(path)):
+            remove_partials_of(written)
+        missing = self.missing_chunks(reporter)
+        if path.exists() and not force and missing:
+            raise _exists(path)
+        return missing
+
     def missing_chunks(self, reporter: Reporter) -> list[Chunk]:
         """Return the chunks that are not written, or damaged."""
         missing = []
@@ -174,20 +210,19 @@ class _Prediction:
                 missing.append(chunk)
         return missing
 
-    def compute(
-        self, missing: Sequence[Chunk], device: torch.device, workers: int, batch_size: int, reporter: Reporter
-    ) -> None:
-        """Compute the chunks that are missing."""
-        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, device)
+    def compute(self, missing: Sequence[Chunk], reporter: Reporter, **read: Any) -> None:
+        """Compute the chunks that are missing, of several processes each its part of them."""
+        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, read["device"])
         if done := total - sum(map(len, missing)):
             reporter.log(f"resuming after {done:,} of {total:,} images")
-        options: dict[str, Any] = {"device": device, "workers": workers, "batch_size": batch_size}
+        first, last = (len(missing) * (rank() + end) // world_size() for end in (0, 1))
+        missing = missing[first:last]  # in one piece: a loader reads adjacent chunks
         with reporter.bar("predicting", total, done):
             try:
-                known = [self._compute_cached(chunk, cached, reporter, **options) for chunk in missing]
+                known = [self._compute_cached(chunk, cached, reporter, **read) for chunk in missing]
                 uncached = [chunk for chunk, count in zip(missing, known, strict=True) if not count]
-                for group in _adjacent(uncached):
-                    self._compute_group(group, reporter, **options)
+                for group in adjacent_chunks(uncached):
+                    self._compute_group(group, reporter, **read)
             except KeyboardInterrupt:
                 done = total - sum(map(len, self.missing_chunks(reporter)))
                 reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
@@ -289,42 +324,22 @@ class _Prediction:
         return count, tuple(first), error_file
 
 
-def _open_prediction(
-    run: Run,
-    sources: Sequence[ImageSource],
-    path: Path,
-    layout: str,
-    batch_size: int,
-    device: torch.device,
-    restart: bool,
+def _describe_job(
+    run: Run, sources: Sequence[ImageSource], path: Path, layout: str, batch_size: int, device: torch.device
 ) -> _Prediction:
-    """Start a prediction, or resume it, and remove what a killed one left."""
+    """Return a prediction that is not opened yet; an error where the data, the run and the file do not match."""
     columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
     if path.suffix.lower() == ".csv":
         csv_schema(columns)  # raises where the classes do not fit
     for images in sources:
         feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
     classes = len(columns.classes)
-    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes, restart=restart)
-    for written in (path, _error_file(path)):
-        remove_partials_of(written)
+    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
     return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
 
 
 def _error_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}-unreadable.csv")
-
-
-def _adjacent(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield groups of chunks that follow each other in one source."""
-    group: list[Chunk] = []
-    for chunk in chunks:
-        if group and (chunk.source != group[-1].source or chunk.start != group[-1].stop):
-            yield group
-            group = []
-        group.append(chunk)
-    if group:
-        yield group
 
 
 def _open_writer(path: Path, columns: PredictionColumns) -> Any:

@@ -7,6 +7,8 @@ from the one before, whose best epoch may be another.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +18,13 @@ from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tensors
+from labelgap.models import Backbone, as_backbone
+from labelgap.training.config.schema import INITIAL_WEIGHTS
 
 __all__ = [
     "BEST",
     "PREVIOUS_BEST",
+    "copy_backbone",
     "has_backbone",
     "has_weights_of",
     "load_weights",
@@ -117,3 +122,18 @@ def _recorded_epoch(path: Path) -> int | None:
         return int(read_tensor_metadata(path)[_EPOCH])
     except (LabelGapError, KeyError, ValueError):
         return None
+
+
+def copy_backbone(network: nn.Module, folder: Path, size: int | None) -> Backbone:
+    """Return a copy of a module as a backbone, with the initial weights of the run in the folder if there is one."""
+    backbone = as_backbone(deepcopy(network))
+    if size is not None:
+        backbone.input_spec = replace(backbone.input_spec, size=size)
+    stored = folder / INITIAL_WEIGHTS
+    if stored.exists():
+        weights = read_tensors(stored)[0]
+        try:
+            set_weights(backbone, weights, stored)
+        except RunError as error:
+            raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
+    return backbone

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelgap.core.distributed import is_distributed
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import format_bytes, used_memory
 from labelgap.data.dataset import Dataset
@@ -104,8 +105,8 @@ def report_cost(
     workers: int,
     reporter: Reporter,
 ) -> None:
-    """Log the estimated cost where the measurement is worth its seconds: for image files."""
-    if reporter.quiet or not isinstance(data.train.images, StoredImages):
+    """Log the estimated cost where the measurement is worth its seconds: for image files, in one process."""
+    if reporter.quiet or is_distributed() or not isinstance(data.train.images, StoredImages):
         return
     try:
         reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers, reporter)}")

@@ -42,6 +42,7 @@ class TrainingSettings(TypedDict, total=False):
     stop_below: float | None
     transform: Literal["resize", "augment", "crop"] | None
     average_flips: bool | None
+    batchnorm: Literal["local", "sync", "frozen"] | None
     size: int | None
     precision: Literal["auto", "float32", "bf16"] | None
 
@@ -141,7 +142,7 @@ def resolve_settings(
 def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
     """Refuse settings that have no meaning where only a head is trained."""
     neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
-    neutral |= {"average_flips": False}
+    neutral |= {"average_flips": False, "batchnorm": "local"}
     unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
     unused += ["precision"] if settings.get("precision") == "bf16" else []
     unused += ["optimizer"] if settings.get("optimizer") == "adamw" else []

@@ -19,6 +19,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
+from labelgap.models.batch_norm import check_batch_norm
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
@@ -112,6 +113,7 @@ def resolve_config(
         trace=_resolve_trace(request.trace, data, device, stored, settings),
     )
     _check_zero_shot(config)
+    check_batch_norm(config.batchnorm, backbone, pretrained=pretrained)
     return config, selection, loss_fn
 
 

@@ -22,7 +22,7 @@ from labelgap.core.errors import InputError, RunError, suggest_path
 from labelgap.core.stored import read_json, validation_problem
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
-from labelgap.models import HeadName, InputSpec
+from labelgap.models import BatchNormMode, HeadName, InputSpec
 
 __all__ = [
     "BackboneInput",
@@ -133,6 +133,8 @@ class RunConfig(BaseModel):
             the random crops and color changes of Kobayashi 2023.
         average_flips: whether the logits of an image are averaged with those of its mirror image, where a whole network
             was trained.
+        batchnorm: what batch normalization uses where a network is trained: statistics of each process ("local"), of
+            the whole batch ("sync"), or those of the initial weights ("frozen").
         flip: whether training images are flipped horizontally at random.
         precision: "float32", or "bf16" autocast.
         seed: of initialization, order and augmentation.
@@ -175,6 +177,7 @@ class RunConfig(BaseModel):
     stop_below: float | None = Field(default=None, ge=0, le=1)
     transform: Literal["resize", "augment", "crop"] = "resize"
     average_flips: bool = False
+    batchnorm: BatchNormMode = "local"
     flip: bool
     precision: Literal["float32", "bf16"] = "float32"
     seed: int = Field(ge=-(2**63), lt=2**64)

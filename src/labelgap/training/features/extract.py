@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
@@ -20,12 +21,14 @@ from numpy.typing import NDArray
 
 from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder
 from labelgap.core.cache.row_store import RowStore
+from labelgap.core.distributed import is_distributed, single_process
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone
 from labelgap.training.features.keys import ContentKeys, content_keys, network_key, open_digests
 from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
 from labelgap.training.progress import Reporter
 
 __all__ = ["CachedFeatures", "count_uncached", "extract_features", "split_features"]
@@ -83,10 +86,12 @@ def extract_features(
     batch_size: int = 32,
     workers: int = 0,
     reporter: Reporter,
+    everywhere: bool = True,
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
     Images with the same content are computed once. Where the cache cannot be used, features are computed without it.
+    Several processes each compute their ``own_rows``, and store them in the cache of their machine.
 
     Args:
         sources: of images.
@@ -96,18 +101,42 @@ def extract_features(
         batch_size: images at a time.
         workers: processes that decode images.
         reporter: shows the progress, how many images were computed, and what the user should know of the cache.
+        everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
     """
+    own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
+    with fail_together(), single_process():
+        found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter)
+    total: Counter[str] = sum(gather_objects(counts), Counter())
+    if total["images"]:
+        others = "".join(f", {total[what]:,} {what}" for what in ("from the cache", "copies") if total[what])
+        reporter.log(f"features of {total['computed']:,} of {total['images']:,} images computed{others}")
+    return [
+        gather_own_rows(part, len(images), everywhere=everywhere) for images, part in zip(sources, found, strict=True)
+    ]
+
+
+def _extract(
+    sources: Sequence[ImageSource],
+    backbone: Backbone,
+    device: torch.device,
+    transform: str,
+    batch_size: int,
+    workers: int,
+    reporter: Reporter,
+) -> tuple[list[NDArray[np.float32]], Counter[str]]:
+    """Return the features of one process, and how many images it computed, read from the cache and copied."""
     digests = open_digests()
     contents = [content_keys(images, digests, reporter) for images in sources]
     starts = np.cumsum([0, *map(len, sources)])
     features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
+    counts = Counter[str]()
     if len(features):
         store = _open_store(backbone, transform, reporter)
         extraction = _Extraction(contents, starts, features, store, batch_size)
         backbone = backbone.to(device).eval()
         inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
-        extraction.run(inputs, backbone, reporter)
-    return [features[start:stop] for start, stop in pairwise(starts.tolist())]
+        counts = extraction.run(inputs, backbone, reporter)
+    return [features[start:stop] for start, stop in pairwise(starts.tolist())], counts
 
 
 class CachedFeatures:
@@ -169,8 +198,8 @@ class _Extraction:
         self.first = self.missing[first]
         self.batches = list(self._batches(np.sort(self.first), batch_size))
 
-    def run(self, inputs: Sequence[ImageInputs], backbone: Backbone, reporter: Reporter) -> None:
-        """Compute what is missing, a block at a time, and store it."""
+    def run(self, inputs: Sequence[ImageInputs], backbone: Backbone, reporter: Reporter) -> Counter[str]:
+        """Compute what is missing, a block at a time, and store it; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
             self.store.reserve(len(self.first))
@@ -188,9 +217,8 @@ class _Extraction:
                     reporter.advance(self._skip_computed_elsewhere())
             self.features[self.missing] = self.features[self.first[self.copy_of]]
         copies = len(self.missing) - len(self.first)
-        counts = {"from the cache": total - computed - copies, "copies": copies}
-        others = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-        reporter.log(f"features of {computed:,} of {total:,} images computed{others}")
+        counts = {"images": total, "computed": computed, "from the cache": total - computed - copies, "copies": copies}
+        return Counter(counts)
 
     def _batches(self, rows: Rows, batch_size: int) -> Iterator[_Batch]:
         """Yield batches of rows, each of one source."""

@@ -3,18 +3,15 @@
     torchrun --nproc-per-node 2 -m labelgap train tags.csv --out runs/a
 
 A batch of B images is one batch over all processes, and each takes its part of it. A run with two processes therefore
-sees the batches and ends with the revisions of a run with one. (A network with batch statistics computes them over the
-part of each process, so its numbers differ slightly.) Only the first process prints and writes.
+sees the batches and ends with the revisions of a run with one. A network with batch normalization computes its
+statistics over the part of each process, unless ``batchnorm`` is "sync" or "frozen". Only the first process prints and
+writes.
 """
 
 from __future__ import annotations
 
-import atexit
-import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import Final
 
 import numpy as np
 import torch
@@ -23,58 +20,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labelgap.core.distributed import gather_rows, rank, world_size
+from labelgap.core.distributed import gather_rows, is_distributed, rank, world_size
 from labelgap.core.errors import InputError
 
 __all__ = [
     "average_gradients",
-    "barrier",
     "broadcast_buffers",
-    "broadcast_text",
     "check_batch_size",
     "gather_all",
-    "init_distributed",
-    "is_distributed",
-    "local_device",
     "no_sync",
     "shard_batches",
     "wrap_distributed",
 ]
 
 
-TIMEOUT: Final = timedelta(days=1)
-"""How long processes wait for each other: the first one computes the features of all images alone."""
-
-
-def init_distributed(device: torch.device) -> None:
-    """Initialize the process group, where ``torchrun`` has started several processes; it ends with the program."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
-        atexit.register(dist.destroy_process_group)
-
-
-def local_device(device: torch.device) -> torch.device:
-    """Return the GPU of this process where "cuda" has no index; else the device as it is."""
-    if device.type != "cuda" or device.index is not None:
-        return device
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def is_distributed() -> bool:
-    """Return whether several processes train together."""
-    return world_size() > 1
-
-
-def barrier() -> None:
-    """Wait until every process is here."""
-    if is_distributed():
-        dist.barrier()
-
-
 def wrap_distributed(network: nn.Module) -> nn.Module:
-    """Return the network wrapped in DistributedDataParallel; with one process, as it is."""
+    """Return the network wrapped in DistributedDataParallel; with one process, as it is.
+
+    All processes then have the weights of the first.
+    """
     return DistributedDataParallel(network) if is_distributed() else network
 
 
@@ -101,14 +65,6 @@ def broadcast_buffers(network: nn.Module) -> None:
     if is_distributed():
         for buffer in network.buffers():
             dist.broadcast(buffer, src=0)
-
-
-def broadcast_text(text: str | None) -> str | None:
-    """Return the text of the first process in all processes."""
-    values = [text]
-    if is_distributed():
-        dist.broadcast_object_list(values, src=0)
-    return values[0]
 
 
 def check_batch_size(batch_size: int) -> None:

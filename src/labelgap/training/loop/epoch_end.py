@@ -11,7 +11,7 @@ from labelgap.metrics import revision_quality
 from labelgap.training.checkpoints.checkpoint import TrainingState, save_checkpoint
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.checkpoints.signals import defer_interrupt
-from labelgap.training.loop.distributed import barrier
+from labelgap.training.loop.processes import barrier
 from labelgap.training.loop.trainer import REVISIONS_FILE, Trainer
 from labelgap.training.selection import EpochScore
 

@@ -18,6 +18,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.images import shuffle_rows
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
+from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
 from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
 from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.devices import widest_float
@@ -155,6 +156,8 @@ class NetworkTrainer(Trainer):
     def _train(self, state: TrainingState, epoch: int) -> tuple[float, Revisions]:
         """Train on every image once; return the mean loss, and the revisions of the loss."""
         self.network.train()
+        if self.config.batchnorm == "frozen":
+            freeze_batch_norm(self.network)
         self.loss_fn.set_epoch(epoch)
         self.trace.start_epoch()
         try:
@@ -230,7 +233,7 @@ class NetworkTrainer(Trainer):
 
     def _compute(self, inputs: Tensor, labels: Tensor, index: Tensor, share: float = 1.0) -> StepResult:
         """Add the gradient of a batch; return its loss and its logits."""
-        with self.autocast(inputs.device):
+        with self.autocast(inputs.device), nullcontext() if len(index) else no_statistics():
             logits, features = self.ddp_network(inputs, return_features=True)
         logits, features = logits[: len(index)], features[: len(index)]
         loss: Tensor = self.loss_fn(logits, labels, index=index, features=features)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from labelgap.core.distributed import is_main_process
+from labelgap.core.distributed import is_distributed, is_main_process
 from labelgap.core.files import remove_file
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.data.dataset import Dataset
@@ -24,7 +24,6 @@ from labelgap.training.checkpoints.checkpoint import (
 )
 from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.loop.distributed import is_distributed
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
