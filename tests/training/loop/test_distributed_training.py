@@ -1,60 +1,131 @@
-"""A run with two real processes is the run with one."""
+"""Two real processes do what one does: training, features, predictions, audits; and they fail together."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.training.loop.two_processes_train import METHODS, main
+from tests.core.process_pair import run_pair
+from tests.training.loop import two_processes_train
+from tests.training.loop.two_processes_train import METHODS, NORMS, train_until
+from torch import Tensor
 
 import labelgap as lg
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same runs with one process and with two."""
+    """The same work done by one process, and then by two."""
     folder = tmp_path_factory.mktemp("parallel")
-    main(folder / "one")
-    script = Path(__file__).with_name("two_processes_train.py")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*launch, str(script), str(folder / "two")], check=True, capture_output=True, timeout=300)
+    two_processes_train.main(folder)
+    run_pair(two_processes_train.main, folder)
     return folder
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_two_processes_end_with_the_weights_and_revisions_of_one(both: Path, method: str) -> None:
-    one, two = lg.open_run(both / "one" / method), lg.open_run(both / "two" / method)
-    mine, theirs = (safetensors.torch.load_file(run.path / "best.safetensors") for run in (one, two))
-    for name, value in mine.items():
-        torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
-    assert np.allclose(one.trace["loss"], two.trace["loss"], atol=1e-4)
-    assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-6)
-    changes, others = ([(r.image, r.class_name, r.value, r.epoch) for r in run.revisions] for run in (one, two))
-    assert changes == others
-    assert bool(changes) == (method in ("ll-cp", "em-apl"))
+def weights(folder: Path) -> dict[str, Tensor]:
+    return safetensors.torch.load_file(folder / "best.safetensors")
 
 
-def test_soft_targets_agree_to_rounding(both: Path) -> None:
-    one, two = ([r.target for r in lg.open_run(both / name / "em-apl").revisions] for name in ("one", "two"))
-    assert one == pytest.approx(two, abs=1e-5)
+def losses(run: lg.Run) -> list[float]:
+    return [record["loss"] for record in run.history]
+
+
+def changes(run: lg.Run) -> list[tuple[Any, ...]]:
+    return [(revision.image, revision.class_name, revision.value, revision.epoch) for revision in run.revisions]
+
+
+@pytest.mark.parametrize("name", [*METHODS, "sync", "frozen"])
+def test_losses_weights_and_revisions_after_22_steps_are_those_of_one_process(both: Path, name: str) -> None:
+    one, two = lg.open_run(both / "one" / name), lg.open_run(both / "two" / name)
+    mine, theirs = weights(one.path), weights(two.path)
+    assert mine.keys() == theirs.keys() and len(losses(one)) == 2
+    for key, value in mine.items():
+        assert value.dtype in (torch.float64, torch.int64)
+        torch.testing.assert_close(value, theirs[key], rtol=1e-9, atol=1e-9)
+    assert losses(one) == pytest.approx(losses(two), abs=1e-9)
+    assert np.allclose(one.trace["loss"], two.trace["loss"], atol=1e-6)
+    assert changes(one) == changes(two)
+    assert bool(changes(one)) == (name in ("ll-cp", "em-apl"))
+
+
+def test_batch_norm_has_the_statistics_that_were_asked_for(both: Path) -> None:
+    one, two = ({norm: weights(both / name / norm) for norm in NORMS} for name in ("one", "two"))
+    (mean,) = [key for key in one["sync"] if key.endswith("layers.1.running_mean")]
+    assert torch.equal(one["local"][mean], one["sync"][mean])  # one process has the whole batch
+    assert not torch.allclose(two["local"][mean], one["local"][mean], atol=1e-4)
+    assert not one["frozen"][mean].any() and one["local"][mean].any()
+    assert not torch.equal(one["frozen"][mean.replace("running_mean", "weight")], torch.ones(6, dtype=torch.float64))
 
 
 def test_a_loss_that_is_not_a_number_in_one_process_restarts_both(both: Path) -> None:
     one, two = (lg.open_run(both / name / "breaks") for name in ("one", "two"))
     assert [record.get("restarted", False) for record in two.history] == [False, True, False]
     assert two.history[2]["lr_factor"] == 0.5
-    assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-5)
+    assert losses(one) == pytest.approx(losses(two), abs=1e-5)
 
 
-def test_a_linear_phase_is_that_of_one_process(both: Path) -> None:
-    folders = [both / name / "linear-init" for name in ("one", "two")]
-    heads = [safetensors.torch.load_file(folder / "linear" / "best.safetensors") for folder in folders]
-    torch.testing.assert_close(heads[0]["head.weight"], heads[1]["head.weight"], rtol=1e-5, atol=1e-6)
-    one, two = map(lg.open_run, folders)
-    assert one.history[0]["epoch"] == 0 and one.history[0]["score"] == pytest.approx(two.history[0]["score"])
-    assert [record["loss"] for record in one.history] == pytest.approx([r["loss"] for r in two.history], abs=1e-5)
+def test_the_phase_after_a_linear_one_starts_from_its_head_and_loss(both: Path) -> None:
+    one, two = (both / name / "linear-init" for name in ("one", "two"))
+    assert torch.equal(weights(one / "linear")["head.weight"], weights(two / "linear")["head.weight"])
+    one_run, two_run = lg.open_run(one), lg.open_run(two)
+    assert one_run.history[0]["epoch"] == 0
+    assert one_run.history[0]["score"] == pytest.approx(two_run.history[0]["score"])
+    assert losses(one_run)[1] == pytest.approx(losses(two_run)[1], abs=1e-9)
+
+
+def test_a_run_of_one_process_is_resumed_by_two_and_then_by_one(both: Path) -> None:
+    assert [record["epoch"] for record in lg.open_run(both / "resumed").history] == [1, 2]
+    train_until(both / "resumed", 3)
+    resumed, unbroken = lg.open_run(both / "resumed"), both / "unbroken"
+    train_until(unbroken, 3)
+    assert resumed.finished and not resumed.metrics["interrupted"]
+    assert losses(resumed) == pytest.approx(losses(lg.open_run(unbroken)), abs=1e-9)
+    assert changes(resumed) == changes(lg.open_run(unbroken))
+    for key, value in weights(unbroken).items():
+        torch.testing.assert_close(value, weights(resumed.path)[key], rtol=1e-9, atol=1e-9)
+
+
+def test_features_of_two_processes_are_each_image_once_and_in_order(both: Path) -> None:
+    (one,) = (np.load(both / "one" / "features-0.npz"),)
+    assert [one[name].shape for name in one.files] == [(81, 128), (10, 128), (1, 128)]
+    for number in range(2):
+        two = np.load(both / "two" / f"features-{number}.npz")
+        for name in one.files:
+            np.testing.assert_allclose(one[name], two[name], rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_of_two_processes_are_the_file_of_one(both: Path) -> None:
+    for name in ("all.csv", "one.csv"):
+        assert (both / "one" / name).read_bytes() == (both / "two" / name).read_bytes()
+    assert not list((both / "two").glob("*.partial"))
+    seen = [json.loads((both / "two" / f"uses-{number}.json").read_text()) for number in range(2)]
+    assert [each["images"] for each in seen] == [[101, 1], [101, 1]]
+
+
+def test_measures_and_audits_of_two_processes_are_those_of_one(both: Path) -> None:
+    expected = json.loads((both / "one" / "uses-0.json").read_text())
+    for number in range(2):
+        found = json.loads((both / "two" / f"uses-{number}.json").read_text())
+        assert found["measured"] == expected["measured"]
+        for mine, theirs in zip(expected["audits"], found["audits"], strict=True):
+            assert len(mine) > 10
+            assert [{**row, "score": 0} for row in mine] == [{**row, "score": 0} for row in theirs]
+            assert [row["score"] for row in mine] == pytest.approx([row["score"] for row in theirs], abs=1e-4)
+
+
+def test_an_error_in_one_process_is_raised_in_all_and_printed_once(both: Path) -> None:
+    first, second = (json.loads((both / "two" / f"errors-{number}.json").read_text()) for number in range(2))
+    assert first["one_fails"][0] == "ReportedError" and second["one_fails"] == [
+        "InputError",
+        "tags.csv does not exist.",
+    ]
+    assert first["both_fail"] == ["InputError", "a typing error."] and second["both_fail"][0] == "ReportedError"
+    assert "has other settings than process 0" in second["other_seeds"][1]
+    assert "choose an --out that all machines share" in second["other_folders"][1]
+    assert "a batch of 1 cannot be shared by 2 processes" in first["small_batch"][1]
+    assert all(first[name][0] == "ReportedError" for name in ("other_seeds", "other_folders"))

@@ -1,27 +1,42 @@
-"""Trains each method with the processes that torchrun started; run by ``test_parallel.py``."""
+"""What one process, and two together, make of the same data; ``test_distributed_training.py`` compares."""
 
 from __future__ import annotations
 
-import sys
+import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from tests.audit.small_runs import write
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import labelgap as lg
+from labelgap.core.distributed import is_main_process, rank
+from labelgap.core.errors import InputError, LabelGapError
+from labelgap.inference.predict import chunks, predict_to_file
 from labelgap.losses import ElementwiseLoss
-from labelgap.models import Classifier
+from labelgap.models import Classifier, InputSpec
+from labelgap.training.loop import processes
+from labelgap.training.loop.network_trainer import NetworkTrainer
 
 METHODS: dict[str, dict[str, Any]] = {
+    "ll-r": {"delta_rel": 5},
+    "epr": {"expected_positives": 2.5},
+    "two-way": {"unknown": "negative"},
+    "role": {"expected_positives": 2.5},
     "ll-cp": {"delta_rel": 5},
     "em-apl": {"warmup": 1, "alpha": 0.1},
-    "role": {"expected_positives": 2.5},
-    "two-way": {"unknown": "negative"},
 }
+NORMS = ("local", "sync", "frozen")
+SETTINGS: dict[str, Any] = {"device": "cpu", "quiet": True, "optimizer": "sgd", "select": "last", "lr": 0.05}
+# 81 images in batches of 8: eleven steps an epoch; the last batch has one image, so one of two processes has none.
+BATCH = 8
 
 
 class Breaks(ElementwiseLoss):
@@ -38,23 +53,155 @@ class Breaks(ElementwiseLoss):
         return super().cost(logits, labels, index, features) * (float("nan") if bad else 1.0)
 
 
-def main(out: Path) -> None:
-    """Train in float64, where the order of sums does not show; Adam's first steps magnify what rounding leaves."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+class NormalizedNetwork(nn.Module):
+    """A network with batch normalization for images of the digits."""
+
+    input_spec = InputSpec(size=16, mean=(0.5,), std=(0.16,), channels=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        first, second = nn.Conv2d(1, 6, 5, stride=3), nn.Conv2d(6, 8, 3)
+        self.layers = nn.Sequential(first, nn.BatchNorm2d(6), nn.Tanh(), second, nn.BatchNorm2d(8, momentum=None))
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.layers(images)
+        return maps
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Build networks in float64, where the order of sums does not show."""
     building: Any = import_module("labelgap.training.features.precomputed")
     building.Classifier = lambda *arguments, **options: Classifier(*arguments, **options).double()
-    data = lg.load("digits", train=81, val=10, test=10)
     try:
-        for method, options in METHODS.items():
-            # 81 rows in batches of 20: the last batch has one row, so one of two processes gets none of it.
-            lg.fit(data, method, options, out=out / method, epochs=2, batch_size=20, device="cpu", quiet=True)
-        lg.fit(data, Breaks(), out=out / "breaks", epochs=3, batch_size=20, device="cpu", quiet=True)
-        settings: dict[str, Any] = {"epochs": 1, "linear_epochs": 2, "batch_size": 20, "device": "cpu", "quiet": True}
-        lg.fit(data, "ll-r", {"delta_rel": 5}, protocol="linear-init", out=out / "linear-init", **settings)
+        yield
     finally:
         building.Classifier = Classifier
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def digits() -> lg.Dataset:
+    return lg.load("digits", train=81, val=10, test=10)
+
+
+def train_networks(out: Path) -> None:
+    """Train networks in float64: every method, every kind of batch normalization, and a loss that breaks."""
+    data = digits()
+    settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 2}
+    for method, options in METHODS.items():
+        lg.fit(data, method, options, out=out / method, **settings)
+    for norm in NORMS:
+        lg.fit(
+            data, "an", backbone=NormalizedNetwork(), out=out / norm, protocol="end-to-end", batchnorm=norm, **settings
+        )  # type: ignore[arg-type]
+    lg.fit(data, Breaks(), out=out / "breaks", epochs=3, batch_size=20, device="cpu", quiet=True)
+    linear: dict[str, Any] = {**settings, "epochs": 1, "linear_epochs": 2, "select": "auto", "protocol": "linear-init"}
+    lg.fit(data, "role", {"expected_positives": 2.5}, out=out / "linear-init", **linear)
+
+
+def train_until(out: Path, epoch: int) -> None:
+    """Train or resume a run, and stop it after an epoch, as a Ctrl-C does."""
+    original = NetworkTrainer.train_epoch
+
+    def train_epoch(self: NetworkTrainer, state: Any, number: int) -> None:
+        if number > epoch:
+            raise KeyboardInterrupt
+        original(self, state, number)
+
+    NetworkTrainer.train_epoch = train_epoch  # type: ignore[method-assign]
+    try:
+        resume = (out / "config.json").exists()
+        processes.barrier()
+        with double_precision():
+            lg.fit(digits(), "ll-cp", METHODS["ll-cp"], out=out, batch_size=BATCH, epochs=3, resume=resume, **SETTINGS)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        NetworkTrainer.train_epoch = original  # type: ignore[method-assign]
+
+
+def use_runs(out: Path, trained: Path) -> None:
+    """Predict, evaluate and audit with runs that one process trained; also with fewer images than processes."""
+    data, network, head = digits(), lg.open_run(trained / "epr"), lg.open_run(trained / "head")
+    chunks.MAX_IMAGES = 16  # type: ignore[misc]
+    every = [split.images for split in data.splits]
+    summaries = [predict_to_file(network, every, out / "all.csv", batch_size=8, device="cpu")]
+    summaries += [predict_to_file(network, data.test.images.select([0]), out / "one.csv", device="cpu")]  # type: ignore[union-attr]
+    measured = network.evaluate(data, device="cpu", resamples=0)
+    audits = [lg.find_missing(head, splits="all", folds=3, out=out / "heads", device="cpu", quiet=True)]
+    audits += [lg.find_missing(network, folds=2, out=out / "networks", device="cpu", quiet=True)]
+    rows = [audit.table.to_pylist() for audit in audits]
+    seen = {"images": [summary.images for summary in summaries], "measured": measured, "audits": rows}
+    (out / f"uses-{rank()}.json").write_text(json.dumps(seen))
+
+
+def features(out: Path) -> None:
+    """Extract the features of 81 + 10 + 1 images, of which two are equal."""
+    from labelgap.training.features.extract import extract_features
+    from labelgap.training.progress import Reporter
+
+    data, backbone = digits(), lg.models.SmallCNN()
+    backbone.load_state_dict(
+        {
+            name: torch.linspace(-1, 1, max(value.numel(), 1)).reshape(value.shape)
+            for name, value in backbone.state_dict().items()
+        }
+    )
+    sources = [data.train.images, data.test.images, data.train.images.select([5])]  # type: ignore[union-attr]
+    found = extract_features(sources, backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
+    np.savez(out / f"features-{rank()}.npz", *found)
+    first = extract_features(sources, backbone, device=torch.device("cpu"), reporter=Reporter(True), everywhere=False)
+    assert [len(part) for part in first] == ([81, 10, 1] if is_main_process() else [0, 0, 0])
+
+
+def errors(out: Path) -> None:
+    """Write the message that each process gets where something is wrong in one."""
+    processes.FOLDER_SECONDS = 0.3
+
+    def one_fails() -> None:
+        with processes.fail_together():
+            if rank() == 1:
+                raise InputError("tags.csv does not exist.")
+
+    def both_fail() -> None:
+        with processes.fail_together():
+            raise InputError("a typing error.")
+
+    def other_seeds() -> None:
+        lg.fit(digits(), "an", out=out / "seeds", epochs=1, seed=rank(), device="cpu", quiet=True)
+
+    def other_folders() -> None:
+        with processes.lock_together(out / f"folder-{rank()}", "training"):
+            raise AssertionError
+
+    def small_batch() -> None:
+        lg.fit(digits(), "an", out=out / "small", epochs=1, batch_size=1, device="cpu", quiet=True)
+
+    said = {}
+    for case in (one_fails, both_fail, other_seeds, other_folders, small_batch):
+        try:
+            case()
+        except LabelGapError as error:
+            said[case.__name__] = [type(error).__name__, str(error)]
+    assert not (out / "seeds" / "last.pt").exists()
+    (out / f"errors-{rank()}.json").write_text(json.dumps(said))
+
+
+def main(folder: Path) -> None:
+    """In the second process of two, or in the only one: everything that both do."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    out = folder / ("two" if processes.is_distributed() else "one")
+    if is_main_process():
+        out.mkdir()
+    processes.barrier()
+    with double_precision():
+        train_networks(out)
+    features(out)
+    if not processes.is_distributed():
+        vectors = lg.load("features", write(out))
+        lg.fit(vectors, "em", out=out / "head", epochs=3, device="cpu", quiet=True)
+    train_until(folder / "resumed", 2 if processes.is_distributed() else 1)
+    use_runs(out, folder / "one")
+    if processes.is_distributed():
+        errors(out)
