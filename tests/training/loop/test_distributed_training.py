@@ -91,8 +91,8 @@ def test_a_run_of_one_process_is_resumed_by_two_and_then_by_one(both: Path) -> N
 
 
 def test_features_of_two_processes_are_each_image_once_and_in_order(both: Path) -> None:
-    (one,) = (np.load(both / "one" / "features-0.npz"),)
-    assert [one[name].shape for name in one.files] == [(81, 128), (10, 128), (1, 128)]
+    one = np.load(both / "one" / "features-0.npz")
+    assert [one[name].shape for name in one.files] == [(81, 8), (10, 8), (1, 8)]
     for number in range(2):
         two = np.load(both / "two" / f"features-{number}.npz")
         for name in one.files:
@@ -112,10 +112,15 @@ def test_measures_and_audits_of_two_processes_are_those_of_one(both: Path) -> No
     for number in range(2):
         found = json.loads((both / "two" / f"uses-{number}.json").read_text())
         assert found["measured"] == expected["measured"]
-        for mine, theirs in zip(expected["audits"], found["audits"], strict=True):
-            assert len(mine) > 10
-            assert [{**row, "score": 0} for row in mine] == [{**row, "score": 0} for row in theirs]
-            assert [row["score"] for row in mine] == pytest.approx([row["score"] for row in theirs], abs=1e-4)
+        for mine, theirs in zip(map(scores, expected["audits"]), map(scores, found["audits"]), strict=True):
+            assert len(mine) > 10 and mine.keys() == theirs.keys()
+            assert list(mine.values()) == pytest.approx([theirs[label] for label in mine], abs=1e-3)
+        assert found["audits"][0] == expected["audits"][0]  # heads; rounding orders the labels of networks
+
+
+def scores(audit: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
+    """The score of every candidate."""
+    return {(row["image"], row["class"], row["kind"]): row["score"] for row in audit}
 
 
 def test_an_error_in_one_process_is_raised_in_all_and_printed_once(both: Path) -> None:

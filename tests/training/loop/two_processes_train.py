@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import labelgap as lg
-from labelgap.core.distributed import is_main_process, rank
+from labelgap.core.distributed import is_distributed, is_main_process, rank
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.inference.predict import chunks, predict_to_file
 from labelgap.losses import ElementwiseLoss
-from labelgap.models import Classifier, InputSpec
+from labelgap.models import Classifier, InputSpec, as_backbone
+from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.features.extract import extract_features
 from labelgap.training.loop import processes
 from labelgap.training.loop.network_trainer import NetworkTrainer
+from labelgap.training.loop.processes import barrier
+from labelgap.training.progress import Reporter
 
 METHODS: dict[str, dict[str, Any]] = {
     "ll-r": {"delta_rel": 5},
@@ -53,16 +57,16 @@ class Breaks(ElementwiseLoss):
         return super().cost(logits, labels, index, features) * (float("nan") if bad else 1.0)
 
 
-class NormalizedNetwork(nn.Module):
-    """A network with batch normalization for images of the digits."""
+class SmallNetwork(nn.Module):
+    """A network for images of the digits, with normalization if asked for."""
 
     input_spec = InputSpec(size=16, mean=(0.5,), std=(0.16,), channels=1)
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Callable[..., nn.Module] = nn.Identity) -> None:
         super().__init__()
         torch.manual_seed(3)
         first, second = nn.Conv2d(1, 6, 5, stride=3), nn.Conv2d(6, 8, 3)
-        self.layers = nn.Sequential(first, nn.BatchNorm2d(6), nn.Tanh(), second, nn.BatchNorm2d(8, momentum=None))
+        self.layers = nn.Sequential(first, norm(6), nn.Tanh(), second, norm(8, momentum=None))
 
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.layers(images)
@@ -87,42 +91,39 @@ def digits() -> lg.Dataset:
 def train_networks(out: Path) -> None:
     """Train networks in float64: every method, every kind of batch normalization, and a loss that breaks."""
     data = digits()
-    settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 2}
+    settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 2, "protocol": "end-to-end"}
     for method, options in METHODS.items():
-        lg.fit(data, method, options, out=out / method, **settings)
+        lg.fit(data, method, options, SmallNetwork(), out=out / method, **settings)
     for norm in NORMS:
-        lg.fit(
-            data, "an", backbone=NormalizedNetwork(), out=out / norm, protocol="end-to-end", batchnorm=norm, **settings
-        )  # type: ignore[arg-type]
-    lg.fit(data, Breaks(), out=out / "breaks", epochs=3, batch_size=20, device="cpu", quiet=True)
-    linear: dict[str, Any] = {**settings, "epochs": 1, "linear_epochs": 2, "select": "auto", "protocol": "linear-init"}
-    lg.fit(data, "role", {"expected_positives": 2.5}, out=out / "linear-init", **linear)
+        lg.fit(data, "an", {}, SmallNetwork(nn.BatchNorm2d), out=out / norm, batchnorm=norm, **settings)  # type: ignore[arg-type]
+    lg.fit(data, Breaks(), {}, SmallNetwork(), out=out / "breaks", **{**settings, "epochs": 3, "batch_size": 20})
+    linear: dict[str, Any] = {"epochs": 1, "linear_epochs": 2, "select": "auto", "protocol": "linear-init"}
+    lg.fit(data, "role", METHODS["role"], SmallNetwork(), out=out / "linear-init", **{**settings, **linear})
 
 
 def train_until(out: Path, epoch: int) -> None:
     """Train or resume a run, and stop it after an epoch, as a Ctrl-C does."""
     original = NetworkTrainer.train_epoch
 
-    def train_epoch(self: NetworkTrainer, state: Any, number: int) -> None:
+    def train_epoch(self: NetworkTrainer, state: TrainingState, number: int) -> None:
         if number > epoch:
             raise KeyboardInterrupt
         original(self, state, number)
 
-    NetworkTrainer.train_epoch = train_epoch  # type: ignore[method-assign]
+    NetworkTrainer.train_epoch = train_epoch  # type: ignore[assignment, method-assign]
+    resume = (out / "config.json").exists()
+    barrier()
+    settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 3, "protocol": "end-to-end"}
     try:
-        resume = (out / "config.json").exists()
-        processes.barrier()
-        with double_precision():
-            lg.fit(digits(), "ll-cp", METHODS["ll-cp"], out=out, batch_size=BATCH, epochs=3, resume=resume, **SETTINGS)
-    except KeyboardInterrupt:
-        pass
+        with double_precision(), suppress(KeyboardInterrupt):
+            lg.fit(digits(), "ll-cp", METHODS["ll-cp"], SmallNetwork(), out=out, resume=resume, **settings)
     finally:
         NetworkTrainer.train_epoch = original  # type: ignore[method-assign]
 
 
 def use_runs(out: Path, trained: Path) -> None:
     """Predict, evaluate and audit with runs that one process trained; also with fewer images than processes."""
-    data, network, head = digits(), lg.open_run(trained / "epr"), lg.open_run(trained / "head")
+    data, network, head = digits(), lg.open_run(trained / "network"), lg.open_run(trained / "head")
     chunks.MAX_IMAGES = 16  # type: ignore[misc]
     every = [split.images for split in data.splits]
     summaries = [predict_to_file(network, every, out / "all.csv", batch_size=8, device="cpu")]
@@ -137,16 +138,7 @@ def use_runs(out: Path, trained: Path) -> None:
 
 def features(out: Path) -> None:
     """Extract the features of 81 + 10 + 1 images, of which two are equal."""
-    from labelgap.training.features.extract import extract_features
-    from labelgap.training.progress import Reporter
-
-    data, backbone = digits(), lg.models.SmallCNN()
-    backbone.load_state_dict(
-        {
-            name: torch.linspace(-1, 1, max(value.numel(), 1)).reshape(value.shape)
-            for name, value in backbone.state_dict().items()
-        }
-    )
+    data, backbone = digits(), as_backbone(SmallNetwork())
     sources = [data.train.images, data.test.images, data.train.images.select([5])]  # type: ignore[union-attr]
     found = extract_features(sources, backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
     np.savez(out / f"features-{rank()}.npz", *found)
@@ -191,17 +183,18 @@ def main(folder: Path) -> None:
     """In the second process of two, or in the only one: everything that both do."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    out = folder / ("two" if processes.is_distributed() else "one")
+    out = folder / ("two" if is_distributed() else "one")
     if is_main_process():
         out.mkdir()
-    processes.barrier()
+    barrier()
     with double_precision():
         train_networks(out)
     features(out)
-    if not processes.is_distributed():
+    if not is_distributed():
         vectors = lg.load("features", write(out))
         lg.fit(vectors, "em", out=out / "head", epochs=3, device="cpu", quiet=True)
-    train_until(folder / "resumed", 2 if processes.is_distributed() else 1)
+        lg.fit(digits(), "an", out=out / "network", epochs=1, batch_size=20, device="cpu", quiet=True)
+    train_until(folder / "resumed", 2 if is_distributed() else 1)
     use_runs(out, folder / "one")
-    if processes.is_distributed():
+    if is_distributed():
         errors(out)

@@ -17,9 +17,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from labelgap.core.distributed import is_distributed
 from labelgap.losses import Loss
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS, capture_graph, run_on_side_stream
-from labelgap.training.loop.distributed import is_distributed
 
 __all__ = ["GraphedStep", "StepResult", "why_not_captured"]
 
