@@ -1,4 +1,7 @@
-"""Passes replayed from a CUDA graph train as eager ones do."""
+"""Passes replayed from a CUDA graph train as eager ones do.
+
+On a machine with a GPU and without hypothesis: ``pytest --noconftest tests/training/loop/test_graphed_step.py``.
+"""
 
 from __future__ import annotations
 

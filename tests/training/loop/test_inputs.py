@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 from PIL import Image
 
 import labelgap.training.loop.inputs as inputs_module
+from labelgap.core.errors import InputError
 from labelgap.data.images import FileImages
 from labelgap.models import EfficientNetLite
 from labelgap.models.efficientnet_lite import LITE0
-from labelgap.training.loop.inputs import DeviceInputs, ImageInputs
+from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, start_ahead
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,16 @@ def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: free // 4)
     assert gpu.in_memory() is gpu, "the images of another split have their share already"
     assert cpu.in_memory() is cpu
+
+
+def test_what_was_read_before_a_damaged_image_is_used_first() -> None:
+    def batches() -> Iterator[int]:
+        yield from (1, 2)
+        raise InputError("3.png is empty (0 bytes).")
+
+    used: list[int] = []
+    with pytest.raises(InputError, match=r"3\.png"):
+        for number in start_ahead(batches(), lambda batch: 10 * batch, 2):
+            used.append(number)
+    assert used == [10, 20]
+    assert list(start_ahead(range(5), str, 2)) == list("01234") and not list(start_ahead([], str, 2))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
 from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
@@ -22,7 +22,19 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
-__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "copy_ahead", "fits_on_gpu", "to_device"]
+__all__ = [
+    "DeviceInputs",
+    "FeatureInputs",
+    "ImageInputs",
+    "Inputs",
+    "copy_ahead",
+    "fits_on_gpu",
+    "start_ahead",
+    "to_device",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
@@ -267,17 +279,42 @@ def copy_ahead(batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -
         yield from ((index, values.to(device)) for index, values in batches)
         return
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    waiting = deque[tuple[Tensor, Tensor, torch.cuda.Event]]()
-    for batch in chain(batches, repeat(None, COPIED_AHEAD)):
-        if batch is not None:
-            with torch.cuda.stream(stream):
-                copied = batch[1].to(device, non_blocking=True)
-            waiting.append((batch[0], copied, stream.record_event()))
-        if waiting and (batch is None or len(waiting) > COPIED_AHEAD):
-            index, pixels, copy_done = waiting.popleft()
-            torch.cuda.current_stream(device).wait_event(copy_done)
-            pixels.record_stream(torch.cuda.current_stream(device))
-            yield index, pixels
+
+    def start(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, torch.cuda.Event]:
+        with torch.cuda.stream(stream):
+            pixels = batch[1].to(device, non_blocking=True)
+        return batch[0], pixels, stream.record_event()
+
+    for index, pixels, copied in start_ahead(batches, start, COPIED_AHEAD):
+        torch.cuda.current_stream(device).wait_event(copied)
+        pixels.record_stream(torch.cuda.current_stream(device))
+        yield index, pixels
+
+
+def start_ahead(items: Iterable[T], start: Callable[[T], S], count: int) -> Iterator[S]:
+    """Yield what ``start`` returns for every item; it was called for the ``count`` items that follow as well.
+
+    Where an item cannot be read, those before it are yielded first.
+
+    Example:
+        >>> started = []
+        >>> next(start_ahead("abcdef", started.append, 2)), started
+        (None, ['a', 'b', 'c'])
+    """
+    source, waiting, more = iter(items), deque[S](), True
+    failure: LabelGapError | None = None
+    while more or waiting:
+        try:
+            while more and len(waiting) <= count:
+                waiting.append(start(next(source)))
+        except StopIteration:
+            more = False
+        except LabelGapError as error:
+            more, failure = False, error
+        if waiting:
+            yield waiting.popleft()
+    if failure is not None:
+        raise failure
 
 
 def _page_locked(count: int, like: Tensor) -> Tensor:
