@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labelgap.core.errors import InputError
-from labelgap.models import Classifier, SmallCNN
+from labelgap.models import Classifier, SmallCNN, class_activation_maps
 
 
 def make(classes: int = 7, seed: int = 0) -> Classifier:
@@ -39,7 +39,11 @@ def test_in_eval_mode_logits_are_averaged_over_an_image_and_its_mirror_image(ima
     model.average_flips = True
     expected = (plain(images).detach().numpy() + plain(images.flip(-1)).detach().numpy()) / 2
     np.testing.assert_allclose(model(images).detach().numpy(), expected, rtol=1e-6)
-    assert plain.reads_features and not model.reads_features
+    features = (model.backbone.features(images) + model.backbone.features(images.flip(-1))) / 2
+    np.testing.assert_allclose(model.head(features).detach().numpy(), expected, rtol=1e-4, atol=1e-6)
+    both = [class_activation_maps(plain, each).detach().numpy() for each in (images, images.flip(-1))]
+    maps = class_activation_maps(model, images).detach().numpy()
+    np.testing.assert_allclose(maps, (both[0] + both[1][..., ::-1]) / 2, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.train()(images), plain.train()(images))
 
 

@@ -46,13 +46,23 @@ def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_pa
     assert [record["epoch"] for record in run.history] == [0, 1] and run.finished
 
 
+@pytest.mark.parametrize("flips", [False, True])
 def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured(
-    tmp_path: Path, digits: Dataset
+    flips: bool, tmp_path: Path, digits: Dataset
 ) -> None:
-    run = lg.fit(digits, "an", protocol="linear", out=tmp_path / "a", epochs=1, **QUICK)
+    run = lg.fit(digits, "an", protocol="linear", out=tmp_path / "a", epochs=3, average_flips=flips, **QUICK)
     torch.manual_seed(99)
-    again = lg.open_run(run.path).evaluate(digits, "test", device="cpu", resamples=0)
-    assert again["average_precision"] == pytest.approx(run.metrics["test"]["average_precision"], abs=1e-6)
+    measured = run.metrics["test"]["map"]
+    assert run.evaluate(digits, device="cpu", resamples=0)["map"] == pytest.approx(measured), "from the cache"
+    assert digits.test is not None
+    opened = lg.open_run(run.path)
+    assert opened.model.average_flips is flips
+    assert lg.average_precision(opened.predict(digits.test, device="cpu"), digits.test.labels.to_dense()) == (
+        pytest.approx(measured)
+    )
+    if flips:
+        plain = lg.fit(digits, "an", protocol="linear", out=tmp_path / "b", epochs=3, **QUICK)
+        assert not torch.allclose(weights(run)["head.weight"], weights(plain)["head.weight"], atol=1e-6)
 
 
 def test_a_head_on_weights_of_a_file_does_not_need_the_file_again(tmp_path: Path, digits: Dataset) -> None:

@@ -31,7 +31,7 @@ from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
 from labelgap.training.config.cost import format_duration
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config.schema import CONFIG_FILE, RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features
 from labelgap.training.folds import assign_folds, fold_groups
@@ -228,7 +228,8 @@ def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
         for number, run in enumerate(runs):
             config = run.config
             if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
-                groups.setdefault((config.backbone, config.weights, config.size, config.select), []).append(number)
+                key = (config.backbone, config.weights, config.size, config.select, _averages_flips(config))
+                groups.setdefault(key, []).append(number)
                 continue
             network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
             if run.path not in networks:
@@ -243,6 +244,11 @@ def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
         if is_main_process():
             for network in networks.values():
                 network.clear()
+
+
+def _averages_flips(config: RunConfig) -> bool:
+    """Return whether the linear head of a run was trained on features averaged with those of mirror images."""
+    return config.protocol == "linear" and config.average_flips
 
 
 def _retraining_message(run: Run, folds: int) -> str:
@@ -263,6 +269,7 @@ def _train_heads(runs: Sequence[Run], context: _Context) -> Sequence[Scorer]:
         device,
         choose_workers(context.workers, device),
         context.reporter,
+        average_flips=_averages_flips(runs[0].config),
     )
     fold = context.assign_folds(features["train"])
     heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]

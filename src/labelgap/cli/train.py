@@ -103,7 +103,7 @@ class TrainingOptions:
     ] = None
     average_flips: Annotated[
         bool | None,
-        _training_option("--average-flips/--no-average-flips", help="Average logits over image and mirror image."),
+        _training_option("--average-flips/--no-average-flips", help="Average over image and mirror: twice the time."),
     ] = None
     batchnorm: Annotated[
         str | None,

@@ -16,7 +16,7 @@ def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
 
     and five times that where it is positive, for BoostLU. Where the backbone pools by the average, the average over all
     positions plus the bias is the logit. A transformer that pools otherwise has maps of what the head would give for
-    each position alone.
+    each position alone. Where logits are averaged over an image and its mirror image, the maps are too.
 
     Args:
         model: in whatever mode it is.
@@ -32,4 +32,8 @@ def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
         >>> class_activation_maps(model, torch.zeros(2, 1, 64, 64)).shape
         torch.Size([2, 10, 8, 8])
     """
-    return model.head.activations(model.backbone.feature_maps(images))
+    maps: Tensor = model.head.activations(model.backbone.feature_maps(images))
+    if not model.average_flips:
+        return maps
+    mirrored: Tensor = model.head.activations(model.backbone.feature_maps(images.flip(-1)))
+    return (maps + mirrored.flip(-1)) / 2

@@ -45,8 +45,8 @@ class Classifier(nn.Module):
 
     @property
     def reads_features(self) -> bool:
-        """Whether the logits of an image are the head's of its one feature vector."""
-        return not (self.head.needs_feature_maps or self.average_flips)
+        """Whether the logits of an image are the head's of one vector: with averaged flips, the mean of two."""
+        return not self.head.needs_feature_maps
 
     @overload
     def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...

@@ -217,6 +217,7 @@ def linear_features(context: TrainingContext) -> dict[str, Tensor]:
         workers=context.workers,
         reporter=context.reporter,
         everywhere=False,
+        average_flips=context.config.average_flips,
     )
     return {
         split.name: torch.from_numpy(found).to(context.device)

@@ -194,6 +194,7 @@ class Run:
             transform=transform,
             workers=workers,
             reporter=reporter or Reporter(quiet=True),
+            average_flips=self.config.average_flips,
         )
         return predict_logits(network.head, FeatureInputs(torch.from_numpy(features).to(torch_device)))
 

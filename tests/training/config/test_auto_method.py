@@ -13,8 +13,10 @@ from labelgap.training.config.auto_method import choose_method
 PARTIAL = LabelTable.from_dense([[1, -1, -1], [-1, 1, 0]])
 
 
-def test_full_labels_need_no_special_method() -> None:
-    assert choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "end-to-end").method == "bce"
+def test_full_labels_get_smoothed_targets_unless_the_network_starts_at_random() -> None:
+    full = LabelTable.from_dense([[1, 0], [0, 1]])
+    assert choose_method(full, "end-to-end").method == choose_method(full, "linear").method == "bce-ls"
+    assert choose_method(full, "end-to-end", pretrained=False).method == "bce"
 
 
 @pytest.mark.parametrize("protocol", ["linear", "end-to-end", "linear-init"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.training.features.forkserver import FORKSERVER
 from tests.training.features.tiny_backbone import (
@@ -130,6 +131,31 @@ def test_one_image_more_costs_one_image_more_in_any_split_and_order() -> None:
     assert network.computed == 0
     assert np.concatenate([train, val]) == pytest.approx(expected(images)[order], rel=1e-5, abs=1e-6)
     assert computed(ArrayImages(images.array[:3], names="abc")) == 0, "names decide nothing"
+
+
+class LeftColumn(Tiny):
+    """Sees the left column alone."""
+
+    def pool(self, feature_maps: torch.Tensor) -> torch.Tensor:
+        return feature_maps[..., 0].mean(-1)
+
+
+def test_mirror_images_are_computed_and_stored_apart(cache: Path) -> None:
+    images, network, reporter = random_images(10), LeftColumn(), Recorder()
+    features(images.select(np.arange(8)), network)
+    assert extract.count_uncached([images], network, average_flips=True) == [2 + 10]
+    averaged = features(images, network, reporter, average_flips=True)
+    sides = ArrayImages(np.stack([images.array[:, :, 0], images.array[:, :, -1]], axis=2))
+    assert averaged == pytest.approx(expected(sides), rel=1e-5, abs=1e-6)
+    assert network.computed == 8 + 2 + 10 and reporter.messages == [
+        "features of 2 of 10 images computed, 8 from the cache",
+        "features of 10 of 10 mirror images computed",
+    ]
+    found, cached = extract.CachedFeatures(network, average_flips=True).read(images)
+    assert found.all() and np.array_equal(cached, averaged)
+    plain = ArrayImages(images.array[:, :, :1])
+    assert features(images, network) == pytest.approx(expected(plain), rel=1e-5, abs=1e-6)
+    assert network.computed == 20 and len(list_folders(cache)) == 2
 
 
 def test_copies_are_computed_once_over_all_splits() -> None:

@@ -27,8 +27,10 @@ class CachedLogits:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self.network, self.device = run.model.to(device), device
-        usable = self.network.reads_features
-        self._cache = CachedFeatures(self.network.backbone, run.config.transform) if usable else None
+        self._cache: CachedFeatures | None = None
+        if self.network.reads_features:
+            config = run.config
+            self._cache = CachedFeatures(self.network.backbone, config.transform, average_flips=config.average_flips)
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""

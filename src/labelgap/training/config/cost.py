@@ -83,9 +83,10 @@ def measure_cost(
     disk, memory, seconds = 6 * (width + 1) * classes * 4, loss_fn.state_bytes + total * width * 4, 0.0
     phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
     if config.protocol != "end-to-end":
-        seconds += _feature_seconds(data, network, device, workers, reporter)
+        flips = config.protocol == "linear" and config.average_flips
+        seconds += _feature_seconds(data, network, device, workers, reporter, flips)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
-        disk += total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
+        disk += (2 if flips else 1) * total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
         seconds += config.epochs * _epoch_seconds(data, config, network, device)
         disk += 10 * weights
@@ -127,12 +128,12 @@ def format_duration(seconds: float) -> str:
 
 
 def _feature_seconds(
-    data: Dataset, network: Classifier, device: torch.device, workers: int, reporter: Reporter | None
+    data: Dataset, network: Classifier, device: torch.device, workers: int, reporter: Reporter | None, flips: bool
 ) -> float:
     """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
     files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
-    uncached = count_uncached(files, backbone, reporter)
+    uncached = count_uncached(files, backbone, reporter, average_flips=flips)
     if not sum(uncached):
         return 0.0
     images = files[int(np.argmax(uncached))]

@@ -142,7 +142,7 @@ def resolve_settings(
 def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
     """Refuse settings that have no meaning where only a head is trained."""
     neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
-    neutral |= {"average_flips": False, "batchnorm": "local"}
+    neutral |= {"batchnorm": "local"}
     unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
     unused += ["precision"] if settings.get("precision") == "bf16" else []
     unused += ["optimizer"] if settings.get("optimizer") == "adamw" else []

@@ -293,8 +293,9 @@ def _check_labels(data: Dataset) -> None:
 
 def _check_feature_options(data: Dataset, request: TrainingRequest) -> None:
     """Refuse options that have no meaning for feature vectors."""
-    for name, value in (("weights", request.weights), ("size", request.training.get("size"))):
-        if data.backbone == FEATURES and value is not None:
+    given = {name: request.training.get(name) for name in ("size", "average_flips")}
+    for name, value in {"weights": request.weights, **given}.items():
+        if data.backbone == FEATURES and value is not None and value is not False:
             raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
 
 

@@ -131,8 +131,8 @@ class RunConfig(BaseModel):
         stop_below: training stops when the score is this far below the best one, from 0 to 1; None for never.
         transform: "resize"; "augment" for random crops, geometry and color, which are ``Augmentation``'s; "crop" for
             the random crops and color changes of Kobayashi 2023.
-        average_flips: whether the logits of an image are averaged with those of its mirror image, where a whole network
-            was trained.
+        average_flips: whether the logits of an image are averaged with those of its mirror image; a linear head is
+            trained on the mean of their features, which is the same.
         batchnorm: what batch normalization uses where a network is trained: statistics of each process ("local"), of
             the whole batch ("sync"), or those of the initial weights ("frozen").
         flip: whether training images are flipped horizontally at random.

@@ -1,7 +1,8 @@
 """Features that a backbone extracts, once per image: the inputs of the linear protocol.
 
 They are cached by the content of an image and the network (``keys``), so that whatever split, table or command asks for
-an image, it is computed once; ``labelgap cache`` lists them. Images are computed in blocks of about ten seconds. A
+an image, it is computed once; ``labelgap cache`` lists them. Features of mirror images, which a run may average with
+those of the images, are stored apart. Images are computed in blocks of about ten seconds. A
 complete block is stored, and then the cache is searched again: several processes that want the same images take short
 blocks in a random order and so share the work.
 """
@@ -56,6 +57,8 @@ def split_features(
     device: torch.device,
     workers: int,
     reporter: Reporter,
+    *,
+    average_flips: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Return the ``(N, D)`` features of splits: the data's own vectors, or those that a backbone computes.
 
@@ -66,14 +69,14 @@ def split_features(
         device: where to compute.
         workers: processes that decode images.
         reporter: shows the progress.
+        average_flips: see ``extract_features``; vectors stay as they are.
     """
     sources = {name: data.split(name).images for name in splits}
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
     if vectors:
         return vectors
-    found = extract_features(
-        list(sources.values()), build_backbone(), device=device, workers=workers, reporter=reporter
-    )
+    options: dict[str, Any] = {"workers": workers, "reporter": reporter, "average_flips": average_flips}
+    found = extract_features(list(sources.values()), build_backbone(), device=device, **options)
     return dict(zip(sources, found, strict=True))
 
 
@@ -87,6 +90,7 @@ def extract_features(
     workers: int = 0,
     reporter: Reporter,
     everywhere: bool = True,
+    average_flips: bool = False,
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
@@ -102,16 +106,22 @@ def extract_features(
         workers: processes that decode images.
         reporter: shows the progress, how many images were computed, and what the user should know of the cache.
         everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
+        average_flips: whether features are the mean of those of an image and of its mirror image.
     """
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
-    with fail_together(), single_process():
-        found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter)
-    total: Counter[str] = sum(gather_objects(counts), Counter())
-    if total["images"]:
-        others = "".join(f", {total[what]:,} {what}" for what in ("from the cache", "copies") if total[what])
-        reporter.log(f"features of {total['computed']:,} of {total['images']:,} images computed{others}")
+    halves: list[list[NDArray[np.float32]]] = []
+    for mirrored in _halves(average_flips):
+        with fail_together(), single_process():
+            found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter, mirrored)
+        halves.append(found)
+        total: Counter[str] = sum(gather_objects(counts), Counter())
+        if total["images"]:
+            others = "".join(f", {total[what]:,} {what}" for what in ("from the cache", "copies") if total[what])
+            images = "mirror images" if mirrored else "images"
+            reporter.log(f"features of {total['computed']:,} of {total['images']:,} {images} computed{others}")
     return [
-        gather_own_rows(part, len(images), everywhere=everywhere) for images, part in zip(sources, found, strict=True)
+        gather_own_rows(_mean(parts), len(images), everywhere=everywhere)
+        for images, *parts in zip(sources, *halves, strict=True)
     ]
 
 
@@ -123,6 +133,7 @@ def _extract(
     batch_size: int,
     workers: int,
     reporter: Reporter,
+    mirrored: bool,
 ) -> tuple[list[NDArray[np.float32]], Counter[str]]:
     """Return the features of one process, and how many images it computed, read from the cache and copied."""
     digests = open_digests()
@@ -131,8 +142,8 @@ def _extract(
     features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
     counts = Counter[str]()
     if len(features):
-        store = _open_store(backbone, transform, reporter)
-        extraction = _Extraction(contents, starts, features, store, batch_size)
+        store = _open_store(backbone, transform, reporter, mirrored)
+        extraction = _Extraction(contents, starts, features, store, batch_size, mirrored)
         backbone = backbone.to(device).eval()
         inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
         counts = extraction.run(inputs, backbone, reporter)
@@ -142,30 +153,49 @@ def _extract(
 class CachedFeatures:
     """The features of a network that are in the cache, to be read only."""
 
-    def __init__(self, backbone: Backbone, transform: str = "resize") -> None:
-        self._width, self._digests = backbone.num_features, open_digests()
-        self._store = _open_store(backbone, transform, Reporter(quiet=True))
+    def __init__(self, backbone: Backbone, transform: str = "resize", *, average_flips: bool = False) -> None:
+        self._width, self._digests, quiet = backbone.num_features, open_digests(), Reporter(quiet=True)
+        self._stores = [_open_store(backbone, transform, quiet, mirrored) for mirrored in _halves(average_flips)]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have features, and the ``(N, D)`` features.
 
         Files that were not hashed before are not read, and count as images without features.
         """
-        features = np.zeros((len(images), self._width), dtype=_DTYPE)
-        keys = content_keys(images, self._digests, hash_files=False).keys
-        return self._store.read(keys, features.view(np.uint8), np.arange(len(images))), features
+        keys, rows = content_keys(images, self._digests, hash_files=False).keys, np.arange(len(images))
+        found, halves = np.ones(len(images), dtype=bool), list[NDArray[np.float32]]()
+        for store in self._stores:
+            halves.append(np.zeros((len(images), self._width), dtype=_DTYPE))
+            found &= store.read(keys, halves[-1].view(np.uint8), rows)
+        return found, _mean(halves)
 
 
 def count_uncached(
-    sources: Sequence[ImageSource], backbone: Backbone, reporter: Reporter | None = None, transform: str = "resize"
+    sources: Sequence[ImageSource],
+    backbone: Backbone,
+    reporter: Reporter | None = None,
+    transform: str = "resize",
+    *,
+    average_flips: bool = False,
 ) -> list[int]:
-    """Return of each source how many images have no cached features."""
-    store, digests = _open_store(backbone, transform, Reporter(quiet=True)), open_digests()
+    """Return of each source how many images have no cached features; mirror images count too where they are used."""
+    digests, quiet = open_digests(), Reporter(quiet=True)
+    stores = [_open_store(backbone, transform, quiet, mirrored) for mirrored in _halves(average_flips)]
     contents = [content_keys(images, digests, reporter) for images in sources]
-    return [int(np.count_nonzero(store.find(content.keys) < 0)) for content in contents]
+    return [sum(int(np.count_nonzero(store.find(each.keys) < 0)) for store in stores) for each in contents]
 
 
-def _open_store(backbone: Backbone, transform: str, reporter: Reporter) -> RowStore:
+def _halves(average_flips: bool) -> tuple[bool, ...]:
+    """Return which features are needed: of images, of mirror images (True)."""
+    return (False, True) if average_flips else (False,)
+
+
+def _mean(halves: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return halves[0] if len(halves) == 1 else np.mean(halves, axis=0, dtype=np.float32)
+
+
+def _open_store(backbone: Backbone, transform: str, reporter: Reporter, mirrored: bool) -> RowStore:
+    transform = f"{transform}, mirrored" if mirrored else transform
     metadata = {
         "backbone": backbone.name,
         "size": backbone.input_spec.size,
@@ -186,8 +216,10 @@ class _Extraction:
         features: NDArray[np.float32],
         store: RowStore,
         batch_size: int,
+        mirrored: bool = False,
     ) -> None:
         self.contents, self.starts, self.features, self.store = contents, starts, features, store
+        self.mirrored = mirrored
         self.bytes = features.view(np.uint8)
         self.keys = np.concatenate([content.keys for content in contents])
         every = np.arange(len(features))
@@ -235,7 +267,8 @@ class _Extraction:
             try:
                 for index, values in inputs[source].batches(rows, batch_size=len(batches[0].rows)):
                     with torch.inference_mode():
-                        found = backbone.features(values).float().cpu().numpy()
+                        seen = values.flip(-1) if self.mirrored else values
+                        found = backbone.features(seen).float().cpu().numpy()
                     self.features[index.numpy() + start] = found
                     done.append(index.numpy() + start)
                     yield done[-1]
