@@ -31,6 +31,7 @@ from labelgap.training.checkpoints.checkpoint import TrainingState, report_saved
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.checkpoints.weights import copy_backbone
 from labelgap.training.config.candidates import auto_methods
+from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import describe_missing_settings
@@ -48,7 +49,14 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import check_batch_size
-from labelgap.training.loop.processes import barrier, check_same, fail_together, init_distributed, lock_together
+from labelgap.training.loop.processes import (
+    barrier,
+    broadcast_object,
+    check_same,
+    fail_together,
+    init_distributed,
+    lock_together,
+)
 from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions
@@ -164,6 +172,7 @@ def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module |
 
 def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution) -> Run:
     device, reporter, resume = execution.device, execution.reporter, execution.resume
+    data = replace(data, recipe=broadcast_object(data.recipe))  # another machine may have them at another path
     with fail_together():
         data, request, config, selection, loss_fn, identity, validation = _prepare(data, request, folder, execution)
         run = Run(folder) if resume else None
@@ -214,7 +223,7 @@ def _prepare(
     changes = DataChanges()
     if stored is not None and not _is_complete(folder):
         identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=log)
-        request = _as_started(request, stored) if changes else request
+        request = as_started(request, stored) if changes else request
     config, selection, loss_fn = resolve_config(data, request, device, stored)
     if changes and config.folds:
         raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
@@ -270,14 +279,6 @@ def _is_complete(folder: Path) -> bool:
     """Whether the run in a folder is finished and was not interrupted."""
     metrics = Run(folder).metrics
     return bool(metrics) and not metrics["interrupted"]
-
-
-def _as_started(request: TrainingRequest, stored: RunConfig) -> TrainingRequest:
-    """Return a request with the settings of a run that were chosen by its data."""
-    same = isinstance(request.method, Loss) or request.method not in ("auto", stored.method)
-    method = (request.method, request.options) if same else (stored.method, stored.options)
-    select = stored.select if request.select == "auto" else request.select
-    return replace(request, method=method[0], options=method[1], select=select)
 
 
 def _train_head(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import loss
+from labelgap.losses import Loss, loss
 from labelgap.models import HeadName, check_backbone
 from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
 from labelgap.training.config.describe import PROTOCOLS
@@ -16,7 +17,7 @@ from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import check_rule
 
-__all__ = ["check_request"]
+__all__ = ["as_started", "check_request"]
 
 _PHASE: Final = {"epochs": 1, "lr": 1.0, "batch_size": 1}
 
@@ -55,3 +56,11 @@ def _check_settings(request: TrainingRequest) -> None:
     base: dict[str, Any] = {**_PHASE, "backbone_lr": 1.0, "linear": phase, "protocol": "linear-init", **given}
     names = {"data": {}, "classes": ("class",), "method": "an", "backbone": "backbone", "select": "last"}
     RunConfig.checked(**names, **base, flip=False, seed=request.seed, trace="off")
+
+
+def as_started(request: TrainingRequest, stored: RunConfig) -> TrainingRequest:
+    """Return a request with the settings of a run that were chosen by its data."""
+    same = isinstance(request.method, Loss) or request.method not in ("auto", stored.method)
+    method = (request.method, request.options) if same else (stored.method, stored.options)
+    select = stored.select if request.select == "auto" else request.select
+    return replace(request, method=method[0], options=method[1], select=select)

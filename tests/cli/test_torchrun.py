@@ -1,0 +1,106 @@
+"""Commands that torchrun starts on two machines: two agents on this one, each with a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.sample_photos import write_color_photos
+
+import labelgap as lg
+
+PROJECT = Path(__file__).resolve().parents[2]
+TRAIN = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--protocol", "end-to-end")
+
+
+class Machines:
+    """Two machines: the first has the data in its current folder, the second sees them where ``shared``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = [folder / "first", folder / "second"]
+        self.agents: list[subprocess.Popen[str]] = []
+        for each in self.folders:
+            each.mkdir()
+
+    def start(self, *command: str) -> None:
+        """Start the command on both."""
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+        torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "-m", "labelgap", *command]
+        paths = os.pathsep.join([str(PROJECT / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        self.agents = [
+            subprocess.Popen(
+                torchrun, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for folder in self.folders
+        ]
+
+    def worker(self, rank: int) -> int:
+        """The process id of a worker."""
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                environment = (path / "environ").read_bytes().split(b"\0")
+                if parent in [agent.pid for agent in self.agents] and b"RANK=%d" % rank in environment:
+                    return int(path.name)
+        raise AssertionError(f"no worker of rank {rank}")
+
+    def finish(self) -> list[tuple[int, str, str]]:
+        """Wait for both; return the exit code, the output and the messages of labelgap, the first process first."""
+        ended = [(agent, *agent.communicate(timeout=240)) for agent in self.agents]
+        first = [number for number, (_, _, said) in enumerate(ended) if "rank      : 0 " in said]
+        ended = ended[::-1] if first == [1] else ended
+        return [(agent.returncode, out, said) for agent, out, said in ended]
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    made = Machines(tmp_path)
+    monkeypatch.chdir(made.folders[0])
+    write_color_photos()
+    yield made
+    for agent in made.agents:
+        if agent.poll() is None:
+            agent.kill()
+            agent.communicate()
+
+
+def test_a_killed_process_ends_the_others_with_an_error(machines: Machines, tmp_path: Path) -> None:
+    for name in ("photos", "tags.csv"):
+        (machines.folders[1] / name).symlink_to(machines.folders[0] / name)
+    out = tmp_path / "run"
+    machines.start(*TRAIN, "--batch-size", "2", "--epochs", "100000", "--trace", "off", "--out", str(out))
+    deadline = time.monotonic() + 200
+    while not (out / "last.pt").exists():
+        assert time.monotonic() < deadline and all(agent.poll() is None for agent in machines.agents)
+        time.sleep(0.1)
+    os.kill(machines.worker(1), signal.SIGKILL)
+    (code, shown, said), (other_code, other_shown, other_said) = machines.finish()
+    assert code != 0 and "labelgap: another process of this command ended" in said, said
+    assert "tags.csv: 12 images" in shown and "is a bug" not in said
+    assert (
+        other_code != 0 and "SIGKILL" in other_said and not other_shown and "labelgap" not in other_said.split("\n")[0]
+    )
+    assert len(lg.open_run(out).history) >= 1
+
+
+def test_data_that_one_machine_does_not_see_are_an_error_on_both(machines: Machines, tmp_path: Path) -> None:
+    machines.start(*TRAIN, "--epochs", "1", "--out", str(tmp_path / "run"))
+    (code, _, said), (other_code, _, other_said) = machines.finish()
+    assert code == other_code == 1
+    messages = sorted(line for text in (said, other_said) for line in text.splitlines() if line.startswith("labelgap"))
+    messages = [line for line in messages if "FAILED" not in line]
+    assert len(messages) == 2 and all("tags.csv does not exist" in line for line in messages), messages
+    assert sum(f"on {socket.gethostname()}: " in line for line in messages) == 1
+    assert not (tmp_path / "run").exists()
