@@ -207,6 +207,9 @@ def test_the_candidates_are_penalties_per_feature() -> None:
 )
 def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], images: int, methods: list[str]) -> None:
     assert list(auto_methods(LabelTable.from_dense([row] * images))) == methods
+    if 0 in row and -1 in row:
+        untagged = [[-1 if label == 1 else label for label in row]] * (2 * images)
+        assert list(auto_methods(LabelTable.from_dense([row] * images + untagged))) == ["iu"], "a third is tagged"
 
 
 KILLED = """

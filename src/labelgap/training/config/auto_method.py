@@ -54,7 +54,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 
-__all__ = ["MethodChoice", "choose_method"]
+__all__ = ["FEW_TAGGED", "MethodChoice", "choose_method", "tagged_share"]
 
 FEW_TAGGED: Final = 0.4
 """Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
@@ -65,6 +65,16 @@ class MethodChoice(NamedTuple):
 
     method: str
     why: str
+
+
+def tagged_share(table: LabelTable) -> float:
+    """Return the share of the images that have a known present.
+
+    Example:
+        >>> tagged_share(LabelTable.from_dense([[1, 1], [0, -1]]))
+        0.5
+    """
+    return len(np.unique(table.rows[table.values == PRESENT])) / len(table)
 
 
 def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) -> MethodChoice:
@@ -90,7 +100,7 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
     share = f"{100 * unknown / (present + absent + unknown):.0f} % of the labels are unknown"
     if random_start:
         return MethodChoice("ll-r", f"{share}, and the network starts from random weights")
-    tagged = len(np.unique(table.rows[table.values == PRESENT])) / len(table)
+    tagged = tagged_share(table)
     if absent and tagged < FEW_TAGGED:
         return MethodChoice(
             "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
