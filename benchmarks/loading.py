@@ -5,7 +5,8 @@
 The plain loop is what a simple training script does: open, convert to RGB, resize (bilinear), convert to float,
 normalize, stack. labelgap returns bytes, which are normalized on the device; the time with normalization is printed as
 well. Both run in this process with one thread, alternating. Time is processor time, so that other programs disturb
-little, and every ratio is the median of the ratios of the rounds.
+little, and every ratio is the median of the ratios of the rounds. The last ratio is the
+loader on shards of these images against the loader on the files, in a random order.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from labelgap.data import FileImages, decoding
+from labelgap.data import Dataset as LabeledImages
+from labelgap.data import FileImages, ImageSource, Split, load
+from labelgap.data.decoding import decoder
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
+from labelgap.data.writers.shards import ShardOptions, write_shards
+from labelgap.labels import LabelTable
 
 COUNT: Final = 64
 ROUNDS: Final = 15
@@ -84,8 +89,9 @@ def plain_pass(paths: list[Path], size: int) -> None:
         pass
 
 
-def our_pass(images: FileImages, size: int, *, floats: bool = False) -> None:
-    for _, pixels in ImageLoader(images, transform=Resize(size), batch_size=BATCH):
+def our_pass(images: ImageSource, size: int, *, floats: bool = False) -> None:
+    order = np.random.default_rng(0).permutation(len(images))
+    for _, pixels in ImageLoader(images, order, transform=Resize(size), batch_size=BATCH):
         if floats:
             pixels.float().div_(255).sub_(MEAN).div_(STD)
 
@@ -99,7 +105,7 @@ def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
     """Return the work as it is without simplejpeg."""
 
     def done() -> None:
-        with patch.object(decoding, "simplejpeg", None):
+        with patch.object(decoder, "simplejpeg", None):
             work()
 
     return done
@@ -152,8 +158,20 @@ def main() -> None:
         if not has_simplejpeg:
             print("simplejpeg is not installed (pip install 'labelgap[fast]'): Pillow decodes everything")
         ratios = {size: measured(paths, images, size, has_simplejpeg) for size in SIZES}
+        shards = shard_ratio(images, Path(name) / "shards")
     for size, value in ratios.items():
         print(f"ratio loading_{size} {value:.2f}")
+    print(f"ratio shards_against_files {shards:.2f}")
+
+
+def shard_ratio(images: FileImages, folder: Path) -> float:
+    """Return the speed of the loader on shards, against that on their files."""
+    labels = LabelTable.from_dense(np.ones((len(images), 1)), ["photo"], images.names)
+    write_shards(LabeledImages("photos", Split("train", images, labels)), folder, ShardOptions(images_per_shard=16))
+    sharded = load("shards", folder).train.images
+    size = SIZES[-1]
+    taken = measure({"files": lambda: our_pass(images, size), "shards": lambda: our_pass(sharded, size)})
+    return statistics.median(files / shards for files, shards in zip(taken["files"], taken["shards"], strict=True))
 
 
 def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: bool) -> float:
