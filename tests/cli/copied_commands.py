@@ -7,7 +7,7 @@ import shlex
 
 import typer
 
-from labelgap.cli.main import app
+from labelgap.cli.main import make_app
 
 __all__ = ["check_command", "copied_commands"]
 
@@ -21,7 +21,7 @@ def check_command(command: str, begins: str) -> list[str]:
     """Check how a command begins and that the command line takes all of it; return its words."""
     assert command.startswith(f"labelgap {begins}"), command
     words = shlex.split(command)[1:]
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(make_app())
     context = group.make_context("labelgap", list(words))
     name, subcommand, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
     subcommand.make_context(name, rest, parent=context)

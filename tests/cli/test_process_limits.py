@@ -21,17 +21,17 @@ COMMAND = [sys.executable, "-m", "labelgap"]
 OWN_COMMAND = """
 import time
 from pathlib import Path
-from labelgap.cli.main import app, main
+from labelgap.cli.main import main, make_app
 from labelgap.core.files import atomic_path
 
-@app.command()
+@make_app().command()
 def wait():
     with atomic_path("result.txt") as temporary:
         temporary.write_text("half")
         print("ready", flush=True)
         time.sleep(60)
 
-@app.command()
+@make_app().command()
 def fail():
     raise TypeError("no \\x1b[31mcolor")
 

@@ -2,67 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
 
 from labelgap import __version__
-from labelgap.cli.apply import apply
-from labelgap.cli.audit import audit
-from labelgap.cli.backbones import backbones
-from labelgap.cli.cache import cache
-from labelgap.cli.compare import compare
-from labelgap.cli.convert import convert
-from labelgap.cli.datasets import datasets
-from labelgap.cli.demo import demo
-from labelgap.cli.evaluate import evaluate
-from labelgap.cli.export import export
 from labelgap.cli.failures import DEBUG_VARIABLE, check_memory_limit, describe_failure, report_bug
-from labelgap.cli.inspect import inspect
-from labelgap.cli.methods import methods
-from labelgap.cli.predict import predict
 from labelgap.cli.processes import check_divisible, report_error, silence_other_processes
-from labelgap.cli.report import report
-from labelgap.cli.review import review
-from labelgap.cli.revisions import revisions
-from labelgap.cli.shard import shard
-from labelgap.cli.train import train
-from labelgap.cli.verify import verify
 from labelgap.core.errors import LabelGapError
 from labelgap.core.terminal.streams import protect_streams
 
-__all__ = ["app", "main"]
+__all__ = ["main", "make_app"]
 
-_PANELS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
-    "Train and evaluate": (demo, train, compare, evaluate, predict, export, report, verify),
-    "Find missing labels": (audit, review, apply, revisions),
-    "Data": (inspect, convert, shard),
-    "Lists": (methods, datasets, backbones),
+_PANELS: Final = {
+    "Train and evaluate": ("demo", "train", "compare", "evaluate", "predict", "export", "report", "verify"),
+    "Find missing labels": ("audit", "review", "apply", "revisions"),
+    "Data": ("inspect", "convert", "shard"),
+    "Lists": ("methods", "datasets", "backbones", "cache"),
 }
+"""The commands; each is a function, or a group, of its name in the module of its name."""
 _INTERRUPTED: Final = 130
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 """``ClickException``, whether of click or of typer's own copy of it."""
+_HELP: Final = {"help_option_names": ["--help"]}
 
-app = typer.Typer(
-    name="labelgap",
-    help="Train multi-label image classifiers when most labels are missing, and find the labels that are missing.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-for panel, commands in _PANELS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
-app.add_typer(cache, name="cache", rich_help_panel="Lists")
+
+@cache
+def make_app(name: str | None = None) -> typer.Typer:
+    """Return the command line, with all commands or with one of them: only its module is imported then."""
+    app = typer.Typer(
+        name="labelgap",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={} if name is None else {"help_option_names": []},
+    )
+    app.callback()(_root)
+    for panel, names in _PANELS.items():
+        for each in names if name is None else {name}.intersection(names):
+            command = getattr(importlib.import_module(f"labelgap.cli.{each}"), each)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=each, rich_help_panel=panel, context_settings=_HELP)
+            else:
+                app.command(rich_help_panel=panel, context_settings=_HELP)(command)
+    return app
 
 
 def _print_version(requested: bool) -> None:
@@ -71,8 +65,7 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -102,7 +95,8 @@ def _run() -> int:
     silence_other_processes()
     try:
         check_memory_limit()
-        result = app(standalone_mode=False)
+        named = [each for each in sys.argv[1:2] if any(each in names for names in _PANELS.values())]
+        result = make_app(*named)(standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except Exception as error:

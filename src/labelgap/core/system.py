@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from labelgap.core.errors import InputError
 
 __all__ = ["available_memory", "cpu_count", "format_bytes", "free_disk_space", "parse_bytes", "used_memory"]
@@ -24,6 +22,8 @@ def available_memory() -> int:
         >>> available_memory() > 0
         True
     """
+    import psutil
+
     return int(psutil.virtual_memory().available)
 
 
@@ -72,6 +72,8 @@ def used_memory() -> int:
         >>> used_memory() > 0
         True
     """
+    import psutil
+
     return int(psutil.Process().memory_info().rss)
 
 
