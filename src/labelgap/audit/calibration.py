@@ -118,19 +118,25 @@ def _histograms(
 ) -> NDArray[np.float64]:
     """Return how many known present, known absent and unknown labels are in each bin, ``(3, K, G)``."""
     counts = np.zeros((3, *edges.shape))
+    present = _by_class(odds.present, odds.present_class, odds.classes)
+    absent = _by_class(odds.absent, odds.absent_class, odds.classes)
     for number in range(odds.classes):
-        states = (
-            odds.present[odds.present_class == number],
-            odds.absent[odds.absent_class == number],
-            odds.unknown[~np.isnan(odds.unknown[:, number]), number],
-        )
-        for state, values in enumerate(states):
+        unknown = odds.unknown[~np.isnan(odds.unknown[:, number]), number]
+        for state, values in enumerate((present[number], absent[number], unknown)):
             at = np.searchsorted(edges[number], values, side="right") - 1
             counts[state, number] = np.bincount(at, minlength=edges.shape[1])
     counts[2] *= odds.scale
     if unknown_above is not None:
         counts[2] = -np.diff(unknown_above, axis=1, append=0)
     return counts
+
+
+def _by_class(
+    values: NDArray[np.floating[Any]], columns: NDArray[np.int64], classes: int
+) -> list[NDArray[np.floating[Any]]]:
+    """Return the values of each class, found by one sort."""
+    order = np.argsort(columns, kind="stable")
+    return np.split(values[order], np.cumsum(np.bincount(columns, minlength=classes))[:-1])
 
 
 def platt_line(sample: ScoreSample) -> tuple[float, float]:

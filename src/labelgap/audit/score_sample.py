@@ -117,15 +117,21 @@ def count_unknown_above(
     """Count the unknown labels of each class at or above some cuts, over all images.
 
     A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows. Both the
-    cuts, ascending, and the counts are ``(K, G)``. ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``.
+    cuts and the counts are ``(K, G)``; the cuts of a class ascend from -inf, and are evenly spaced from the second on.
+    ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``.
     """
-    counts, cuts = np.zeros(cuts.shape, dtype=np.int64), cuts.astype(np.float32)
+    classes, bins = cuts.shape
+    cuts = cuts.astype(np.float32)
+    first, width = cuts[:, 1], cuts[:, 2] - cuts[:, 1]
+    ends = np.append(cuts[:, 1:], np.full((classes, 1), np.inf, dtype=np.float32), axis=1)
+    counts, offset = np.zeros(classes * bins, dtype=np.int64), np.arange(classes) * bins
     for block in score_blocks(tables, scorers):
-        odds = log_odds(block.logits)
-        odds.reshape(-1)[block.known] = -np.inf
-        by_class = np.ascontiguousarray(odds.T, dtype=np.float32)
-        by_class.sort(axis=1)
-        for number, values in enumerate(by_class):
-            counts[number] += len(values) - np.searchsorted(values, cuts[number])
+        odds = np.asarray(log_odds(block.logits), dtype=np.float32)
+        number = np.clip(np.floor((odds - first) / width) + 1, 0, bins - 1).astype(np.int64) + offset
+        number += odds >= ends.take(number)  # the quotient is rounded: the cuts decide
+        number -= odds < cuts.take(number)
+        counts += np.bincount(number.ravel(), minlength=len(counts))
+        counts -= np.bincount(number.ravel()[block.known], minlength=len(counts))
         advance(len(odds))
-    return counts
+    above: NDArray[np.int64] = counts.reshape(classes, bins)[:, ::-1].cumsum(axis=1)[:, ::-1]
+    return above
