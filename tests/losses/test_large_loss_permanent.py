@@ -303,3 +303,24 @@ def test_the_reference_and_the_simulation_agree() -> None:
             batch = Batch(logits, TABLE.to_dense()[index], index, logits, TABLE, epoch, EPOCHS, state)
             answer = reference_of("ll-cp").answer(batch, delta_rel=5)
             assert answer.loss == pytest.approx(simulation.step(index, logits, epoch), rel=1e-12)
+
+
+def test_a_log_of_corrections_is_the_dense_array_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"delta_rel": 20}
+    dense = made_of("ll-cp", (2,), **options)
+    monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", 1)
+    sparse, resumed = made_of("ll-cp", (2,), **options), made_of("ll-cp", (2,), **options)
+    assert sparse.log is not None and "corrected_in" not in dict(sparse.named_buffers())
+    for epoch in range(1, EPOCHS + 1):
+        for made in (dense, sparse):
+            made.set_epoch(epoch)
+            for index, logits in batches(epoch):
+                twice = np.append(index, index[0])  # an image that is in the batch twice
+                step(made, twice, np.stack([np.append(part, part[:1], axis=0) for part in (logits, -logits)]))
+        resumed.load_state_dict(sparse.state_dict())
+        sparse, resumed = resumed, sparse
+        sparse.set_epoch(epoch)
+        for head in ((0,), (1,)):
+            assert dense.revisions_of(head) == sparse.revisions_of(head)
+    assert sparse.log is not None
+    assert torch.equal(sparse.log.epochs_of(torch.arange(IMAGES)), dense.corrected_in)

@@ -146,10 +146,9 @@ class Revisions(Sequence[Revision]):
         if values is None:
             values = PRESENT if targets is None else np.where(np.asarray(targets) < 0.5, ABSENT, PRESENT)
         count = len(rows)
-        names, classes = np.asarray(table.images, dtype=object), np.asarray(table.classes, dtype=object)
         data = {
-            "image": pa.array(names[rows], pa.string()),
-            "class": pa.array(classes[columns], pa.string()),
+            "image": pa.array(table.images, pa.string()).take(pa.array(rows)),
+            "class": pa.array(table.classes, pa.string()).take(pa.array(columns)),
             "value": pa.array(np.broadcast_to(as_codes(values, what="values"), count)),
             "target": pa.nulls(count) if targets is None else pa.array(np.asarray(targets, dtype=np.float32)),
             "source": pa.repeat(source, count),

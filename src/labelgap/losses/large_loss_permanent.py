@@ -15,6 +15,7 @@ from torch import Tensor
 from labelgap.core.distributed import gather_rows
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import PRESENT
+from labelgap.losses.base.entry_log import EntryLog
 from labelgap.losses.base.loss import TrainingScores
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.mixture_loss import MixtureLoss
@@ -32,15 +33,19 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
 
     Attributes:
         corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
+        log: the same where images × classes exceed 100 million: memory then grows with the corrections. None elsewhere.
     """
 
     declared = CORRECTION
     corrected_in: Tensor
+    log: EntryLog | None
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Allocate two bytes for each image and class."""
+        """Allocate two bytes for each image and class, or start an empty log of corrections."""
         super().prepare(table, epochs, seed)
-        self.register_buffer("corrected_in", self.allocate(torch.int16, 0))
+        self.log = EntryLog(self.heads, *table.shape) if self.is_large else None
+        if self.log is None:
+            self.register_buffer("corrected_in", self.allocate(torch.int16, 0))
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return None: the corrections of a step are committed after it."""
@@ -56,8 +61,15 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
 
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the masks of what earlier steps corrected and of what this step corrects."""
-        before = (self.state_rows("corrected_in", index) > 0) & states(labels).unknown
+        before = (self._epochs_of(index) > 0) & states(labels).unknown
         return before, self.new_corrections(logits, torch.where(before, PRESENT, labels))
+
+    def _epochs_of(self, index: Tensor | None) -> Tensor:
+        self.prepared_table()
+        if self.log is None or index is None:
+            return self.state_rows("corrected_in", index)
+        self.check_rows(index)
+        return self.log.epochs_of(index).to(self.epoch_tensor.device)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
@@ -78,7 +90,10 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
         An image that was in the batch twice is corrected where either of the two was.
         """
         index, corrected = values
-        index, corrected = gather_rows(index.to(self.corrected_in.device)), gather_rows(corrected, dim=-2)
+        index, corrected = gather_rows(index.to(self.epoch_tensor.device)), gather_rows(corrected, dim=-2)
+        if self.log is not None:
+            self.log.record(index, corrected, self.epoch)
+            return
         epochs = corrected * self.epoch_tensor.to(self.corrected_in.dtype)
         self.corrected_in.scatter_reduce_(-2, index.long()[:, None].expand(epochs.shape), epochs, "amax")
 
@@ -88,14 +103,13 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
         """Return the corrections of this epoch."""
-        rows, columns = torch.nonzero(self.corrected_in[head] == self.epoch, as_tuple=True)
+        if self.log is not None:
+            rows, columns = self.log.recorded_in(self.epoch, head)
+        else:
+            found = torch.nonzero(self.corrected_in[head] == self.epoch, as_tuple=True)
+            rows, columns = (places.cpu().numpy() for places in found)
         return Revisions.from_arrays(
-            self.prepared_table(),
-            rows.cpu().numpy(),
-            columns.cpu().numpy(),
-            values=PRESENT,
-            source=self.name,
-            epoch=self.epoch,
+            self.prepared_table(), rows, columns, values=PRESENT, source=self.name, epoch=self.epoch
         )
 
 

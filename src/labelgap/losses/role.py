@@ -42,8 +42,6 @@ KNOWN_LOGIT = math.log(0.995 / 0.005)
 INITIAL_RANGE = math.log(0.6 / 0.4)
 MIN_PROBABILITY = 1e-5
 MAX_LOGIT = math.log((1 - MIN_PROBABILITY) / MIN_PROBABILITY)
-MAX_DENSE_ENTRIES = 100_000_000
-"""Images × classes from which "auto" stores the estimate in the compact form: 1.6 GB with Adam's moments."""
 HALF_STEP = 0.01
 """A compact estimate moves by half a step where its probability differs by so much from the classifier's."""
 ADAM_BETA = 0.999
@@ -253,7 +251,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         super().prepare(table, epochs, seed)
         images, classes = table.shape
         device = self.epoch_tensor.device
-        if self.storage == "dense" or (self.storage == "auto" and images * classes <= MAX_DENSE_ENTRIES):
+        if self.storage == "dense" or (self.storage == "auto" and not self.is_large):
             self.reserve(16)
             self.phi = torch.nn.Parameter(initial_label_logits(table, seed, self.heads).to(device))
             return
@@ -300,7 +298,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
     def _compact_cost(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Compute the cost and both derivatives at once; ``after_step`` moves the estimate."""
         assert self.compact is not None and index is not None
-        self._rows(self.compact.slot[:, None], index)  # refuses a row that is not in the table
+        self.check_rows(index)
         rows, kappa = self.compact.rows(index.to(self.compact.slot.device)), self.required_positives()
         known = self._known_entries(index)
         with torch.no_grad():

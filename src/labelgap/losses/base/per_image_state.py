@@ -18,7 +18,10 @@ from labelgap.labels import LabelTable
 from labelgap.losses.base.loss import ReducedLoss, TrainingScores
 from labelgap.losses.base.multi_head import MultiHead
 
-__all__ = ["PerImageState", "free_memory"]
+__all__ = ["MAX_DENSE_ENTRIES", "PerImageState", "free_memory"]
+
+MAX_DENSE_ENTRIES = 100_000_000
+"""Images × classes up to which state is a dense array, where a method has another form for more."""
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -49,6 +52,11 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         """Store the table; a subclass continues with ``allocate``."""
         super().prepare(table, epochs, seed)
         self.table, self.epochs, self.state_bytes = table, epochs, 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether images × classes are too many for a dense array; it depends on nothing else."""
+        return math.prod(self.prepared_table().shape) > MAX_DENSE_ENTRIES
 
     def reserve(self, bytes_per_entry: int, temporary: int = 0) -> None:
         """Add to ``state_bytes``, or raise ``InputError`` where the memory is not free on the device.
@@ -110,6 +118,13 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
         return self._rows(getattr(self, name), index)
 
+    def check_rows(self, index: Tensor) -> None:
+        """Refuse rows that are not in the table; the host reads them."""
+        images = len(self.prepared_table())
+        outside = index[(index < 0) | (index >= images)]
+        if len(outside):
+            raise InputError(f"'{self.name}' was prepared with {images:,} images: there is no row {int(outside[0])}.")
+
     def check_logits(self, logits: Tensor) -> None:
         """Refuse logits whose axes of heads are not those that the state was allocated for."""
         if logits.shape[:-2] != self.heads:
@@ -126,10 +141,8 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
                 torch.empty(state.shape[-2]).index_select(0, index)
             return state.index_select(-2, index.to(state.device))
         except IndexError:
-            outside = [row for row in index.tolist() if not 0 <= row < state.shape[-2]]
-            raise InputError(
-                f"'{self.name}' was prepared with {state.shape[-2]:,} images: there is no row {outside[0]}."
-            ) from None
+            self.check_rows(index)
+            raise
 
     def all_logits(self, scores: TrainingScores | None) -> Tensor:
         """Return the ``(…, N, K)`` logits of all training images from what the loop supplies, float32."""
