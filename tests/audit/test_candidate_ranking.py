@@ -102,7 +102,7 @@ def test_labels_that_look_wrong_are_beyond_the_mean_of_the_other_state() -> None
 def test_counts_at_cuts_are_exact(small_blocks: None) -> None:
     table, logits = case()
     low = np.random.default_rng(3).normal(-1, 1, 5)
-    cuts = np.linspace(low, low + [2.7, 1e-3, 0.3, 9.0, 1.0], 20, axis=1)
+    cuts = np.linspace(low, low + np.array([2.7, 1e-3, 0.3, 9.0, 1.0]), 20, axis=1)
     cuts[:, 0] = -np.inf
     logits[:19] = cuts[:, 1:].T  # scores that lie on a cut
     counted = count_unknown_above(
