@@ -84,7 +84,7 @@ def torchmetrics_values(scores: Any, codes: Any) -> NDArray[np.float64]:
     score, code = torch.as_tensor(scores), torch.as_tensor(codes).long()
     ignored = -1 if bool((code < 0).any()) else None
     value = multilabel_average_precision(score, code, num_labels=code.shape[1], average=None, ignore_index=ignored)
-    return value.double().cpu().numpy()
+    return np.asarray(value.double().cpu())
 
 
 PEERS: Final = {"scikit-learn": sklearn_values, "torchmetrics": torchmetrics_values}

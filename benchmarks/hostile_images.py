@@ -136,7 +136,7 @@ def page(folder: Path, names: list[str]) -> int:
         smooth(9, 9).save(folder / f"{name}.png")
     (folder / "tags.csv").write_text("image,split,cat,dog\n" + rows)
     nothing = image_scan.ImageSignature(0, 0.0, (0.0, 0.0))
-    image_scan._scan_file = lambda path: nothing  # the scan is measured by itself
+    image_scan._scan_image = lambda images, row: nothing  # the scan is measured by itself
     data = lg.load("csv", folder / "tags.csv", duplicates="off")
     server, listener, address = create_server(
         Review(create_random_review(data, "train", len(names), 0, folder / "r")), port=0
