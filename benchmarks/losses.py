@@ -3,8 +3,8 @@
     python benchmarks/losses.py                       # every method, on one CPU thread and, if there is one, on a GPU
     python benchmarks/losses.py --methods an,em,ll-r
 
-On the CPU the batches are 288 × 5,000 and 256 × 80; the two sides run in alternation, and every time is the fastest of
-its repeats. On a GPU the batch is 4,096 × 5,000: a step is captured as a CUDA graph and replayed, so that the time is
+On the CPU the batches are 288 × 5,000 and 256 × 80; the two sides run in alternation, and every time is the processor
+time of the fastest repeat. On a GPU the batch is 4,096 × 5,000: a step is captured as a CUDA graph and replayed, so that the time is
 that of the kernels alone. Copying the logits is the floor there, and the memory is what a step takes at its peak,
 beyond the logits and their gradient. A tenth of the labels is known, and the epoch is the fifth of ten.
 """
@@ -82,9 +82,10 @@ def method_step(name: str, logits: Tensor, labels: Tensor) -> Step:
 
 
 def seconds(step: Step) -> float:
-    started = time.perf_counter()
+    """Return the processor time of a step, so that other programs disturb little."""
+    started = time.process_time()
     step()
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from labelgap.labels.codes import ABSENT
+from labelgap.losses.base.fused import Fused, focused_form, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
@@ -68,6 +70,19 @@ class HillLoss(LogLoss):
         """See ``hill``."""
         return hill(logits, labels, eps=self.eps)
 
+    def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
+        """``focused_form`` of the positives, and the hill with its slope."""
+
+        def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            present, p = mask_of(labels, x), torch.sigmoid(x)
+            log, slope = focused_form(x - SHIFT, 2.0)
+            square = p.square()
+            negative_slope = (p - square).square_().mul_(3.0)
+            cost = torch.lerp(p.neg_().add_(1.5).mul_(square), log.neg_(), present)
+            return cost, negative_slope.lerp_(slope.neg_(), present)
+
+        return Fused(form, [logits], [labels])
+
 
 @method("splc", paper=ZHANG_2021, summary="self-paced correction: likely unknown labels count as present")
 class SelfPacedCorrection(LogLoss):
@@ -101,3 +116,19 @@ class SelfPacedCorrection(LogLoss):
         """See ``self_paced_correction``."""
         corrected = self.modified(logits, labels)
         return self_paced_correction(logits, labels, corrected, gamma=self.gamma, eps=self.eps)
+
+    def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
+        r"""``focused_form`` of :math:`z = x - 1` where present, x where corrected and −x elsewhere."""
+        logits = with_heads(logits, self.gamma, self.tau, self.warmup)
+        gamma, tau = over_batch(self.gamma, logits), over_batch(self.tau, logits)
+        started = self.epoch_tensor > over_batch(self.warmup, logits)
+
+        def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            present = mask_of(labels, x)
+            known = present + mask_of(labels, x, ABSENT)
+            likely = torch.sigmoid(x).gt_(tau).mul_(started)
+            sign = likely.sub_(likely * known).add_(present).mul_(2.0).sub_(1.0)
+            log, slope = focused_form((sign * x).sub_(present, alpha=SHIFT), gamma)
+            return log.neg_(), slope.mul_(sign.neg_())
+
+        return Fused(form, [logits], [labels])

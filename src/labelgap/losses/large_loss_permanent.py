@@ -17,7 +17,8 @@ from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.entry_log import EntryLog
 from labelgap.losses.base.loss import TrainingScores
-from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.mixture import Mixture
+from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.per_image_state import PerImageState
@@ -74,7 +75,8 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
         before, now = self._corrections(logits, labels, index)
-        cost = self.reduce(mixture_entries(logits, labels, CORRECTION, modified=before | now, eps=self.eps))
+        options = {"eps": self.eps, "reduction": self.reduction}
+        cost = fused_mixture(logits, labels, CORRECTION, modified=before | now, **options)
         assert index is not None
         return self.mark(cost, index, now)
 

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from labelgap.labels import LabelTable
+from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
+from labelgap.losses.base.fused import Fused, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
 
-__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost"]
+__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form"]
 
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
@@ -68,6 +70,35 @@ def generalized_robust(
     return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * soft
 
 
+def robust_form(
+    logits: Tensor, labels: Tensor, *, progress: Tensor, start: Tensor, q2: Number, q3: Number
+) -> tuple[Tensor, Tensor]:
+    r"""Cost and slope of ``generalized_robust``; a known label costs its cross-entropy.
+
+    With :math:`a = p^{q_2} - 1`, :math:`b = (1-p)^{q_3} - 1`, an unknown label costs
+
+    .. math:: \ell = v \Bigl( k\,\frac{-a}{q_2} + (1-k)\,\frac{-b}{q_3} \Bigr), \qquad
+        \frac{d\ell}{dx} = v\,\bigl( (1-k)\,p\,(1+b) - k\,(1-p)(1+a) \bigr)
+    """
+    p = torch.sigmoid(logits)
+    log = logits.abs().neg_().exp_().log1p_()
+    k = (p * (2.0 * start)).sub_(2.0).sigmoid_()
+    v = (p - (0.5 + 0.3 * progress)).mul_(0.5**0.5 / (2.0 - 1.5 * progress)).square_().neg_().exp_()
+    a = (log - logits.clamp(max=0.0)).mul_(-q2).expm1_()
+    above = logits.clamp(min=0.0)
+    if isinstance(q3, Tensor) or q3 != 1.0:
+        b = (above + log).mul_(-q3).expm1_()
+        cost, slope = b / -q3, b.add_(1.0).mul_(p)
+    else:
+        cost, slope = p.clone(), torch.addcmul(p, p, p, value=-1.0)
+    cost.lerp_(a / -q2, k).mul_(v)
+    slope.lerp_(a.add_(1.0).mul_(p - 1.0), k).mul_(v)
+    present = mask_of(labels, logits)
+    known = mask_of(labels, logits, ABSENT).add_(present)
+    known_cost = above.addcmul_(present, logits, value=-1.0).add_(log)
+    return cost.lerp_(known_cost, known), slope.lerp_(p.sub_(present), known)
+
+
 @method("gr", paper=CHEN_2024, summary="generalized robust: an unknown label is a soft mixture of both states")
 class GeneralizedRobustLoss(LogLoss):
     """Mean of ``generalized_robust``; final. ``prepare`` tells it the number of epochs T; 10 until then.
@@ -91,15 +122,18 @@ class GeneralizedRobustLoss(LogLoss):
         super().prepare(table, epochs, seed)
         self.epochs.fill_(epochs)
 
+    def _schedule(self, logits: Tensor) -> dict[str, Tensor]:
+        """Return which share of the training is done with this epoch, and which before it."""
+        total = self.epochs.to(widen(logits).dtype)
+        progress, start = (self.epoch_tensor / total).clamp(max=1.0), ((self.epoch_tensor - 1) / total).clamp(max=1.0)
+        return {"progress": progress, "start": start}
+
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``generalized_robust``."""
-        total = self.epochs.to(widen(logits).dtype)
-        return generalized_robust(
-            logits,
-            labels,
-            progress=(self.epoch_tensor / total).clamp(max=1.0),
-            start=((self.epoch_tensor - 1) / total).clamp(max=1.0),
-            q2=self.q2,
-            q3=self.q3,
-            eps=self.eps,
-        )
+        return generalized_robust(logits, labels, **self._schedule(logits), q2=self.q2, q3=self.q3, eps=self.eps)
+
+    def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
+        """See ``robust_form``."""
+        logits = with_heads(logits, self.q2, self.q3)
+        numbers = {"q2": over_batch(self.q2, logits), "q3": over_batch(self.q3, logits), **self._schedule(logits)}
+        return Fused(lambda x, labels: robust_form(x, labels, **numbers), [logits], [labels])

@@ -22,6 +22,7 @@ from labelgap.labels.codes import PRESENT
 from labelgap.labels.sparse import entries_of_rows
 from labelgap.losses.base.compact_rows import CompactRows, EstimateRows, compress_rows
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, LabelEstimate, Mixture, mixture_entries
+from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.option_checks import check_choice, check_integer
 from labelgap.losses.base.papers import COLE_2021
 from labelgap.losses.base.per_image_state import PerImageState
@@ -293,7 +294,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         if self.compact is not None:
             return self._compact_cost(logits, labels, index)
         mixture = _mixture(self.state_rows("phi", index).to(logits.dtype), self.required_positives())
-        return self.reduce(mixture_entries(logits, labels, mixture, eps=self.eps))
+        return fused_mixture(logits, labels, mixture, eps=self.eps, reduction=self.reduction)
 
     def _compact_cost(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> Tensor:
         """Compute the cost and both derivatives at once; ``after_step`` moves the estimate."""

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
+from labelgap.labels.codes import ABSENT
+from labelgap.losses.base.fused import Fused, focused_form, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
 from labelgap.losses.base.papers import BEN_BARUCH_2022
@@ -158,3 +160,22 @@ class ClassAwareSelectiveLoss(LogLoss):
             eps=self.eps,
         )
         return cost * ~(states(labels).unknown if self.mode == "ignore" else self.modified(logits, labels))
+
+    def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
+        r"""``focused_form`` of :math:`z = x` where present and −x elsewhere, each state with its γ."""
+        gammas = (self.gamma_pos, self.gamma_neg, self.gamma_unknown)
+        logits = with_heads(logits, *gammas, self.likelihood_topk, self.prior_threshold)
+        positive, negative, unknown = (over_batch(gamma, logits) for gamma in gammas)
+        left_out = [self.modified(logits, labels)] if self.mode == "selective" else []
+
+        def form(x: Tensor, labels: Tensor, *left_out: Tensor) -> tuple[Tensor, ...]:
+            present, absent = mask_of(labels, x), mask_of(labels, x, ABSENT)
+            gamma = (present * (positive - unknown)).add_(absent * (negative - unknown)).add_(unknown)
+            sign = (2.0 * present).sub_(1.0)
+            log, slope = focused_form(sign * x, gamma, detach=True)
+            kept = present.add_(absent) if self.mode == "ignore" else present.fill_(1.0)
+            for out in left_out:
+                kept.sub_(out.view(torch.uint8))
+            return log.mul_(kept.neg_()), slope.mul_(kept).mul_(sign)
+
+        return Fused(form, [logits], [labels, *left_out])

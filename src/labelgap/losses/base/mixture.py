@@ -38,6 +38,7 @@ __all__ = [
     "Mixture",
     "MixtureWeights",
     "entropy_cost",
+    "expected_positives_penalty",
     "mixture_cost",
     "mixture_entries",
 ]
@@ -152,7 +153,7 @@ def mixture_entries(
         for student, teacher in ((logits, estimate.logits), (estimate.logits, logits)):
             taught = estimate.weight * torch.sigmoid(teacher).detach()
             cost = cost + (u + taught) * cost_present(student, eps) + (v - taught) * cost_absent(student, eps)
-            cost = cost + _expected_positives(student, mixture)
+            cost = cost + expected_positives_penalty(student, mixture)
         return cost
     if all(_is_zero(u) or _is_zero(v) for u, v, _ in mixture.rows):  # one logarithm an entry
         side = by_state(*(-1.0 if _is_zero(u) else 1.0 for u in as_present))
@@ -162,14 +163,14 @@ def mixture_entries(
         cost = by_state(*as_present) * cost_present(logits, eps) + by_state(*as_absent) * cost_absent(logits, eps)
     if mixture.has_entropy:
         cost = cost + by_state(*as_entropy) * entropy(logits, eps=eps)
-    return cost + _expected_positives(logits, mixture)
+    return cost + expected_positives_penalty(logits, mixture)
 
 
 def _is_zero(weight: Number) -> bool:
     return not isinstance(weight, Tensor) and weight == 0
 
 
-def _expected_positives(logits: Tensor, mixture: Mixture) -> Number:
+def expected_positives_penalty(logits: Tensor, mixture: Mixture) -> Number:
     """Return the penalty on the number of positives, ``(…, 1, 1)``."""
     if mixture.expected_positives is None:
         return 0.0

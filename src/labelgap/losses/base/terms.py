@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelgap.core.distributed import all_sum
+from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 
@@ -177,8 +177,10 @@ def reduce(entries: Tensor, reduction: str) -> Tensor:
     total = all_sum(entries.sum(dim=(-2, -1)))
     if reduction == "sum":
         return total
-    count = all_sum(total.new_full((), entries.shape[-2] * entries.shape[-1]))
-    return total / count.clamp(min=1)
+    size = entries.shape[-2] * entries.shape[-1]
+    if world_size() == 1:
+        return total / max(size, 1)
+    return total / all_sum(total.new_full((), size)).clamp(min=1)
 
 
 def check_shapes(logits: Tensor, labels: Tensor) -> None:

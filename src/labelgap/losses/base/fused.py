@@ -1,0 +1,192 @@
+r"""Cost and derivative of element-wise losses together, a block of entries at a time.
+
+Autograd keeps a buffer for every step of a formula and passes over memory twice for each. A *form* returns the cost of
+a block of entries and its derivative in closed form; only the derivative is kept, one buffer as large as the logits,
+and the backward pass multiplies it with the gradient of the loss. The formula itself stays in the pure function of the
+method, which is what a compiler fuses and what the tests compare the form with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelgap.core.distributed import all_sum, world_size
+from labelgap.core.errors import InputError
+from labelgap.labels.codes import PRESENT
+from labelgap.losses.base.terms import Number, per_head
+
+__all__ = [
+    "Form",
+    "Fused",
+    "focused_form",
+    "fused",
+    "is_fusible",
+    "log_probability",
+    "mask_of",
+    "over_batch",
+    "refuse_second_derivative",
+    "with_heads",
+]
+
+Form = Callable[..., tuple[Tensor, ...]]
+"""Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
+
+BLOCK_ENTRIES = {"cpu": 2**18, "cuda": 2**21}
+"""Entries of a block by device: large enough for the calls to cost little, small beside the logits."""
+
+
+class Fused(NamedTuple):
+    """What ``fused`` evaluates.
+
+    Attributes:
+        form: computes a block of rows.
+        inputs: ``(…, B, K)`` each, all of one shape and float type.
+        constants: what else has a row per image: labels, masks, weights, ``(…, B, K)``, ``(B, K)`` or ``(B, 1)``.
+    """
+
+    form: Form
+    inputs: Sequence[Tensor]
+    constants: Sequence[Tensor] = ()
+
+
+def is_fusible(eps: Number) -> bool:
+    """Return whether a form may stand for the formula: not in a compiled loss, and without ε inside logarithms."""
+    return not (isinstance(eps, Tensor) or eps or torch.compiler.is_compiling())
+
+
+def fused(parts: Fused, reduction: str = "none") -> Tensor:
+    """Return the cost of every entry ``(…, B, K)``, or their "sum" or "mean" over the global batch, ``(…)``.
+
+    Its gradient is the slopes of the form. It can be differentiated once; a second time is an error.
+
+    Example:
+        >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+        >>> fused(Fused(lambda x: (x * x, 2 * x), [x]), "sum").backward()
+        >>> x.grad
+        tensor([[6., 8.]])
+    """
+    form, inputs, constants = parts
+    size, alone = inputs[0].shape[-2] * inputs[0].shape[-1], world_size() == 1
+    scale = None if reduction == "none" else 1.0 / max(size, 1) if reduction == "mean" and alone else 1.0
+    cost: Tensor = _Fused.apply(form, scale, len(inputs), *inputs, *constants)  # type: ignore[no-untyped-call]
+    if scale is None or alone:
+        return cost
+    total = all_sum(cost)
+    return total if reduction == "sum" else total / all_sum(total.new_full((), size)).clamp(min=1)
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: Form, scale: float | None, count: int, *tensors: Tensor) -> Tensor:
+        like = tensors[0]
+        block = BLOCK_ENTRIES.get(like.device.type, like.numel())
+        rows = max(1, block * like.shape[-2] // max(like.numel(), 1))
+        if rows >= like.shape[-2]:
+            cost, *slopes = form(*tensors)
+            cost = cost if scale is None else cost.sum(dim=(-2, -1))
+        else:
+            cost = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
+            slopes = [torch.empty_like(like) for _ in range(count)]
+            for start in range(0, like.shape[-2], rows):
+                size = min(rows, like.shape[-2] - start)
+                entries, *parts = form(*(values.narrow(-2, start, size) for values in tensors))
+                if scale is None:
+                    cost.narrow(-2, start, size).copy_(entries)
+                else:
+                    cost.add_(entries.sum(dim=(-2, -1)))
+                for slope, part in zip(slopes, parts, strict=True):
+                    slope.narrow(-2, start, size).copy_(part)
+        ctx.scale, ctx.constants = scale, len(tensors) - count
+        ctx.save_for_backward(*slopes)
+        return cost if scale is None else cost.mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        gradient = gradients[0] if ctx.scale is None else (gradients[0] * ctx.scale)[..., None, None]
+        slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
+        found = [slope * gradient if needed else None for slope, needed in slopes]
+        return None, None, None, *found, *[None] * ctx.constants
+
+
+def refuse_second_derivative() -> None:
+    """Raise ``InputError`` in a backward pass that builds a graph of its own (``create_graph=True``)."""
+    if torch.is_grad_enabled():
+        raise InputError(
+            "a loss can be differentiated once: its first derivative is computed in closed form. For second "
+            "derivatives (create_graph=True) take the formula of the method in labelgap.functional."
+        )
+
+
+def with_heads(logits: Tensor, *numbers: Number) -> Tensor:
+    """Give logits ``(B, K)`` the leading axes of numbers that have one value per head.
+
+    Example:
+        >>> with_heads(torch.zeros(4, 5), 0.1, torch.tensor([0.1, 0.2])).shape
+        torch.Size([2, 4, 5])
+    """
+    shapes = [number.shape for number in numbers if isinstance(number, Tensor)]
+    if all(len(shape) <= logits.ndim - 2 for shape in shapes):
+        return logits
+    heads = torch.broadcast_shapes(logits.shape[:-2], *shapes)  # type: ignore[no-untyped-call]
+    return logits.expand(*heads, *logits.shape[-2:])
+
+
+def over_batch(value: Number, like: Tensor) -> Number:
+    """Return a plain number as it is, and a tensor of shape ``(…)`` so that it broadcasts over its head's batch.
+
+    Example:
+        >>> over_batch(0.1, torch.zeros(2, 8, 20))
+        0.1
+    """
+    return per_head(value, like) if isinstance(value, Tensor) else value
+
+
+def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
+    """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask.
+
+    Example:
+        >>> mask_of(torch.tensor([[1, 0, -1]]), torch.zeros(1))
+        tensor([[1., 0., 0.]])
+    """
+    return labels.to(like.dtype, copy=True).eq_(code)
+
+
+def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tuple[Tensor, Tensor]:
+    r"""Return the focused log-likelihood of a present label and its derivative, with n = 1 − p.
+
+    .. math:: g = n^\gamma \ln p, \qquad g' = n^\gamma \bigl(n - \gamma\,(1-n) \ln p\bigr),
+        \quad n^{\gamma+1} \text{ if the focus is detached}
+
+    The cost of ``focused_cost`` is −g. ``gamma`` is a plain number or broadcasts over the logits. The logarithm is that
+    of p, and x itself where p is too small for it.
+
+    Example:
+        >>> focused_form(torch.zeros(1), 2.0)
+        (tensor([-0.1733]), tensor([0.2983]))
+    """
+    log = log_probability(logits)
+    absent = torch.sigmoid(-logits)
+    if not isinstance(gamma, Tensor) and gamma == 0:
+        return log, absent
+    if not isinstance(gamma, Tensor) and gamma == 2:
+        focus = absent.square()
+    else:
+        focus = (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
+    slope = absent if detach else (absent - 1.0).mul_(log).mul_(gamma).add_(absent)
+    return log.mul_(focus), slope.mul_(focus)
+
+
+def log_probability(logits: Tensor) -> Tensor:
+    r"""Return :math:`\ln p`, to the precision of p: with one exponential, and finite for logits of −10,000.
+
+    Example:
+        >>> log_probability(torch.tensor([0.0, -1e4]))
+        tensor([-6.9315e-01, -1.0000e+04])
+    """
+    probability = torch.sigmoid(logits)
+    return torch.minimum(probability.clamp_(min=torch.finfo(logits.dtype).tiny).log_(), logits)
