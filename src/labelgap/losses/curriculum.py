@@ -18,6 +18,8 @@ from labelgap.core.distributed import is_main_process
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
+from labelgap.losses.base.fused import Fused, fused, is_fusible, mask_of
+from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number, exact_fractions
 from labelgap.losses.base.papers import DURAND_2019
 from labelgap.losses.base.registry import method
@@ -116,7 +118,16 @@ class CurriculumLabeling(PseudoLabelRounds):
         """Use the added labels of the rows for unknown entries."""
         added = self.state_rows("added", index)
         revised = torch.where(states(labels).unknown, added.to(labels.dtype), labels)
-        return self.reduce(partial_cross_entropy(logits, revised, eps=self.eps))
+        if not is_fusible(self.eps):
+            return self.reduce(partial_cross_entropy(logits, revised, eps=self.eps))
+
+        def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+            present = mask_of(labels, x)
+            known = mask_of(labels, x, ABSENT).add_(present)
+            weight = known.mean(dim=-1, keepdim=True).mul_(SLOPE).add_(OFFSET)
+            return mixed(x, known.mul_(weight), present.mul_(weight))
+
+        return fused(Fused(form, [logits], [revised]), self.reduction)
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

@@ -23,7 +23,8 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.assume_negative import ignore_unknown
+from labelgap.losses.base.mixture import IGNORED, Mixture
+from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import HUYNH_2020
 from labelgap.losses.base.per_image_state import PerImageState
@@ -276,7 +277,8 @@ class InteractiveLearning(PerImageState):
         )
         unlike = weights[0] * (mine - a @ theirs) ** 2
         strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
-        cost = self.reduce(ignore_unknown(logits, labels, eps=self.eps) + found * (unlike + strange))
+        known = fused_mixture(logits, labels, Mixture(unknown=IGNORED), eps=self.eps)
+        cost = self.reduce(known + found * (unlike + strange))
         return self.mark(cost, slot, logits, features)
 
     def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:

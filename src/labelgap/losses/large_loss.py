@@ -8,6 +8,7 @@ each epoch, or absolute, those above a threshold that falls with the epochs (`ll
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC
 
@@ -51,11 +52,18 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
 
 
-def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
+ROUNDING = 1.0 + 1e-9
+"""Makes a share in floats at least as large as the exact one."""
+
+
+def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share: float | None = None) -> Tensor:
     """Mark the allowed entries that are at least as large as the ``count``-th largest of the global batch.
 
     Logits and masks are ``(…, B, K)``, ``count`` is ``(…)``, at most as many as are allowed; ties with the last one are
     marked too. The loss of an assumed negative grows with the logit, so the order of both is the same.
+
+    ``largest_share`` is a share of the batch that the count is known not to exceed, so that the largest are selected
+    without waiting for the count; None sorts all entries.
 
     Example:
         >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
@@ -65,10 +73,14 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor) -> Tensor:
     pool = gather_rows(value, dim=-2).flatten(-2)
     if pool.shape[-1] == 0:
         return torch.zeros_like(allowed)
-    ordered = pool.sort(dim=-1, descending=True).values
-    place = (count - 1).clamp(0, pool.shape[-1] - 1).expand(ordered.shape[:-1])[..., None]
-    threshold = ordered.gather(-1, place)[..., None]
-    return allowed & (value >= threshold) & (count > 0)[..., None, None]
+    size = pool.shape[-1]
+    if largest_share is None:
+        ordered = pool.sort(dim=-1, descending=True).values
+    else:
+        ordered = pool.topk(min(size, math.ceil(size * largest_share * ROUNDING) + 1), dim=-1).values
+    place = (count - 1).clamp(0, ordered.shape[-1] - 1).expand(ordered.shape[:-1])[..., None]
+    threshold = torch.where((count > 0)[..., None], ordered.gather(-1, place), torch.inf)
+    return allowed & (value >= threshold[..., None])
 
 
 @torch.no_grad()
@@ -81,24 +93,34 @@ def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str 
         >>> large_loss_count(torch.tensor([[1, -1, -1]]), share=exact_percents(20), steps=torch.tensor(1))
         tensor(1)
     """
-    available = all_sum(states(labels).unknown.sum(dim=(-2, -1)))
+    return _count(states(labels).unknown, share, steps, base)
+
+
+def _count(unknown: Tensor, share: Tensor, steps: Tensor, base: str) -> Tensor:
+    available = all_sum(unknown.sum(dim=(-2, -1)))
     if base == "unknown":
-        entries = available
-    else:
-        entries = all_sum(torch.full_like(available, labels.shape[-2] * labels.shape[-1]))
+        return torch.minimum(exact_share(available * steps, share), available)
+    entries = all_sum(torch.full_like(available, unknown.shape[-2] * unknown.shape[-1]))
     return torch.minimum(exact_share(entries * steps, share), available)
 
 
 @torch.no_grad()
 def relative_large_losses(
-    logits: Tensor, labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown"
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    share: Tensor,
+    steps: Tensor,
+    base: str = "unknown",
+    largest_share: float | None = None,
 ) -> Tensor:
     r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
 
     Args:
-        share: δ percent as ``exact_percents`` gives it, ``(…, 3)``; k is exact for the decimal the user wrote.
+        share: δ percent as ``exact_percents`` gives it; k is exact for the decimal the user wrote.
         steps: ``s``, int64; epochs since the first.
         base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
+        largest_share: a share of the batch that k does not exceed, where it is known: selecting is then faster.
 
     Known labels are never marked, whatever k is; ties with the k-th largest are.
 
@@ -108,8 +130,9 @@ def relative_large_losses(
         tensor([[False, False,  True]])
     """
     logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
-    unknown = states(labels).unknown.expand(logits.shape)
-    return top_k_mask(logits, unknown, large_loss_count(labels, share=share, steps=steps, base=base))
+    unknown = states(labels).unknown
+    count = _count(unknown, share, steps, base)
+    return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
 
 
 @torch.no_grad()
@@ -181,11 +204,33 @@ class RelativeLargeLoss(MixtureLoss, ABC):
         self.base = check_choice("base", base, ("unknown", "all"))
         delta_rel = check_number("delta_rel", delta_rel, 0, 100)
         self.register_options(delta_rel=delta_rel, share=exact_percents(delta_rel))
+        self.largest_delta = float(torch.as_tensor(delta_rel).max()) / 100
+        self.last_epoch: int | None = None
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Learn the number of epochs."""
+        super().prepare(table, epochs, seed)
+        self.last_epoch = epochs
+
+    def largest_share(self, logits: Tensor, most_steps: int | None = None) -> float | None:
+        """Return a share of the batch that k does not exceed: in this epoch, or in any where the step is recorded.
+
+        A compiled step, and one that is captured as a CUDA graph, follow the epoch without being recorded again.
+        """
+        capturing = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+        epoch = self.last_epoch if capturing or torch.compiler.is_compiling() else self.epoch
+        if epoch is None:
+            return None
+        steps = epoch - 1 if most_steps is None else min(epoch - 1, most_steps)
+        return min(1.0, steps * self.largest_delta)
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
-        return relative_large_losses(logits, labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
+        largest = self.largest_share(logits)
+        return relative_large_losses(
+            logits, labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base, largest_share=largest
+        )
 
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""

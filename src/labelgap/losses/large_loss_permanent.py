@@ -137,7 +137,10 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
     def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mark the k largest losses of what is still unknown."""
         steps = (self.epoch_tensor - 1).clamp(max=1)
-        return relative_large_losses(logits, labels, share=self.share, steps=steps, base=self.base)
+        largest = self.largest_share(logits, most_steps=1)
+        return relative_large_losses(
+            logits, labels, share=self.share, steps=steps, base=self.base, largest_share=largest
+        )
 
 
 @method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")

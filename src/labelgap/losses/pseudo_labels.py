@@ -21,7 +21,9 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.losses.base.fused import Fused, fused, is_fusible, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.option_checks import check_flag, check_integer, check_number, exact_fractions
 from labelgap.losses.base.papers import ZHOU_2022
 from labelgap.losses.base.per_image_state import PerImageState
@@ -168,10 +170,28 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Use the pseudo-labels of the rows for unknown entries that have one."""
         target = self.state_rows("targets", index).to(logits.dtype)
+        if is_fusible(self.eps):
+            return fused(self._fused(logits, labels, target), self.reduction)
         labeled = ~target.isnan() & states(labels).unknown
         soft = cross_entropy(logits, torch.where(labeled, target, 0.5), self.eps)
         undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
         return self.reduce(torch.where(labeled, per_head(self.beta, logits) * soft, undecided))
+
+    def _fused(self, logits: Tensor, labels: Tensor, target: Tensor) -> Fused:
+        """Where a label is unknown and has the target s: a mixture with u = β s, v = β (1 − s) and no entropy."""
+        logits = with_heads(logits, self.alpha, self.beta)
+        alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
+
+        def form(x: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+            present = mask_of(labels, x)
+            known = mask_of(labels, x, ABSENT).add_(present)
+            unknown = 1.0 - known
+            labeled = target.eq(target).to(x.dtype).mul_(unknown)
+            weight = labeled * beta
+            as_present = target.nan_to_num(0.0).mul_(weight).add_(present)
+            return mixed(x, known.add_(weight), as_present, labeled.sub_(unknown).mul_(alpha))
+
+        return Fused(form, [logits], [labels, target])
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

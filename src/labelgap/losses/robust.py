@@ -81,21 +81,21 @@ def robust_form(
         \frac{d\ell}{dx} = v\,\bigl( (1-k)\,p\,(1+b) - k\,(1-p)(1+a) \bigr)
     """
     p = torch.sigmoid(logits)
-    log = logits.abs().neg_().exp_().log1p_()
+    log = torch.minimum(p.clamp(min=torch.finfo(p.dtype).tiny).log_(), logits)
     k = (p * (2.0 * start)).sub_(2.0).sigmoid_()
     v = (p - (0.5 + 0.3 * progress)).mul_(0.5**0.5 / (2.0 - 1.5 * progress)).square_().neg_().exp_()
-    a = (log - logits.clamp(max=0.0)).mul_(-q2).expm1_()
-    above = logits.clamp(min=0.0)
+    a = (log * q2).expm1_()
     if isinstance(q3, Tensor) or q3 != 1.0:
-        b = (above + log).mul_(-q3).expm1_()
+        b = (log - logits).clamp_(max=0.0).mul_(q3).expm1_()
         cost, slope = b / -q3, b.add_(1.0).mul_(p)
     else:
-        cost, slope = p.clone(), torch.addcmul(p, p, p, value=-1.0)
+        cost, slope = p.clone(), p - p.square()
     cost.lerp_(a / -q2, k).mul_(v)
     slope.lerp_(a.add_(1.0).mul_(p - 1.0), k).mul_(v)
     present = mask_of(labels, logits)
-    known = mask_of(labels, logits, ABSENT).add_(present)
-    known_cost = above.addcmul_(present, logits, value=-1.0).add_(log)
+    known = mask_of(labels, logits, ABSENT)
+    known_cost = (known * logits).sub_(log)
+    known.add_(present)
     return cost.lerp_(known_cost, known), slope.lerp_(p.sub_(present), known)
 
 

@@ -49,7 +49,8 @@ def selective_mask(
     available = all_sum(unknown.sum(dim=(-2, -1)))
     images = all_sum(torch.full_like(available, logits.shape[-2]))
     wanted = images * (likelihood_topk.long() if isinstance(likelihood_topk, Tensor) else int(likelihood_topk))
-    out = top_k_mask(logits, unknown, torch.minimum(wanted, available))
+    largest_share = None if isinstance(likelihood_topk, Tensor) else int(likelihood_topk) / max(logits.shape[-1], 1)
+    out = top_k_mask(logits, unknown, torch.minimum(wanted, available), largest_share=largest_share)
     if priors is None:
         return out
     level = per_head(prior_threshold, widen(logits))
@@ -173,9 +174,9 @@ class ClassAwareSelectiveLoss(LogLoss):
             gamma = (present * (positive - unknown)).add_(absent * (negative - unknown)).add_(unknown)
             sign = (2.0 * present).sub_(1.0)
             log, slope = focused_form(sign * x, gamma, detach=True)
-            kept = present.add_(absent) if self.mode == "ignore" else present.fill_(1.0)
+            kept = present.add_(absent).neg_() if self.mode == "ignore" else present.fill_(-1.0)
             for out in left_out:
-                kept.sub_(out.view(torch.uint8))
-            return log.mul_(kept.neg_()), slope.mul_(kept).mul_(sign)
+                kept.add_(out.view(torch.uint8).to(x.dtype))
+            return log.mul_(kept), slope.mul_(kept).mul_(sign)
 
         return Fused(form, [logits], [labels, *left_out])

@@ -87,7 +87,7 @@ class _Fused(torch.autograd.Function):
         rows = max(1, block * like.shape[-2] // max(like.numel(), 1))
         if rows >= like.shape[-2]:
             cost, *slopes = form(*tensors)
-            cost = cost if scale is None else cost.sum(dim=(-2, -1))
+            cost = cost if scale is None else cost.sum() if cost.ndim == 2 else cost.sum(dim=(-2, -1))
         else:
             cost = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
             slopes = [torch.empty_like(like) for _ in range(count)]
@@ -102,12 +102,15 @@ class _Fused(torch.autograd.Function):
                     slope.narrow(-2, start, size).copy_(part)
         ctx.scale, ctx.constants = scale, len(tensors) - count
         ctx.save_for_backward(*slopes)
-        return cost if scale is None else cost.mul_(scale)
+        return cost if scale is None or scale == 1.0 else cost.mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        gradient = gradients[0] if ctx.scale is None else (gradients[0] * ctx.scale)[..., None, None]
+        gradient = gradients[0]
+        if ctx.scale is not None:
+            gradient = gradient * ctx.scale
+            gradient = gradient[..., None, None] if gradient.ndim else gradient
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
         found = [slope * gradient if needed else None for slope, needed in slopes]
         return None, None, None, *found, *[None] * ctx.constants

@@ -110,25 +110,26 @@ def exact_fractions(value: Number) -> NDArray[Any]:
 
 
 def exact_percents(value: Number) -> Tensor:
-    """Write percentages as a share of 1 in three groups of nine decimals, int64 of shape ``(…, 3)``.
+    """Write percentages as a share of 1 in groups of nine decimals, int64 of shape ``(…, 1 to 3)``.
 
     ``exact_share`` multiplies with them on the device, without a rounding error. What lies behind the 27th decimal is
-    rounded up; no percentage above 1e-8 has any when it is written as a float.
+    rounded up; no percentage above 1e-8 has any when it is written as a float. Last groups that are 0 are left out.
 
     Example:
         >>> exact_percents(12.5)
-        tensor([125000000,         0,         0])
+        tensor([125000000])
     """
     fractions = exact_fractions(value)
     units = [math.ceil(item / 100 * GROUP**3) for item in fractions.flat]
     groups = [(unit // GROUP**2, unit // GROUP % GROUP, unit % GROUP) for unit in units]
-    return torch.tensor(groups, dtype=torch.int64).reshape(*fractions.shape, 3)
+    used = max((3 - next((n for n, part in enumerate(reversed(group[1:])) if part), 2) for group in groups), default=1)
+    return torch.tensor(groups, dtype=torch.int64).reshape(*fractions.shape, 3)[..., :used]
 
 
 def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
     r"""Return :math:`\lceil n \cdot \text{share} \rceil` of shape ``(…)``, exactly and without synchronisation.
 
-    n is int64 of shape ``(…)``, below nine thousand million; the groups are those of ``exact_percents``, ``(…, 3)``.
+    n is int64 of shape ``(…)``, below nine thousand million; the groups are those of ``exact_percents``.
     A carry from group to group, rounded up each time, is the rounded-up product: for whole numbers
     :math:`\lceil \lceil a / c \rceil / d \rceil = \lceil a / (c d) \rceil`.
 
@@ -136,7 +137,7 @@ def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
         >>> exact_share(torch.tensor(1000), exact_percents(0.2))
         tensor(2)
     """
-    count = torch.zeros_like(entries)
-    for group in groups.flip(-1).unbind(-1):
-        count = (entries * group + count + GROUP - 1) // GROUP
-    return count
+    count: Tensor | int = 0
+    for group in reversed(groups.unbind(-1)):
+        count = (entries * group + (count + (GROUP - 1))) // GROUP
+    return torch.as_tensor(count)
