@@ -1,12 +1,12 @@
 """Time of every loss, forward and backward, against torch's ``binary_cross_entropy_with_logits`` in the same run.
 
     python benchmarks/losses.py                       # every method, on one CPU thread and, if there is one, on a GPU
-    python benchmarks/losses.py --methods an,em,ll-r
+    python benchmarks/losses.py --methods an,em,ll-r --device cpu
 
 On the CPU the batches are 288 × 5,000 and 256 × 80; the two sides run in alternation, and every time is the processor
-time of the fastest repeat. On a GPU the batch is 4,096 × 5,000: a step is captured as a CUDA graph and replayed, so that the time is
-that of the kernels alone. Copying the logits is the floor there, and the memory is what a step takes at its peak,
-beyond the logits and their gradient. A tenth of the labels is known, and the epoch is the fifth of ten.
+time of the fastest repeat. On a GPU the batch is 4,096 × 5,000: a step is captured as a CUDA graph and replayed, so
+that the time is that of the kernels alone. Copying the logits is the floor there, and the memory is what a step takes
+at its peak, beyond the logits and their gradient. A tenth of the labels is known, and the epoch is the fifth of ten.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:
     for name in names:
         try:
             step = method_step(name, logits, labels)
-            times, started = [], time.perf_counter()
+            times: list[tuple[float, float]] = []
+            started = time.perf_counter()
             while len(times) <= MIN_ROUNDS or time.perf_counter() - started < SECONDS:
                 times.append((seconds(peer), seconds(step)))
         except Exception as error:
@@ -112,7 +113,7 @@ def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:
 
 def replay_ms(step: Step) -> float:
     """Capture a step as a CUDA graph and return the milliseconds of a replay, the fastest of several groups."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -123,7 +124,7 @@ def replay_ms(step: Step) -> float:
         step()
     best = float("inf")
     for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         for _ in range(REPLAYS):
             graph.replay()
@@ -149,12 +150,17 @@ def on_gpu(names: list[str]) -> list[str]:
     """Print a table for the GPU; return the lines of ratios."""
     labels, logits = torch.from_numpy(some_labels(GPU_SHAPE)).cuda(), some_logits(GPU_SHAPE, "cuda")
     target = torch.empty_like(logits, requires_grad=False)
-    floor = replay_ms(lambda: target.copy_(logits.detach()) and None)
-    del target
+
+    def copy() -> None:
+        target.copy_(logits.detach())
+
+    floor = replay_ms(copy)
     peer_step = torch_step(logits, labels)
     peer = replay_ms(peer_step)
     print(f"\n{GPU_SHAPE[0]:,} × {GPU_SHAPE[1]:,}, {torch.cuda.get_device_name()}, graph replay")
-    print(f"copy {floor:.3f} ms, {2e-9 * logits.nbytes / floor:.2f} TB/s; the logits have {logits.nbytes / 2**20:.0f} MiB")
+    print(
+        f"copy {floor:.3f} ms, {2e-9 * logits.nbytes / floor:.2f} TB/s; the logits have {logits.nbytes / 2**20:.0f} MiB"
+    )
     print(f"{'method':16}{'ms':>9}{'/ torch':>9}{'/ copy':>9}{'extra MiB':>11}")
     print(f"{'torch':16}{peer:9.3f}{1:9.2f}{peer / floor:9.1f}{extra_mebibytes(peer_step, logits):11.0f}")
     ratios = [f"ratio torch-copy-{GPU_SHAPE[0]}x{GPU_SHAPE[1]} {peer / floor:.2f}"]
@@ -176,10 +182,13 @@ def on_gpu(names: list[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--methods", help="names, with commas between them; all when not given")
-    chosen = parser.parse_args().methods
-    names = chosen.split(",") if chosen else lg.methods()
-    ratios = [line for shape in CPU_SHAPES for line in on_cpu(names, shape)]
-    if torch.cuda.is_available():
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="one of the two; both when not given")
+    arguments = parser.parse_args()
+    names = arguments.methods.split(",") if arguments.methods else lg.methods()
+    ratios = []
+    if arguments.device != "cuda":
+        ratios += [line for shape in CPU_SHAPES for line in on_cpu(names, shape)]
+    if arguments.device == "cuda" or (arguments.device is None and torch.cuda.is_available()):
         ratios += on_gpu(names)
     print("\n" + "\n".join(ratios))
 

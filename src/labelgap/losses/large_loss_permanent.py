@@ -75,8 +75,8 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
         before, now = self._corrections(logits, labels, index)
-        options = {"eps": self.eps, "reduction": self.reduction}
-        cost = fused_mixture(logits, labels, CORRECTION, modified=before | now, **options)
+        modified = before | now
+        cost = fused_mixture(logits, labels, CORRECTION, modified=modified, eps=self.eps, reduction=self.reduction)
         assert index is not None
         return self.mark(cost, index, now)
 

@@ -135,5 +135,5 @@ class GeneralizedRobustLoss(LogLoss):
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``robust_form``."""
         logits = with_heads(logits, self.q2, self.q3)
-        numbers = {"q2": over_batch(self.q2, logits), "q3": over_batch(self.q3, logits), **self._schedule(logits)}
-        return Fused(lambda x, labels: robust_form(x, labels, **numbers), [logits], [labels])
+        q2, q3, schedule = over_batch(self.q2, logits), over_batch(self.q3, logits), self._schedule(logits)
+        return Fused(lambda x, labels: robust_form(x, labels, q2=q2, q3=q3, **schedule), [logits], [labels])

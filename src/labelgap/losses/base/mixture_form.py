@@ -44,8 +44,10 @@ def fused_mixture(
     cost = fused(Fused(form, inputs, constants), reduction)
     if mixture.expected_positives is None:
         return cost
-    penalty = sum(expected_positives_penalty(student, mixture) for student in inputs)
-    return cost + (penalty if reduction == "none" else reduce(penalty.expand_as(logits), reduction))
+    for student in inputs:
+        penalty = torch.as_tensor(expected_positives_penalty(student, mixture))
+        cost = cost + reduce(penalty.expand_as(logits), reduction)
+    return cost
 
 
 def mixed(

@@ -1,0 +1,142 @@
+r"""Log-sums of exponentials of positives and negatives along several axes, with their derivative in closed form.
+
+An entry is a positive, a negative or neither, so one exponential per entry and axis serves both sums:
+
+.. math:: S_P = \sum_p e^{-x_p/T_P - m_P}, \quad S_N = \sum_n e^{x_n/T_N - m_N}, \qquad
+    \frac{dS_P}{dx_p} = -\frac{e^{-x_p/T_P - m_P}}{T_P}, \quad \frac{dS_N}{dx_n} = \frac{e^{x_n/T_N - m_N}}{T_N}
+
+where m is the largest exponent. One buffer as large as the logits is kept, the exponents; the exponentials are computed
+again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from labelgap.core.distributed import all_max, all_sum, world_size
+from labelgap.losses.base.fused import refuse_second_derivative
+from labelgap.losses.base.terms import Number, per_head
+
+__all__ = ["LogSums", "log_sums", "split_axes"]
+
+IMAGES = -2
+
+
+class LogSums(NamedTuple):
+    """Log-sums of positives and of negatives along all axes, one axis behind the other, ``(…, L)``.
+
+    Attributes:
+        positive: 0 where there is no positive.
+        negative: 0 where there is no negative.
+        any_positive: mask.
+        any_negative: mask.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    any_positive: Tensor
+    any_negative: Tensor
+
+
+def log_sums(
+    logits: Tensor, positive: Tensor, negative: Tensor, axes: Sequence[int], t_pos: Number, t_neg: Number
+) -> LogSums:
+    r"""Return :math:`\ln \sum_p e^{-x_p/T_P}` and :math:`\ln \sum_n e^{x_n/T_N}` along each axis.
+
+    Args:
+        logits: ``(…, B, K)``
+        positive: ``(…, B, K)`` mask.
+        negative: ``(…, B, K)`` mask, of other entries.
+        axes: −1 over the classes of each image, −2 over the images of each class, of the global batch.
+        t_pos: ``T_P``.
+        t_neg: ``T_N``.
+
+    Example:
+        >>> present = torch.tensor([[True, False, False]])
+        >>> log_sums(torch.zeros(1, 3), present, ~present, [-1], 4.0, 1.0).negative
+        tensor([0.6931])
+    """
+    with torch.no_grad():
+        inverse_pos, inverse_neg = per_head(t_pos, logits).reciprocal(), per_head(t_neg, logits).reciprocal()
+        of_negatives = torch.where(negative, logits * inverse_neg, -torch.inf)
+        of_positives = torch.where(positive, logits * -inverse_pos, -torch.inf)
+        tops = torch.stack([_largest(of_positives, axes), _largest(of_negatives, axes)])
+        found = tops > -torch.inf
+        tops = torch.where(found, tops, 0.0)
+        exponents, mask = torch.maximum(of_negatives, of_positives), positive.to(logits.dtype)
+    constants = (exponents, mask, inverse_pos, inverse_neg, axes, tops)
+    sums: Tensor = _ExpSums.apply(logits, *constants)  # type: ignore[no-untyped-call]
+    if world_size() > 1:
+        parts = zip(split_axes(sums, logits, axes), axes, strict=True)
+        sums = torch.cat([all_sum(part) if axis == IMAGES else part for part, axis in parts], dim=-1)
+    logs = torch.where(found, sums, 1.0).log() + tops
+    return LogSums(*logs.unbind(0), *found.unbind(0))
+
+
+def split_axes(values: Tensor, like: Tensor, axes: Sequence[int]) -> tuple[Tensor, ...]:
+    """Divide what has all sums of the logits ``like``, ``(…, L)``, into those along each axis."""
+    lengths = [like.shape[-1] if axis == IMAGES else like.shape[-2] for axis in axes]
+    parts: tuple[Tensor, ...] = torch.split(values, lengths, dim=-1)
+    return parts
+
+
+def _largest(values: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the largest values along all axes, ``(…, L)``; −∞ where there are none."""
+    found = []
+    for axis in axes:
+        empty = not values.shape[axis]
+        top = values.new_full(values.sum(dim=axis).shape, -torch.inf) if empty else values.amax(dim=axis)
+        found.append(all_max(top) if axis == IMAGES else top)
+    return torch.cat(found, dim=-1)
+
+
+class _ExpSums(torch.autograd.Function):
+    """Returns the sums of positives and negatives, ``(2, …, L)``, from the largest exponents of the same shape."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        exponents: Tensor,
+        positive: Tensor,
+        inverse_pos: Tensor,
+        inverse_neg: Tensor,
+        axes: Sequence[int],
+        tops: Tensor,
+    ) -> Tensor:
+        ctx.axes = axes
+        ctx.save_for_backward(exponents, positive, inverse_pos, inverse_neg, tops)
+        sums: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for axis, (top_pos, top_neg) in zip(axes, _along(tops, exponents, axes), strict=True):
+            weights = _weights(exponents, positive, top_pos, top_neg)
+            of_positives = weights * positive
+            sums[0].append(of_positives.sum(dim=axis))
+            sums[1].append(weights.sub_(of_positives).sum(dim=axis))
+        return torch.stack([torch.cat(parts, dim=-1) for parts in sums])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        exponents, positive, inverse_pos, inverse_neg, tops = ctx.saved_tensors
+        result: Tensor | None = None
+        both = zip(_along(tops, exponents, ctx.axes), _along(gradients[0], exponents, ctx.axes), strict=True)
+        for (top_pos, top_neg), (pos, neg) in both:
+            weights = _weights(exponents, positive, top_pos, top_neg)
+            weights.mul_(torch.lerp(neg * inverse_neg, pos * -inverse_pos, positive))
+            result = weights if result is None else result.add_(weights)
+        return result, None, None, None, None, None, None
+
+
+def _along(values: Tensor, like: Tensor, axes: Sequence[int]) -> list[tuple[Tensor, ...]]:
+    """Return ``(2, …, L)`` as two tensors for each axis that broadcast over the logits."""
+    parts = zip(split_axes(values, like, axes), axes, strict=True)
+    return [part.unsqueeze(axis).unbind(0) for part, axis in parts]
+
+
+def _weights(exponents: Tensor, positive: Tensor, top_pos: Tensor, top_neg: Tensor) -> Tensor:
+    """Return e to the exponents, less the largest of their side."""
+    return torch.sub(exponents, torch.lerp(top_neg, top_pos, positive)).exp_()

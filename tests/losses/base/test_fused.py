@@ -1,0 +1,84 @@
+"""The fast path of a loss: cost and derivative in closed form, block by block, are those of the formula."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from tests.losses.batches import forward, prepared, some_batches
+from tests.losses.reference import Batch, reference_of
+from torch import Tensor
+
+from labelgap.core.errors import InputError
+from labelgap.losses import Loss, loss, methods
+from labelgap.losses.base import fused
+from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.mixture import Mixture
+from labelgap.losses.base.mixture_loss import MixtureLoss
+
+FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
+TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-6, torch.bfloat16: 1e-2}
+
+
+def loss_and_gradients(made: Loss, batch: Batch, dtype: torch.dtype) -> list[Tensor]:
+    logits = torch.from_numpy(batch.logits).to(dtype).requires_grad_()
+    made.zero_grad()
+    cost = forward(made, batch, logits)
+    torch.autograd.backward(cost.sum())
+    learned = [parameter.grad for parameter in made.parameters() if parameter.grad is not None]
+    assert logits.grad is not None
+    return [cost.detach(), logits.grad * logits.numel(), *learned]
+
+
+@pytest.mark.parametrize("name", sorted(set(methods()) - FORMULA_ONLY))
+def test_the_fast_path_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of two rows; all label states, and logits of ±10,000."""
+    monkeypatch.setitem(fused.BLOCK_ENTRIES, "cpu", 2 * 20)
+    for turn, dtype in enumerate(TOLERANCES):
+        for number, batch in enumerate(islice(some_batches(), turn, None, 3)):
+            options = reference_of(name).options[number % len(reference_of(name).options)]
+            made = prepared(name, batch, options, dtype=torch.promote_types(dtype, torch.float32))
+            fast = loss_and_gradients(made, batch, dtype)
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.compiler, "is_compiling", lambda: True)
+                formula = loss_and_gradients(made, batch, dtype)
+            for found, wanted in zip(fast, formula, strict=True):
+                scale = max(1.0, float(wanted.abs().max()))
+                torch.testing.assert_close(found / scale, wanted / scale, rtol=0, atol=TOLERANCES[dtype])
+
+
+def test_a_second_derivative_is_refused_with_a_remedy() -> None:
+    logits = torch.zeros(2, 3, requires_grad=True)
+    labels = torch.tensor([[1, 0, -1], [0, 1, -1]])
+    for name in ("an", "two-way"):
+        with pytest.raises(InputError, match="differentiated once.*labelgap.functional"):
+            torch.autograd.grad(loss(name)(logits, labels), logits, create_graph=True)
+
+
+def test_only_the_slope_is_kept_between_the_passes() -> None:
+    logits, labels = torch.randn(64, 50, requires_grad=True), torch.randint(-1, 2, (64, 50))
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: kept.append(value) or value, lambda value: value):
+        loss("em")(logits, labels)
+    assert [value.shape for value in kept] == [logits.shape]
+
+
+def test_entries_of_a_subclass_are_what_it_costs() -> None:
+    class Doubled(MixtureLoss):
+        declared = Mixture(unknown=(0.0, 1.0, 0.0))
+
+        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+            return 2.0 * super().entries(logits, labels)
+
+    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
+    assert isinstance(Doubled(), ElementwiseLoss)
+    torch.testing.assert_close(Doubled()(logits, labels), 2.0 * loss("an")(logits, labels))
+
+
+def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
+    logits, labels = torch.randn(4, 5), torch.randint(-1, 2, (4, 5))
+    numbers = torch.tensor([0.1, 0.3])
+    together = loss("an-ls", smoothing=numbers)(logits, labels)
+    alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
+    torch.testing.assert_close(together, alone)
