@@ -305,8 +305,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         with torch.no_grad():
             terms = compact_terms(logits, rows, known, kappa)
         if self.reduction == "none" or isinstance(self.eps, Tensor) or self.eps:
-            entries = mixture_entries(logits, labels, _mixture(terms.estimate, kappa), eps=self.eps)
-            cost = self.reduce(entries)
+            cost = self.reduce(mixture_entries(logits, labels, _mixture(terms.estimate, kappa), eps=self.eps))
         else:
             scale = world_size() / terms.entries if self.reduction == "mean" else world_size()
             total = terms.cost if self.reduction == "mean" else terms.cost * terms.entries

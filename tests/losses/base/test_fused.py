@@ -21,8 +21,8 @@ FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-6, torch.bfloat16: 1e-2}
 
 
-def loss_and_gradients(made: Loss, batch: Batch, dtype: torch.dtype) -> list[Tensor]:
-    logits = torch.from_numpy(batch.logits).to(dtype).requires_grad_()
+def loss_and_gradients(made: Loss, batch: Batch, dtype: torch.dtype, heads: tuple[int, ...] = ()) -> list[Tensor]:
+    logits = torch.from_numpy(batch.logits).to(dtype).expand(*heads, *batch.logits.shape).clone().requires_grad_()
     made.zero_grad()
     cost = forward(made, batch, logits)
     torch.autograd.backward(cost.sum())
@@ -46,6 +46,16 @@ def test_the_fast_path_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch
             for found, wanted in zip(fast, formula, strict=True):
                 scale = max(1.0, float(wanted.abs().max()))
                 torch.testing.assert_close(found / scale, wanted / scale, rtol=0, atol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("name", sorted(set(methods()) - FORMULA_ONLY))
+def test_the_fast_path_of_many_heads_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {key: torch.tensor(values) for key, values in reference_of(name).heads.items() if key != "eps"}
+    batch = next(some_batches())
+    made = prepared(name, batch, {**reference_of(name).plain, **numbers}, heads=(3,))
+    fast = loss_and_gradients(made, batch, torch.float64, (3,))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(fast, loss_and_gradients(made, batch, torch.float64, (3,)), rtol=1e-9, atol=1e-11)
 
 
 def test_a_second_derivative_is_refused_with_a_remedy() -> None:

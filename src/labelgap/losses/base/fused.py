@@ -70,6 +70,8 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
         tensor([[6., 8.]])
     """
     form, inputs, constants = parts
+    heads = inputs[0].shape[:-2]
+    constants = [values.expand(*heads, *values.shape[-2:]) for values in constants] if heads else constants
     size, alone = inputs[0].shape[-2] * inputs[0].shape[-1], world_size() == 1
     scale = None if reduction == "none" else 1.0 / max(size, 1) if reduction == "mean" and alone else 1.0
     cost: Tensor = _Fused.apply(form, scale, len(inputs), *inputs, *constants)  # type: ignore[no-untyped-call]
