@@ -12,29 +12,41 @@ Features of 16-bit convolutions differ, so the precision is a part of the key of
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import cache
 from typing import Final, Literal, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, WeightsInfo
+from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import ConvNorm, EfficientNetLite, pad_same
 
-__all__ = ["FoldedEfficientNet", "Precision", "cpu_precision", "inference_backbone", "inference_precision"]
+__all__ = [
+    "FoldedEfficientNet",
+    "Precision",
+    "cpu_precision",
+    "inference_backbone",
+    "inference_network",
+    "inference_precision",
+]
 
 Precision = Literal["float32", "float16", "bfloat16"]
 
 _SIX: Final = {torch.float16: 0x4600, torch.bfloat16: 0x40C0}
 """The bits of 6.0."""
 
+_copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] = WeakKeyDictionary()
+"""The last copy of every backbone, with what identifies the state of its weights."""
+
 
 def inference_backbone(backbone: Backbone, device: torch.device) -> Backbone:
     """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
 
-    It is a copy: later changes of the backbone do not reach it, and it has no gradients.
+    It is a copy without gradients, made anew when the weights of the backbone have changed.
 
     Args:
         backbone: on ``device``; not changed.
@@ -42,7 +54,22 @@ def inference_backbone(backbone: Backbone, device: torch.device) -> Backbone:
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone
-    return FoldedEfficientNet(backbone, inference_precision(backbone, device))
+    state = tuple(
+        (value.data_ptr(), None if value.is_inference() else value._version)
+        for value in (*backbone.parameters(), *backbone.buffers())
+    )
+    known, folded = _copies.get(backbone, (None, None))
+    if folded is None or known != state:
+        folded = FoldedEfficientNet(backbone, inference_precision(backbone, device))
+        _copies[backbone] = state, folded
+    return folded
+
+
+def inference_network(network: Classifier, device: torch.device) -> Classifier:
+    """Return a network with the same head on ``inference_backbone``: for heads that were trained on its features."""
+    fast = copy(network)
+    fast._modules = {**network._modules, "backbone": inference_backbone(network.backbone, device)}
+    return fast
 
 
 def inference_precision(backbone: Backbone, device: torch.device) -> Precision:

@@ -31,6 +31,7 @@ from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
+from labelgap.models.inference import inference_network
 from labelgap.models.registry import names_address
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history, trained_epochs
@@ -186,7 +187,9 @@ class Run:
             return predict_logits(network, inputs, batch_size=64)
         if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
-            return predict_logits(network, inputs, batch_size=64)
+            linear = self.config.protocol == "linear"
+            scorer = inference_network(network, torch_device) if linear else network
+            return predict_logits(scorer, inputs, batch_size=64)
         (features,) = extract_features(
             [images],
             network.backbone,

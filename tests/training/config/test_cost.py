@@ -75,9 +75,9 @@ def test_features_that_are_cached_already_need_no_time(
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     backbone = create_backbone("small-cnn")
     images = photos.train.images
-    assert count_uncached([images], backbone) == [len(images)]
+    assert count_uncached([images], backbone, torch.device("cpu")) == [len(images)]
     extract_features([images], backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
-    assert count_uncached([images], backbone) == [0]
+    assert count_uncached([images], backbone, torch.device("cpu")) == [0]
 
 
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from labelgap.data.images import ArrayImages, FileImages
 from labelgap.training.features import extract, keys
 
 ROWS = 24
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,7 @@ def test_features_follow_the_formula_and_are_computed_once(cache: Path) -> None:
         "size": 4,
         "width": WIDTH,
         "transform": "resize",
+        "precision": "float32",
     }
 
 
@@ -143,7 +145,7 @@ class LeftColumn(Tiny):
 def test_mirror_images_are_computed_and_stored_apart(cache: Path) -> None:
     images, network, reporter = random_images(10), LeftColumn(), Recorder()
     features(images.select(np.arange(8)), network)
-    assert extract.count_uncached([images], network, average_flips=True) == [2 + 10]
+    assert extract.count_uncached([images], network, CPU, average_flips=True) == [2 + 10]
     averaged = features(images, network, reporter, average_flips=True)
     sides = ArrayImages(np.stack([images.array[:, :, 0], images.array[:, :, -1]], axis=2))
     assert averaged == pytest.approx(expected(sides), rel=1e-5, abs=1e-6)
@@ -151,7 +153,7 @@ def test_mirror_images_are_computed_and_stored_apart(cache: Path) -> None:
         "features of 2 of 10 images computed, 8 from the cache",
         "features of 10 of 10 mirror images computed",
     ]
-    found, cached = extract.CachedFeatures(network, average_flips=True).read(images)
+    found, cached = extract.CachedFeatures(network, CPU, average_flips=True).read(images)
     assert found.all() and np.array_equal(cached, averaged)
     plain = ArrayImages(images.array[:, :, :1])
     assert features(images, network) == pytest.approx(expected(plain), rel=1e-5, abs=1e-6)
@@ -366,6 +368,11 @@ def _name(network: Tiny) -> str:
     return keys.network_key(network, "resize")
 
 
+def test_features_of_another_precision_are_not_mixed() -> None:
+    assert len({keys.network_key(Tiny(), "resize", precision) for precision in ("float32", "float16")}) == 2
+    assert keys.network_key(Tiny(), "resize") == keys.network_key(Tiny(), "resize", "float32")
+
+
 def test_features_above_the_limit_are_not_cached_and_nothing_is_evicted_for_them(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,8 +395,8 @@ def test_features_larger_than_the_disk_are_not_cached(cache: Path, monkeypatch: 
 def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: FileImages) -> None:
     network = Tiny()
     features(photos.select([0, 1, 2]), network)
-    assert extract.count_uncached([photos], network) == [7]
-    cached = extract.CachedFeatures(network)
+    assert extract.count_uncached([photos], network, CPU) == [7]
+    cached = extract.CachedFeatures(network, CPU)
     found, values = cached.read(photos)
     assert found.tolist() == [True] * 3 + [False] * 7
     assert np.array_equal(values[:3], features(photos.select([0, 1, 2]), Tiny()))

@@ -12,6 +12,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, Rows, read_batches
+from labelgap.models.inference import inference_network
 from labelgap.training.features.extract import CachedFeatures
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.run import Run
@@ -29,8 +30,8 @@ class CachedLogits:
         self.network, self.device = run.model.to(device), device
         self._cache: CachedFeatures | None = None
         if self.network.reads_features:
-            config = run.config
-            self._cache = CachedFeatures(self.network.backbone, config.transform, average_flips=config.average_flips)
+            config, backbone = run.config, self.network.backbone
+            self._cache = CachedFeatures(backbone, device, config.transform, average_flips=config.average_flips)
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""
@@ -49,6 +50,7 @@ def iterate_logits(
 ) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
     """Yield batches of rows with the logits that the network computes, NaN for unreadable images."""
     network = run.model.to(device)
+    scorer = inference_network(network, device) if run.config.protocol == "linear" else network
     batches = read_batches(
         images,
         rows,
@@ -61,7 +63,7 @@ def iterate_logits(
         values = batch.values.to(device)
         with torch.inference_mode():
             inputs = network.normalize(values) if values.dtype == torch.uint8 else values
-            logits: NDArray[np.float32] = network(inputs).float().cpu().numpy().copy()
+            logits: NDArray[np.float32] = scorer(inputs).float().cpu().numpy().copy()
         if not np.isfinite(logits).all():
             raise InputError("the run gives scores that are not finite: its training has diverged.")
         logits[list(batch.errors)] = np.nan

@@ -19,6 +19,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.images import StoredImages
 from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
+from labelgap.models.inference import inference_backbone
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features.extract import count_uncached
 from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
@@ -133,15 +134,15 @@ def _feature_seconds(
     """Return the time to extract the features that are not in the cache."""
     backbone = network.backbone
     files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
-    uncached = count_uncached(files, backbone, reporter, average_flips=flips)
+    uncached = count_uncached(files, backbone, device, reporter, average_flips=flips)
     if not sum(uncached):
         return 0.0
     images = files[int(np.argmax(uncached))]
     was_training = backbone.training
-    backbone.eval()
+    fast = inference_backbone(backbone.eval(), device)
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
-        each = _fastest(lambda values: backbone.features(values), batches, device)
+        each = _fastest(lambda values: fast.features(values), batches, device)
     backbone.train(was_training)
     return each * sum(uncached) / max(workers, 1)
 

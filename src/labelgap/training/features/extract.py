@@ -27,6 +27,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone
+from labelgap.models.inference import inference_backbone, inference_precision
 from labelgap.training.features.keys import ContentKeys, content_keys, network_key, open_digests
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
@@ -142,7 +143,7 @@ def _extract(
     features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
     counts = Counter[str]()
     if len(features):
-        store = _open_store(backbone, transform, reporter, mirrored)
+        store = _open_store(backbone, transform, device, reporter, mirrored)
         extraction = _Extraction(contents, starts, features, store, batch_size, mirrored)
         backbone = backbone.to(device).eval()
         inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
@@ -153,9 +154,11 @@ def _extract(
 class CachedFeatures:
     """The features of a network that are in the cache, to be read only."""
 
-    def __init__(self, backbone: Backbone, transform: str = "resize", *, average_flips: bool = False) -> None:
+    def __init__(
+        self, backbone: Backbone, device: torch.device, transform: str = "resize", *, average_flips: bool = False
+    ) -> None:
         self._width, self._digests, quiet = backbone.num_features, open_digests(), Reporter(quiet=True)
-        self._stores = [_open_store(backbone, transform, quiet, mirrored) for mirrored in _halves(average_flips)]
+        self._stores = [_open_store(backbone, transform, device, quiet, half) for half in _halves(average_flips)]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have features, and the ``(N, D)`` features.
@@ -173,6 +176,7 @@ class CachedFeatures:
 def count_uncached(
     sources: Sequence[ImageSource],
     backbone: Backbone,
+    device: torch.device,
     reporter: Reporter | None = None,
     transform: str = "resize",
     *,
@@ -180,7 +184,7 @@ def count_uncached(
 ) -> list[int]:
     """Return of each source how many images have no cached features; mirror images count too where they are used."""
     digests, quiet = open_digests(), Reporter(quiet=True)
-    stores = [_open_store(backbone, transform, quiet, mirrored) for mirrored in _halves(average_flips)]
+    stores = [_open_store(backbone, transform, device, quiet, mirrored) for mirrored in _halves(average_flips)]
     contents = [content_keys(images, digests, reporter) for images in sources]
     return [sum(int(np.count_nonzero(store.find(each.keys) < 0)) for store in stores) for each in contents]
 
@@ -194,15 +198,19 @@ def _mean(halves: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return halves[0] if len(halves) == 1 else np.mean(halves, axis=0, dtype=np.float32)
 
 
-def _open_store(backbone: Backbone, transform: str, reporter: Reporter, mirrored: bool) -> RowStore:
+def _open_store(
+    backbone: Backbone, transform: str, device: torch.device, reporter: Reporter, mirrored: bool
+) -> RowStore:
     transform = f"{transform}, mirrored" if mirrored else transform
+    precision = inference_precision(backbone, device)
     metadata = {
         "backbone": backbone.name,
         "size": backbone.input_spec.size,
         "width": backbone.num_features,
         "transform": transform,
+        "precision": precision,
     }
-    folder = cache_folder() / FEATURE_FOLDER / network_key(backbone, transform)
+    folder = cache_folder() / FEATURE_FOLDER / network_key(backbone, transform, precision)
     return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
 
 
@@ -234,6 +242,7 @@ class _Extraction:
         """Compute what is missing, a block at a time, and store it; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
+            backbone = inference_backbone(backbone, inputs[0].device)
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
                 while self.batches:

@@ -71,14 +71,14 @@ class ContentKeys:
         return self.known[rows] & same
 
 
-def network_key(backbone: Backbone, transform: str) -> str:
+def network_key(backbone: Backbone, transform: str, precision: str = "float32") -> str:
     """Return a key of all that decides the features of an image: architecture, weights, input, transform, precision."""
     weights = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):
         weights.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
         weights.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     network = f"{type(backbone).__qualname__} {backbone.name}"
-    parts = [str(_VERSION), repr(backbone.input_spec), transform, network, weights.hexdigest(), "float32"]
+    parts = [str(_VERSION), repr(backbone.input_spec), transform, network, weights.hexdigest(), precision]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
