@@ -14,7 +14,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.images import StoredImages
 from labelgap.data.readers.shards.index import ImageRows
-from labelgap.data.readers.shards.location import ReadAhead, ShardLocation
+from labelgap.data.readers.shards.location import ReadAhead, ShardLocation, ShardUse
 
 __all__ = ["ShardImages"]
 
@@ -107,8 +107,10 @@ class ShardImages(StoredImages):
             yield None
             return
         needed, first = np.unique(self.shards[rows], return_index=True)
+        last = len(rows) - 1 - np.unique(self.shards[rows][::-1], return_index=True)[1]
         order = np.argsort(first)
-        ahead = ReadAhead(self.location, needed[order].tolist(), first[order].tolist(), 2 * WINDOW)
+        uses = [ShardUse(*each) for each in np.stack([needed, first, last], axis=1)[order].tolist()]
+        ahead = ReadAhead(self.location, uses, 2 * WINDOW)
         try:
             yield ahead
         finally:

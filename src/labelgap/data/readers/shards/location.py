@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from labelgap.core.cache.limit import cache_folder, cache_limit
@@ -20,7 +20,7 @@ from labelgap.core.files import atomic_path, file_digest, make_folder, remove_pa
 from labelgap.core.lock import lock_folder
 from labelgap.data.readers.shards.index import INDEX_FILE, ShardEntry
 
-__all__ = ["CACHE_FOLDER", "ReadAhead", "RemoteFolder", "ShardLocation", "is_shard_url"]
+__all__ = ["CACHE_FOLDER", "ReadAhead", "RemoteFolder", "ShardLocation", "ShardUse", "is_shard_url"]
 
 CACHE_FOLDER: Final = "shards"
 ATTEMPTS: Final = 4
@@ -154,7 +154,7 @@ class ShardLocation:
         entry = self.entries[number]
         if isinstance(self.root, Path):
             return self.root / entry.name
-        path = cache_folder() / CACHE_FOLDER / f"{entry.digest}.tar"
+        path = self.cached(number)
         with suppress(OSError):
             if path.stat().st_size == entry.bytes:
                 path.touch()  # the cache removes what was not used for the longest time
@@ -163,6 +163,7 @@ class ShardLocation:
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
             if not path.exists() or path.stat().st_size != entry.bytes:
                 self._copy(RemoteFolder(self.root), entry, path)
+                _make_room(path.parent, 0)  # other processes may have copied shards at the same time
         return path
 
     def _copy(self, folder: RemoteFolder, entry: ShardEntry, path: Path) -> None:
@@ -181,7 +182,11 @@ class ShardLocation:
 
     def is_doubtful(self, number: int) -> bool:
         """Return whether a shard of a URL was damaged when it was last copied."""
-        return _mark(cache_folder() / CACHE_FOLDER / f"{self.entries[number].digest}.tar").exists()
+        return _mark(self.cached(number)).exists()
+
+    def cached(self, number: int) -> Path:
+        """Return where the copy of a shard of a URL is, or will be."""
+        return cache_folder() / CACHE_FOLDER / f"{self.entries[number].digest}.tar"
 
 
 def _mark(path: Path) -> Path:
@@ -208,19 +213,29 @@ def _make_room(folder: Path, size: int) -> None:
             total -= bytes_
 
 
+class ShardUse(NamedTuple):
+    """A shard by its number, and the first and the last image of a pass that are in it."""
+
+    number: int
+    first: int
+    last: int
+
+
 class ReadAhead:
     """A thread that copies shards into the cache in the order in which they are needed, a few ahead.
 
+    It keeps what is still needed younger than what is not, so that the cache removes the latter, and waits where the
+    cache has no room for more.
+
     Args:
         location: of the shards.
-        shards: their numbers, in the order in which they are needed.
-        first: of each shard, how many images are read before it is needed.
+        uses: of the shards, in the order in which they are needed.
         ahead: how many shards may be copied before the first of them is needed.
     """
 
-    def __init__(self, location: ShardLocation, shards: Sequence[int], first: Sequence[int], ahead: int) -> None:
-        self._location, self._shards, self._first, self._ahead = location, shards, first, ahead
-        self._read, self._stopped = 0, False
+    def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
+        self._location, self._uses, self._ahead = location, uses, ahead
+        self._read, self._stopped, self._room = 0, False, cache_limit().bytes
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
         self._thread.start()
@@ -238,14 +253,27 @@ class ReadAhead:
             self._changed.notify()
 
     def _run(self) -> None:
-        for place, number in enumerate(self._shards):
+        for place, use in enumerate(self._uses):
             with self._changed:
-                while not self._stopped and place >= self._limit():
+                while not self._stopped and not self._may_copy(place):
                     self._changed.wait()
                 if self._stopped:
                     return
-            with suppress(LabelGapError, OSError):  # raised where the image is read
-                self._location.path(number)
+                needed = self._needed(place)
+            for other in needed:
+                with suppress(OSError):
+                    os.utime(self._location.cached(other.number))
+            if use.last >= self._read:
+                with suppress(LabelGapError, OSError):  # raised where the image is read
+                    self._location.path(use.number)
 
-    def _limit(self) -> int:
-        return bisect_right(self._first, self._read) + self._ahead
+    def _needed(self, place: int) -> list[ShardUse]:
+        """Return the shards before a place that have images that are not read yet."""
+        return [use for use in self._uses[:place] if use.last >= self._read]
+
+    def _may_copy(self, place: int) -> bool:
+        begun = sum(use.first <= self._read for use in self._uses)
+        if place < begun:
+            return True
+        sizes = [self._location.entries[use.number].bytes for use in (*self._needed(place), self._uses[place])]
+        return place < begun + self._ahead and (self._room is None or sum(sizes) <= self._room)
