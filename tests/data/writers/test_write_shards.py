@@ -129,6 +129,10 @@ def test_what_is_in_the_folder_is_not_lost(data: Dataset, tmp_path: Path) -> Non
     write_shards(data, tmp_path / "out", ShardOptions())
     with pytest.raises(RunError, match="holds shards already"):
         write_shards(data, tmp_path / "out", ShardOptions())
+    before = contents(tmp_path / "out")
+    with pytest.raises(InputError, match="holds the shards that are read"):
+        write_shards(load("shards", tmp_path / "out"), tmp_path / "out", ShardOptions(size=8), force=True)
+    assert contents(tmp_path / "out") == before
     vectors = Split("train", FeatureVectors(np.zeros((5, 3), np.float32)), data.train.labels)
     with pytest.raises(InputError, match="no images"):
         write_shards(replace(data, train=vectors), tmp_path / "vectors", ShardOptions())

@@ -33,6 +33,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage, decode, open_image
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import StoredImages
+from labelgap.data.readers.shards.images import ShardImages
 from labelgap.data.readers.shards.index import IMAGES_FILE, INDEX_FILE, UNFINISHED_FILE, ShardIndex, write_index
 from labelgap.data.readers.shards.tar_file import ShardContent, join_contents, scan_shard
 from labelgap.data.split import is_unsplit
@@ -93,6 +94,8 @@ def write_shards(data: Dataset, out: Path, options: ShardOptions, *, force: bool
     """
     if any(isinstance(split.images, FeatureVectors) for split in data.splits):
         raise InputError(f"{data.name} has feature vectors, no images: there is nothing to write into shards.")
+    if any(isinstance(split.images, ShardImages) and _is_same(split.images.root, out) for split in data.splits):
+        raise InputError(f"{out} holds the shards that are read: choose another --out.")
     with lock_folder(out, "writing shards"):
         _prepare(data, out, options, force)
         contents = [content for split in data.splits for content in _write_split(split, data, out, options)]
@@ -100,6 +103,10 @@ def write_shards(data: Dataset, out: Path, options: ShardOptions, *, force: bool
         index = write_index(out, classes, not is_unsplit(data), [each.entry for each in contents], rows)
         (out / UNFINISHED_FILE).unlink()
     return index
+
+
+def _is_same(root: Path | str, out: Path) -> bool:
+    return isinstance(root, Path) and root.resolve() == out.resolve()
 
 
 def _prepare(data: Dataset, out: Path, options: ShardOptions, force: bool) -> None:

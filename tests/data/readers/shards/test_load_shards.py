@@ -68,7 +68,7 @@ def test_shards_of_webdataset_without_an_index_are_read(folder: Path, tmp_path: 
     labels: list[dict[str, Any]] = [{"present": ["dog"], "split": "Validation"}, {"present": [], "absent": ["dog"]}]
     labels += [{"present": ["cat", "dog"], "image": "my cat.jpg"}]
     for number in range(2):
-        with webdataset.TarWriter(str(tmp_path / "theirs" / f"{number}.tar")) as writer:
+        with webdataset.TarWriter(str(tmp_path / "theirs" / f"shard ({number}).tar")) as writer:
             for place, each in enumerate(labels):
                 writer.write({"__key__": f"sub.dir/{number}{place}", "jpg": photo, "json": each, "txt": "more"})
             labels = [{"present": ["owl"]}]
@@ -99,6 +99,8 @@ def member(name: str, content: bytes = b"{}") -> tuple[tarfile.TarInfo, BytesIO]
         ([member("a.jpg"), member("a.json", b'{"present": [1]}')], "a.json: present.0: Input should be a valid string"),
         ([member("a.jpg"), member("a.json", b"{")], "a.json: EOF"),
         ([member("a.jpg"), member("a.json", b'{"present": [], "split": "x"}')], "a.json: split 'x'"),
+        ([member("a.jpg"), member("a.json", b'{"present": ["x"], "absent": ["x"]}')], "a class is listed twice"),
+        ([member("a.jpg"), member("a.json", b'{"present": [], "group": %d}' % 10**30)], "a.json: group: Input should"),
         ([member("a.jpg"), member("a.png")], "a has two members 'image'"),
         ([], "no label of a train image is known"),
     ],

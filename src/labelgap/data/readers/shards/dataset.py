@@ -214,7 +214,7 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     digest = hashlib.blake2b(os.fsencode(folder), digest_size=16)
     for path in paths:
         status = path.stat()
-        digest.update(b"\0%b\0%d %d %d" % (path.name.encode(), status.st_size, status.st_mtime_ns, status.st_ino))
+        digest.update(b"\0%b\0%d %d %d" % (os.fsencode(path.name), status.st_size, status.st_mtime_ns, status.st_ino))
     cached = cache_folder() / CACHE_FOLDER / f"index-{digest.hexdigest()}"
     with suppress(LabelGapError):
         return (*read_index(cached), {})

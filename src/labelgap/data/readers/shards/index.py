@@ -70,7 +70,7 @@ class ShardEntry(_Strict):
         digest: of the file; see ``file_digest``.
     """
 
-    name: Annotated[str, StringConstraints(max_length=200, pattern=r"^\w[\w.-]*\.tar$")]
+    name: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*\.tar$")]
     split: Literal["train", "val", "test", ""]
     count: _Count
     bytes: _Count

@@ -10,10 +10,10 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
@@ -42,7 +42,7 @@ class _Labels(BaseModel):
     absent: list[str] = []
     image: str | None = None
     split: str | None = None
-    group: int = -1
+    group: Annotated[int, Field(ge=-1, lt=2**62)] = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,10 @@ def scan_shard(path: Path) -> ShardContent:
         raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
     splits = {labels.split or "" for _, labels, _, _ in found}
     split: Any = splits.pop() if len(splits) == 1 else ""
-    entry = ShardEntry(name=path.name, split=split, count=len(found), bytes=size, digest=digest)
+    try:
+        entry = ShardEntry(name=path.name, split=split, count=len(found), bytes=size, digest=digest)
+    except ValidationError:
+        raise InputError(f"{str(path)!r} has no usable name: rename it, e.g. to train-000000.tar.") from None
     content = ShardContent(entry)
     for name, labels, member, image_digest in found:
         content.names.append(labels.image or name)
@@ -129,6 +132,8 @@ def _read(
     try:
         value = parse_json(content[1])
         parsed = _Labels.model_validate(value)
+        if len({*parsed.present, *parsed.absent}) < len(parsed.present) + len(parsed.absent):
+            raise ValueError("a class is listed twice")
         split = None if not parsed.split else SPLIT_NAMES[parsed.split.lower()]
     except (ValueError, ValidationError, KeyError) as error:
         problem = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
