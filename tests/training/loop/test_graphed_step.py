@@ -60,7 +60,7 @@ def train_by_steps(capture: Capture | None) -> tuple[Tensor, list[float], Graphe
     network, log = nn.Linear(3, 2), list[str]()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     disabled = None if capture is not None else "eager"
-    step = GraphedStep(network.parameters(), torch.device("cpu"), batch_size=BATCH, disabled=disabled, log=log.append)
+    step = GraphedStep([network], torch.device("cpu"), batch_size=BATCH, disabled=disabled, log=log.append)
     step.warmup_steps = WARMUP_STEPS
 
     def compute(inputs: Tensor, labels: Tensor, index: Tensor) -> StepResult:
@@ -104,6 +104,36 @@ def test_where_a_capture_fails_training_continues() -> None:
     weight, found, step = train_by_steps(fail)
     assert torch.equal(weight, expected) and found == losses
     assert step.disabled == "operation not permitted when stream is capturing"
+
+
+class Counts(nn.Linear):
+    """Does something else in every call, by a number that a replay would not change."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs) * self.calls
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), None),
+        (nn.Sequential(Counts(3, 2)), "a step changes"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Dropout()), "a step changes"),  # on a CPU it draws from the host's numbers
+    ],
+)
+def test_a_step_in_which_the_host_has_a_part_is_not_captured(layer: nn.Module, reason: str | None) -> None:
+    def compute(inputs: Tensor, labels: Tensor, index: Tensor) -> StepResult:
+        logits = layer(inputs)
+        return logits.sum().detach(), logits.detach()
+
+    step = GraphedStep([layer], torch.device("cpu"), batch_size=BATCH)
+    step.warmup_steps = 1
+    with patch.object(GraphedStep, "_warm_up", lambda _, compute, *batch: compute(*batch)):
+        step(compute, torch.ones(BATCH, 3), torch.ones(BATCH, 2), torch.arange(BATCH))
+    assert (step.disabled or "").startswith(reason or "") and (step.disabled is None) == (reason is None)
 
 
 def test_a_loss_that_changes_in_every_step_is_not_captured() -> None:

@@ -5,23 +5,26 @@ launches all of them at once. Inputs, labels and rows are copied to fixed places
 optimizer is not part of the graph.
 
 The first full batches are trained eagerly: a capture needs warmed-up kernels, and their time shows whether launching is
-what takes long. So are smaller batches, and everything where a capture fails.
+what takes long. So are smaller batches, and everything where a capture fails, or where the host has a part in a step
+that a replay would leave out: it draws random numbers, or a module counts its calls.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed
 from labelgap.losses import Loss
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS, capture_graph, run_on_side_stream
 
-__all__ = ["GraphedStep", "StepResult", "why_not_captured"]
+__all__ = ["GraphedStep", "StepResult", "host_state", "why_not_captured"]
 
 Compute = Callable[[Tensor, Tensor, Tensor], "StepResult"]
 """From inputs, labels and rows of a batch to its loss and logits; adds gradients to parameters, which have none yet."""
@@ -40,7 +43,7 @@ class GraphedStep:
     It holds no reference to the trainer, so that both are freed at once.
 
     Args:
-        parameters: of the network.
+        modules: the network, whose gradients are computed, and whatever else has a part in a step: the loss.
         device: where the steps run.
         batch_size: of a full batch.
         disabled: why nothing may be captured; None where it may be.
@@ -55,7 +58,7 @@ class GraphedStep:
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        modules: Sequence[nn.Module],
         device: torch.device,
         *,
         batch_size: int,
@@ -64,7 +67,8 @@ class GraphedStep:
         log: Callable[[str], None] = lambda _: None,
         always: bool = False,
     ) -> None:
-        self.parameters, self.device, self.batch_size = list(parameters), device, batch_size
+        self.modules, self.parameters = modules, list(modules[0].parameters())
+        self.device, self.batch_size = device, batch_size
         self.disabled, self.lasting, self.log, self.always = disabled, lasting, log, always
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warmup_steps = 0
@@ -81,7 +85,11 @@ class GraphedStep:
             torch.backends.cudnn.benchmark = full and not torch.backends.cudnn.deterministic
         if full and self.graph is None and self.disabled is None:
             if self.warmup_steps < WARMUP_STEPS:
-                return self._warm_up(compute, *batch)
+                first, before = self.warmup_steps == 0, host_state(self.modules)
+                result = self._warm_up(compute, *batch)
+                if not first and host_state(self.modules) != before:  # in the first, modules may set themselves up
+                    self.disabled = "a step changes random numbers or numbers of modules on the host"
+                return result
             self._capture(compute, *batch)
         if not full or self.graph is None or self._result is None:
             return compute(*batch)
@@ -151,6 +159,21 @@ class GraphedStep:
     def _clear_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def host_state(modules: Sequence[nn.Module]) -> tuple[object, ...]:
+    """Return what a step may change on the host and a replay does not: random numbers, numbers and flags of modules.
+
+    Example:
+        >>> before = host_state([])
+        >>> host_state([]) == before, random.random() < 1, host_state([]) == before
+        (True, True, False)
+    """
+    _, numpy_keys, numpy_place, *_ = np.random.get_state(legacy=True)
+    every = (vars(module) for root in modules for module in root.modules())
+    numbers = [{name: value for name, value in each.items() if isinstance(value, int | float)} for each in every]
+    torch_state = torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), np.asarray(numpy_keys).tobytes(), numpy_place, torch_state, numbers
 
 
 def why_not_captured(loss_fn: Loss, device: torch.device, accumulate: int) -> str | None:

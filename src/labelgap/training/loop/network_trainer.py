@@ -83,7 +83,7 @@ class NetworkTrainer(Trainer):
         self.labels = LabelTables([self.table], context.device).dense if on_gpu else None
         own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
         self.graphed_step = GraphedStep(
-            self.network.parameters(),
+            [self.network, loss_fn],
             context.device,
             batch_size=config.batch_size,
             disabled=why_not_captured(loss_fn, context.device, config.accumulate),
