@@ -121,9 +121,9 @@ def count_unknown_above(
     ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``.
     """
     classes, bins = cuts.shape
-    cuts = cuts.astype(np.float32)
+    cuts = cuts.astype(np.float64)  # the scores of a class may lie close together
     first, width = cuts[:, 1], cuts[:, 2] - cuts[:, 1]
-    ends = np.append(cuts[:, 1:], np.full((classes, 1), np.inf, dtype=np.float32), axis=1)
+    ends = np.append(cuts[:, 1:], np.full((classes, 1), np.inf), axis=1)
     counts, offset = np.zeros(classes * bins, dtype=np.int64), np.arange(classes) * bins
     for block in score_blocks(tables, scorers):
         odds = np.asarray(log_odds(block.logits), dtype=np.float32)
