@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.audit.small_runs import write
+from tests.cli.conftest import call
 
 import labelgap as lg
 from labelgap.core.lock import LOCK_FILE
@@ -51,3 +52,15 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()
     assert {file.state for file in verify_folder(out)} == {"intact"}
+
+
+def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tags.csv").write_text("image,present\n" + "".join(f"{number}.jpg,red\n" for number in range(12)))
+    words = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--dry-run", "--out", "runs/a")
+    assert call(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3") == 0
+    said = capsys.readouterr().out
+    assert "of the 12 train images are held out for it" in said and "options           delta_rel=0.3" in said
+    assert call(*words, "--protocol", "linear") == 0
+    said = capsys.readouterr().out
+    assert "-fold cross-validation chooses settings" in said and "options           none" in said
+    assert not Path("runs").exists()

@@ -42,7 +42,7 @@ _data_option = functools.partial(typer.Option, rich_help_panel=DATA_PANEL)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Data = Annotated[
     str,
-    typer.Argument(metavar="DATA", help="A CSV, a folder, a VOC devkit …, name=path, or digits: `labelgap datasets`."),
+    typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]

@@ -30,10 +30,12 @@ def shard(
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
 ) -> None:
-    """Write DATA as shards: tar files, which all commands and webdataset read. Called again, it resumes."""
+    """Write DATA as shards, tar files that all commands and webdataset read. Called after a kill, it resumes."""
     from labelgap.core.errors import InputError
     from labelgap.core.system import format_bytes, parse_bytes
+    from labelgap.core.text import pluralize
     from labelgap.data.writers.shards import ShardOptions, write_shards
+    from labelgap.training.progress import Reporter
 
     if images_per_shard is not None and bytes_per_shard is not None:
         raise InputError("give --images-per-shard or --bytes-per-shard, not both.")
@@ -41,8 +43,10 @@ def shard(
     if bytes_per_shard is not None:
         options = ShardOptions(size=size, bytes_per_shard=parse_bytes(bytes_per_shard), shuffle=shuffle)
     opened = open_dataset(data, data_options, observe, label_seed)
-    index = write_shards(opened, out, options, force=force)
+    reporter = Reporter()
+    with reporter.bar("images", sum(map(len, opened.splits))):
+        index = write_shards(opened, out, options, force=force, progress=reporter.advance)
     total = sum(entry.bytes for entry in index.shards)
     images = ", ".join(f"{len(split):,} {split.name}" for split in opened.splits)
-    print(f"{'wrote':<9}{len(index.shards):,} shards in {out}, {format_bytes(total)}: {images}")
+    print(f"{'wrote':<9}{pluralize(len(index.shards), 'shard')} in {out}, {format_bytes(total)}: {images}")
     print(f"{'next':<9}labelgap train {shlex.quote(str(out))} --out runs/first")

@@ -193,18 +193,24 @@ def _exit_when_stopped() -> Iterator[None]:
 
 def _dry_run(data: Dataset, requested: TrainingRequest, device: str, workers: int | None) -> None:
     """Print the configuration and its cost."""
+    from labelgap.data.findings import ValidationHeldOut
     from labelgap.training.config.presets import describe_missing_settings
     from labelgap.training.config.resolve import prepare_data, resolve_config
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run
+    from labelgap.training.protocols import FOLDS_REASON
 
     data = prepare_data(data, requested, choose_device(device))
     config, selection, _ = resolve_config(data, requested, choose_device(device))
     print(f"{'method':<18}{config.method}" + ("" if config.why is None else f": {config.why}"))
     values = config.model_dump(mode="json", exclude={"format", "data", "classes", "method", "why"}, exclude_none=True)
     for name, value in values.items():
-        print(f"{name:<18}{value}")
+        shown = " ".join(f"{key}={each}" for key, each in value.items()) or "none" if isinstance(value, dict) else value
+        print(f"{name:<18}{shown}")
     if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
         print(missing)
-    print(selection.why)
+    for finding in data.findings:
+        if isinstance(finding, ValidationHeldOut):
+            print(finding)
+    print(FOLDS_REASON.format(folds=config.folds) if config.folds else selection.why)
     print(dry_run(data, requested, device=device, workers=workers))

@@ -11,7 +11,7 @@ import io
 import json
 import tarfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -83,7 +83,14 @@ class ShardOptions:
                 raise InputError(f"{name} is at least 1, not {value}.")
 
 
-def write_shards(data: Dataset, out: Path, options: ShardOptions, *, force: bool = False) -> ShardIndex:
+def write_shards(
+    data: Dataset,
+    out: Path,
+    options: ShardOptions,
+    *,
+    force: bool = False,
+    progress: Callable[[int], None] = lambda images: None,
+) -> ShardIndex:
     """Write the images and the observed labels of all splits as shards; a hidden truth is not written.
 
     Args:
@@ -91,6 +98,7 @@ def write_shards(data: Dataset, out: Path, options: ShardOptions, *, force: bool
         out: the folder; what is in it has to be shards.
         options: how.
         force: whether existing shards may be replaced.
+        progress: called with the number of images that were just written, or found in a complete shard.
     """
     if any(isinstance(split.images, FeatureVectors) for split in data.splits):
         raise InputError(f"{data.name} has feature vectors, no images: there is nothing to write into shards.")
@@ -98,7 +106,7 @@ def write_shards(data: Dataset, out: Path, options: ShardOptions, *, force: bool
         raise InputError(f"{out} holds the shards that are read: choose another --out.")
     with lock_folder(out, "writing shards"):
         _prepare(data, out, options, force)
-        contents = [content for split in data.splits for content in _write_split(split, data, out, options)]
+        contents = [content for split in data.splits for content in _write_split(split, data, out, options, progress)]
         classes, rows = join_contents(contents, data.classes)
         index = write_index(out, classes, not is_unsplit(data), [each.entry for each in contents], rows)
         (out / UNFINISHED_FILE).unlink()
@@ -140,7 +148,9 @@ def _fingerprint(data: Dataset, options: ShardOptions) -> str:
     return digest.hexdigest()
 
 
-def _write_split(split: Split, data: Dataset, out: Path, options: ShardOptions) -> Iterator[ShardContent]:
+def _write_split(
+    split: Split, data: Dataset, out: Path, options: ShardOptions, progress: Callable[[int], None]
+) -> Iterator[ShardContent]:
     """Write the shards of a split, and yield the content of each; a shard that is complete already is only read."""
     rows: NDArray[np.int64] = np.arange(len(split))
     if options.shuffle is not None:
@@ -154,9 +164,10 @@ def _write_split(split: Split, data: Dataset, out: Path, options: ShardOptions) 
         if path.exists():
             with suppress(InputError):
                 content = scan_shard(path)
+                progress(content.entry.count)
         if content is None:
             keys = [f"{first + place:0{digits}d}" for place in range(done, len(rows))]
-            _write_shard(path, split, rows[done:], keys, options, not is_unsplit(data))
+            _write_shard(path, split, rows[done:], keys, options, not is_unsplit(data), progress)
             content = scan_shard(path)
         yield content
         done += content.entry.count
@@ -164,7 +175,13 @@ def _write_split(split: Split, data: Dataset, out: Path, options: ShardOptions) 
 
 
 def _write_shard(
-    path: Path, split: Split, rows: NDArray[np.int64], keys: Sequence[str], options: ShardOptions, has_split: bool
+    path: Path,
+    split: Split,
+    rows: NDArray[np.int64],
+    keys: Sequence[str],
+    options: ShardOptions,
+    has_split: bool,
+    progress: Callable[[int], None],
 ) -> None:
     """Write a shard with as many of the rows as fit, at least one."""
     most = len(rows) if options.images_per_shard is None else options.images_per_shard
@@ -185,6 +202,7 @@ def _write_shard(
                 header = tarfile.TarInfo(name)  # no time, no owner
                 header.size, header.mode = len(member), 0o644
                 tar.addfile(header, io.BytesIO(member))
+            progress(1)
 
 
 def _encoded(split: Split, rows: NDArray[np.int64], options: ShardOptions) -> Iterator[tuple[str, bytes]]:

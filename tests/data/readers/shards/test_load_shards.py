@@ -147,6 +147,10 @@ def test_broken_shards_are_all_named_or_left_out(folder: Path, monkeypatch: pyte
     assert "3 shards cannot be read and are left out, with 6 images: train-000000.tar, train" in str(rest.findings[3])
     assert rest.train.labels == whole.train.labels.select([4, 5, 8, 9]) and rest.val is not None and len(rest.val) == 4
     assert np.array_equal(rest.train.images[3], whole.train.images[9])
+    for each in folder.glob("*.tar"):
+        each.unlink()
+    with pytest.raises(ProblemsError, match=r"7 shards cannot be read \(and there are no others\)"):
+        load("shards", folder, on_bad_image="skip")
 
 
 def test_a_truncated_shard_without_an_index_is_named(folder: Path) -> None:
