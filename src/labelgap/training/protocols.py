@@ -93,7 +93,7 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     config = context.config
     assert config.linear is not None
     first = replace(context, folder=context.folder / LINEAR_FOLDER, config=_linear_config(config, config.linear))
-    features, handoff = linear_features(context), None
+    features, handoff = linear_features(first), None
     with fail_together(), single_process():
         if is_main_process():
             handoff = _linear_init(context, first, features)
