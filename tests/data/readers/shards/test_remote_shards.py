@@ -122,6 +122,8 @@ def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
     for epoch in range(1, 3):
         assert sorted(read(data)) == list(range(10)) and len(cached(server)) <= 3
         assert sum(server.sent[f"train-{number:06d}.tar"] for number in range(5)) <= epoch * 5 * 10240
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "5000")  # less than one shard: the one that is read is kept
+    assert sorted(read(data)) == list(range(10)) and len(cached(server)) <= 2
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ class ShardLocation:
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
             if not path.exists() or path.stat().st_size != entry.bytes:
                 self._copy(RemoteFolder(self.root), entry, path)
-                _make_room(path.parent, 0)  # other processes may have copied shards at the same time
+                _make_room(path.parent, 0, kept=path)  # other processes may have copied shards at the same time
         return path
 
     def _copy(self, folder: RemoteFolder, entry: ShardEntry, path: Path) -> None:
@@ -194,8 +194,11 @@ def _mark(path: Path) -> Path:
     return path.with_suffix(".damaged")
 
 
-def _make_room(folder: Path, size: int) -> None:
-    """Remove the shards that were not used for the longest time, so that one more fits the limit of the cache."""
+def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
+    """Remove the shards that were not used for the longest time, so that one more fits the limit of the cache.
+
+    One that is ``kept`` is not removed, even where it alone exceeds the limit.
+    """
     limit = cache_limit().bytes
     remove_partials(folder, older_than=_LOCK_SECONDS)
     if limit is None:
@@ -208,6 +211,8 @@ def _make_room(folder: Path, size: int) -> None:
     for _, bytes_, path in sorted(files):
         if total <= limit:
             return
+        if path == kept:
+            continue
         with suppress(OSError):
             path.unlink()
             total -= bytes_
