@@ -149,8 +149,8 @@ class ShardLocation:
         """Return the path or the URL of a shard, for messages."""
         return f"{self.root}/{self.entries[number].name}"
 
-    def path(self, number: int) -> Path:
-        """Return the file of a shard; one of a URL is copied into the cache unless it is there."""
+    def path(self, number: int, needed: Callable[[], bool] = lambda: True) -> Path:
+        """Return the file of a shard; one of a URL is copied into the cache unless it is there or no longer needed."""
         entry = self.entries[number]
         if isinstance(self.root, Path):
             return self.root / entry.name
@@ -161,7 +161,7 @@ class ShardLocation:
                 return path
         make_folder(path.parent)
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
-            if not path.exists() or path.stat().st_size != entry.bytes:
+            if needed() and (not path.exists() or path.stat().st_size != entry.bytes):
                 self._copy(RemoteFolder(self.root), entry, path)
                 _make_room(path.parent, 0, kept=path)  # other processes may have copied shards at the same time
         return path
@@ -268,13 +268,16 @@ class ReadAhead:
             for other in needed:
                 with suppress(OSError):
                     os.utime(self._location.cached(other.number))
-            if use.last >= self._read:
+            if self._is_needed(use):
                 with suppress(LabelGapError, OSError):  # raised where the image is read
-                    self._location.path(use.number)
+                    self._location.path(use.number, partial(self._is_needed, use))
+
+    def _is_needed(self, use: ShardUse) -> bool:
+        return use.last >= self._read
 
     def _needed(self, place: int) -> list[ShardUse]:
         """Return the shards before a place that have images that are not read yet."""
-        return [use for use in self._uses[:place] if use.last >= self._read]
+        return [use for use in self._uses[:place] if self._is_needed(use)]
 
     def _may_copy(self, place: int) -> bool:
         begun = sum(use.first <= self._read for use in self._uses)
