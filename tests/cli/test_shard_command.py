@@ -46,6 +46,12 @@ def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, capsys: pytest.
     )
     assert call("audit", "runs/shards", "--folds", "2") == 0 and Path("runs/shards/candidates.parquet").exists()
 
+    Path("shards/test-000001.tar").unlink()
+    for words in (("predict", "runs/shards", "shards", "--out", "b.csv"), ("evaluate", "runs/shards", "shards")):
+        capsys.readouterr()
+        assert call(*words) == 2 and call(*words, "--on-bad-image", "skip") == 0
+        assert "1 shard cannot be read and is left out, with 1 image: test-000001.tar" in capsys.readouterr().out
+
 
 def test_commands_read_shards_at_a_url_and_name_it_when_it_fails(
     photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import choose_thresholds, f1, shared_calibration
-from labelgap.metrics.shared_calibration import SharedCalibration, fit_shared_calibration
+from labelgap.metrics.shared_calibration import SharedCalibration, _Entries, fit_shared_calibration
 
 Array = NDArray[Any]
 
@@ -142,3 +142,10 @@ def test_degenerate_scores_give_finite_lines(case: str) -> None:
 def test_without_a_known_present_there_is_none() -> None:
     assert fit_shared_calibration(np.zeros((4, 2)), np.full((4, 2), UNKNOWN, dtype=np.int8)) is None
     assert fit_shared_calibration(np.zeros((0, 2)), np.zeros((0, 2), dtype=np.int8)) is None
+
+
+def test_a_step_to_a_slope_beyond_all_numbers_has_a_finite_cost() -> None:
+    entries = _Entries(1, 2, np.array([0, 0]), np.array([1, -1], np.int8), np.array([0.0, 1.0]), np.ones(2))
+    with np.errstate(over="raise", invalid="raise"):
+        cost, gradient = entries.objective(np.array([800.0, 0.0, 0.0, 0.0]))
+    assert np.isfinite(cost) and np.isfinite(gradient).all() and cost > entries.objective(entries.start())[0]

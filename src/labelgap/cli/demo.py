@@ -37,7 +37,8 @@ def demo(
     console = make_console(soft_wrap=True)
     console.print(
         "Scenes of handwritten digits: which digits does a scene show? One label of every training scene is known.\n"
-        "Four trainings with the same budget; one of them has all labels, to show what the missing ones cost."
+        "Four trainings with the same budget; one of them has all labels, to show what the missing ones cost.\n"
+        "Each prints a line when it ends; on two cores the first one takes half of the time."
     )
 
     def log(label: str, run: Run) -> None:

@@ -44,7 +44,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
-    from labelgap.cli.printing import print_evaluation, print_json
+    from labelgap.cli.printing import print_evaluation, print_json, print_skipped
     from labelgap.core.distributed import is_distributed, is_main_process
     from labelgap.data.identity import DataIdentity
     from labelgap.review import is_review_folder
@@ -66,6 +66,7 @@ def evaluate(
     if as_json:
         print_json(measured)
         return
+    print_skipped(opened)
     if reviewed:
         commands = tuple(shlex.join(["labelgap", *words]) for words in (("review", data), ("evaluate", str(run), data)))
     else:

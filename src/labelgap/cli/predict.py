@@ -72,6 +72,7 @@ def predict(
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
     """Return the given images, or those of DATA, and print which."""
+    from labelgap.cli.printing import print_skipped
     from labelgap.core.errors import InputError
     from labelgap.inference.predict.image_arguments import find_images, is_dataset_argument
 
@@ -79,6 +80,7 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
         data = open_dataset(texts[0], options)
         chosen = data.splits if split == "all" else (data.split(split),)
         print(f"{'data':<10}{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}")
+        print_skipped(data)
         return [each.images for each in chosen]
     if tables := [text for text in texts if is_dataset_argument(text)]:
         raise InputError(

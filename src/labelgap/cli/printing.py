@@ -26,6 +26,7 @@ __all__ = [
     "print_metrics",
     "print_predictions",
     "print_run",
+    "print_skipped",
     "print_table",
 ]
 
@@ -62,6 +63,15 @@ def print_data(data: Dataset) -> None:
     for split in data.splits:
         present, absent, unknown = split.labels.counts().total
         print(f"{split.name:<8}{len(split):>10,}{present:>12,}{absent:>12,}{unknown:>12,}")
+
+
+def print_skipped(data: Dataset) -> None:
+    """Print which images or shards cannot be read and are left out; nothing where all are read."""
+    from labelgap.data.findings import ImagesSkipped, ShardsSkipped
+
+    for finding in data.findings:
+        if isinstance(finding, (ImagesSkipped, ShardsSkipped)):
+            print(f"{'skipped':<10}{finding}")
 
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:

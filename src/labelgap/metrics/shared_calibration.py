@@ -44,6 +44,8 @@ LOG_SLOPE: Final = 0.7
 """Prior mean of the log of the slope, for logits of deviation 1; its standard deviation is 1."""
 MIN_RANKING: Final = 2.0
 """Standard deviations by which known presents must score higher than others, in the mean over classes."""
+_MAX_LOG_SLOPE: Final = 50.0
+"""Limit of ln a in the objective: the first step of a line search may go farther than exp can."""
 _PSEUDO_LABELS: Final = 0.5
 """Known and unknown absents that are added to each class, so that d stays between 0 and 1."""
 _MAX_DEVIATION: Final = 8.0
@@ -168,7 +170,7 @@ class _Entries:
 
     def objective(self, parameters: Array) -> tuple[float, Array]:
         """Return the negative log posterior, up to a constant, and its gradient."""
-        log_slope, slope = parameters[0], np.exp(parameters[0])
+        log_slope, slope = parameters[0], np.exp(min(parameters[0], _MAX_LOG_SLOPE))
         offset, present_known, absent_known = parameters[1:].reshape(3, -1)
         line = slope * self.value + offset[self.column]
         present, absent = log_expit(line), log_expit(-line)

@@ -84,7 +84,7 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
     kept = np.flatnonzero(valid[rows.shards]) if len(rows) else np.zeros(0, dtype=np.int64)
     if broken and (on_bad_image == "error" or not len(kept)):
         problems = [Problem(0, reason) for reason in broken.values()]
-        outcome = f"nothing was trained: {pluralize(len(broken), 'shard')} cannot be read"
+        outcome = f"{pluralize(len(broken), 'shard')} cannot be read"
         remedy = "--on-bad-image skip leaves them out" if len(kept) else "and there are no others"
         raise ProblemsError(name, problems, f"{outcome} ({remedy})", unit="")
     findings: list[Finding] = [ShardsSkipped(tuple(sorted(broken)), lost)] if broken else []
