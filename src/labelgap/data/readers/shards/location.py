@@ -157,7 +157,7 @@ class ShardLocation:
         path = self.cached(number)
         with suppress(OSError):
             if path.stat().st_size == entry.bytes:
-                path.touch()  # the cache removes what was not used for the longest time
+                os.utime(path)  # the cache removes what was not used for the longest time
                 return path
         make_folder(path.parent)
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
@@ -204,7 +204,7 @@ def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
     if limit is None:
         return
     files = []
-    for path in folder.glob("*.tar"):
+    for path in folder.glob("[!.]*.tar"):  # not what is being copied
         with suppress(OSError):
             files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
     total = size + sum(each[1] for each in files)
