@@ -124,10 +124,12 @@ def openimages() -> LabelTable:
     return table
 
 
-@pytest.mark.parametrize("name", OF_ONE_IMAGE)
-def test_what_cannot_fit_is_refused_with_a_way_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "options"), [("role", {"storage": "dense"}), ("em-apl", {}), ("curriculum", {})])
+def test_what_cannot_fit_is_refused_with_a_way_out(
+    name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(per_image_state, "available_memory", lambda: 32 * 10**9)
-    made = plain(name)
+    made = loss(name, **{**reference_of(name).plain, **options})
     with pytest.raises(InputError) as refused:
         made.prepare(openimages())
     story = str(refused.value)

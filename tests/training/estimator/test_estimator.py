@@ -161,7 +161,7 @@ def test_auto_records_the_method_and_why() -> None:
     X, full, Y = data()
     chosen = quick("auto").fit(X, Y)
     assert chosen.method_ in lg.methods() and "unknown" in str(chosen.why_)
-    assert quick("auto").fit(X, full).method_ == "bce"
+    assert quick("auto").fit(X, full).method_ == "bce-ls"
 
 
 def test_a_fully_labeled_val_gives_the_expected_positives() -> None:
