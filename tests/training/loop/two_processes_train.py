@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -124,10 +125,10 @@ def train_until(out: Path, epoch: int) -> None:
 def use_runs(out: Path, trained: Path) -> None:
     """Predict, evaluate and audit with runs that one process trained; also with fewer images than processes."""
     data, network, head = digits(), lg.open_run(trained / "network"), lg.open_run(trained / "head")
-    chunks.MAX_IMAGES = 16  # type: ignore[misc]
     every = [split.images for split in data.splits]
-    summaries = [predict_to_file(network, every, out / "all.csv", batch_size=8, device="cpu")]
-    summaries += [predict_to_file(network, data.test.images.select([0]), out / "one.csv", device="cpu")]  # type: ignore[union-attr]
+    with patch.object(chunks, "MAX_IMAGES", 16):
+        summaries = [predict_to_file(network, every, out / "all.csv", batch_size=8, device="cpu")]
+        summaries += [predict_to_file(network, data.test.images.select([0]), out / "one.csv", device="cpu")]  # type: ignore[union-attr]
     measured = network.evaluate(data, device="cpu", resamples=0)
     audits = [lg.find_missing(head, splits="all", folds=3, out=out / "heads", device="cpu", quiet=True)]
     audits += [lg.find_missing(network, folds=2, out=out / "networks", device="cpu", quiet=True)]
@@ -148,7 +149,6 @@ def features(out: Path) -> None:
 
 def errors(out: Path) -> None:
     """Write the message that each process gets where something is wrong in one."""
-    processes.FOLDER_SECONDS = 0.3
 
     def one_fails() -> None:
         with processes.fail_together():
@@ -163,7 +163,8 @@ def errors(out: Path) -> None:
         lg.fit(digits(), "an", out=out / "seeds", epochs=1, seed=rank(), device="cpu", quiet=True)
 
     def other_folders() -> None:
-        with processes.lock_together(out / f"folder-{rank()}", "training"):
+        waits = patch.object(processes, "FOLDER_SECONDS", 0.3)
+        with waits, processes.lock_together(out / f"folder-{rank()}", "training"):
             raise AssertionError
 
     def small_batch() -> None:
