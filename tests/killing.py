@@ -1,4 +1,4 @@
-"""Kill a process at every operation on the files of a folder, one process after another."""
+"""Copies of this process that are killed: at every operation on the files of a folder, or wherever a test says."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_at_every_operation"]
+__all__ = ["killed_at_every_operation", "run_forked"]
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -29,15 +30,21 @@ def killed_at_every_operation(target: Callable[[], object], folder: Path, step: 
         step: the distance to the next operation.
     """
     for number in count(1, step):
-        code = _run(target, folder, number)
+        code = run_forked(partial(_run_watched, target, folder, number))
         assert code in (0, -signal.SIGKILL), f"exit code {code} at operation {number}"
         yield number
         if code == 0:
             return
 
 
-def _run(target: Callable[[], object], folder: Path, number: int) -> int:
-    """Return the exit code of a process that is killed before an operation."""
+def _run_watched(target: Callable[[], object], folder: Path, number: int) -> None:
+    """Call ``target()``, and kill this process before an operation."""
+    sys.addaudithook(_hook(folder, number))
+    target()
+
+
+def run_forked(target: Callable[[], object]) -> int:
+    """Call ``target()`` in a copy of this process, so that nothing is loaded again, and return the exit code."""
     with warnings.catch_warnings():  # threads of numerical libraries, which are not used here
         warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
         process = os.fork()
@@ -45,7 +52,6 @@ def _run(target: Callable[[], object], folder: Path, number: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     code = 1
     try:
-        sys.addaudithook(_hook(folder, number))
         target()
         code = 0
     except BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit
+from tests.killing import run_forked
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
@@ -23,6 +23,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.config.candidates import auto_methods, candidate_configs, resolve_folds
+from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.cross_validation import (
     CROSS_VALIDATION_FILE,
@@ -31,6 +32,7 @@ from labelgap.training.cross_validation import (
     out_of_fold_logits,
     selection_score,
 )
+from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.predictions import read_predictions
 from labelgap.training.selection import choose_selection
 
@@ -212,36 +214,32 @@ def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], im
         assert list(auto_methods(LabelTable.from_dense([row] * images + untagged))) == ["iu"], "a third is tagged"
 
 
-KILLED = """
-import sys, os, signal
-from tests.training.test_cross_validation import album
-import labelgap as lg
-from labelgap.training.loop.linear_trainer import LinearTrainer
-stage = sys.argv[2]
-def stop(*arguments, **settings):
-    os.kill(os.getpid(), signal.SIGKILL)
-save = sys.modules["labelgap.training.fit"].CrossValidation.save
-def save_and_stop(*arguments):
-    stop(save(*arguments))
-if stage == "folds":
-    sys.modules["labelgap.training.fit"].cross_validation_phase = stop
-elif stage == "storing":
-    sys.modules["labelgap.training.fit"].CrossValidation.save = save_and_stop
-elif stage == "training":
-    LinearTrainer.train_epoch = stop
-lg.fit(album(), out=sys.argv[1], device="cpu", quiet=True)
-"""
+QUICK: dict[str, Any] = {"folds": 2, "epochs": 2, "device": "cpu", "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
+    return lg.fit(album(), out=tmp_path_factory.mktemp("runs") / "unbroken", **QUICK)
 
 
 @pytest.mark.parametrize("stage", ["folds", "storing", "training"])
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])}
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a"), stage], env=environment)
-    assert killed.returncode == -signal.SIGKILL
-    resumed = lg.fit(album(), out=tmp_path / "a", device="cpu", quiet=True, resume=True)
-    unbroken = lg.fit(album(), out=tmp_path / "b", device="cpu", quiet=True)
-    timed = ("seconds",)
-    first, second = ({k: v for k, v in run.metrics.items() if k not in timed} for run in (resumed, unbroken))
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str, unbroken: lg.Run) -> None:
+    def stop(*arguments: Any, **settings: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def train_until_killed() -> None:
+        save = CrossValidation.save
+        if stage == "folds":
+            sys.modules[lg.fit.__module__].cross_validation_phase = stop  # type: ignore[attr-defined]
+        elif stage == "storing":
+            CrossValidation.save = lambda *arguments: stop(save(*arguments))  # type: ignore[method-assign]
+        else:
+            LinearTrainer.train_epoch = stop  # type: ignore[method-assign]
+        lg.fit(album(), out=tmp_path / "a", **QUICK)
+
+    assert run_forked(train_until_killed) == -signal.SIGKILL
+    resumed = lg.fit(album(), out=tmp_path / "a", **QUICK, resume=True)
+    first, second = ({**run.metrics, "seconds": 0} for run in (resumed, unbroken))
     assert json.dumps(first) == json.dumps(second) and resumed.config == unbroken.config
 
 
@@ -270,11 +268,8 @@ def test_copies_leave_fewer_folds() -> None:
         resolve_folds(of_groups[0], 5, "linear")
 
 
-def test_a_cross_validated_run_is_repeated_by_its_command(tmp_path: Path) -> None:
-    from labelgap.training.config.rerun import fit_arguments
-
+def test_a_cross_validated_run_is_repeated_by_its_command(tmp_path: Path, unbroken: lg.Run) -> None:
     data = album()
-    run = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True)
-    again = lg.fit(data, **fit_arguments(run.config), out=tmp_path / "b", device="cpu", quiet=True)
-    np.testing.assert_array_equal(run.predict(data.train.images), again.predict(data.train.images))
-    np.testing.assert_allclose(run.thresholds.values, again.thresholds.values, atol=1e-5)
+    again = lg.fit(data, **fit_arguments(unbroken.config), out=tmp_path / "b", device="cpu", quiet=True)
+    np.testing.assert_array_equal(unbroken.predict(data.train.images), again.predict(data.train.images))
+    np.testing.assert_allclose(unbroken.thresholds.values, again.thresholds.values, atol=1e-5)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from tests.killing import run_forked
 from torch import Tensor
 
 import labelgap as lg
@@ -28,23 +27,18 @@ from labelgap.losses import ElementwiseLoss
 from labelgap.training.checkpoints.checkpoint import LAST
 from labelgap.training.progress import Reporter
 
-SCRIPT = """
-import sys, labelgap as lg
-lg.fit(lg.load("digits", train=160, val=40, test=40), "ll-r", {"delta_rel": 5}, out=sys.argv[1], epochs=6,
-       batch_size=16, device="cpu", resume=len(sys.argv) > 2)
-"""
+SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return lg.load("digits", train=160, val=40, test=40)
+    return lg.load("digits", train=40, val=20, test=20)
 
 
 @pytest.fixture(scope="module")
 def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
     out = tmp_path_factory.mktemp("runs") / "unbroken"
-    options = {"delta_rel": 5}
-    return lg.fit(digits, "ll-r", options, out=out, epochs=6, batch_size=16, device="cpu", quiet=True)
+    return lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
 
 
 def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
@@ -53,7 +47,7 @@ def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
     files.add("data.parquet")
     assert {*files, "manifest.json"} == names
     assert json.loads((unbroken.path / "config.json").read_text())["format"] == 1
-    assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4, 5, 6]
+    assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4]
     assert unbroken.finished and unbroken.metrics["test"]["classes_counted"] == 10
 
 
@@ -68,28 +62,45 @@ def test_the_best_epoch_by_val_is_the_one_that_is_kept_and_measured(unbroken: lg
 def test_predictions_hold_the_probabilities_of_val_and_test(unbroken: lg.Run, digits: Dataset) -> None:
     stored = pq.read_table(unbroken.path / "predictions.parquet")
     assert stored.column_names == ["image", "split", *(f"score.{name}" for name in digits.classes)]
-    assert stored.num_rows == 80
+    assert stored.num_rows == 40
     assert digits.test is not None
     chance = lg.open_run(unbroken.path).predict(digits.test, device="cpu")
-    assert np.asarray(stored["score.7"])[40:] == pytest.approx(chance[:, 7], abs=1e-5)
+    assert np.asarray(stored["score.7"])[20:] == pytest.approx(chance[:, 7], abs=1e-5)
 
 
 def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on(unbroken: lg.Run) -> None:
     trace = unbroken.trace
-    assert trace["loss"].shape == (6, 160 * 10)
+    assert trace["loss"].shape == (4, 40 * 10)
     assert np.isfinite(trace["loss"]).all()
     shares = trace["modified"].mean(axis=1)
     assert shares[0] == 0 and np.all(np.diff(shares) > 0)
     assert not trace["modified"][:, trace["observed"] == 1].any()
 
 
-def test_a_run_killed_in_the_middle_resumes_to_the_very_same_numbers(unbroken: lg.Run, tmp_path: Path) -> None:
+def after_steps(count: int, stop: Callable[[], object]) -> Callable[..., None]:
+    """Return what replaces ``Reporter.advance``: it calls ``stop`` at each step after the first ``count``."""
+    steps = iter(range(count))
+
+    def advance(self: Reporter, *_: object, **__: object) -> None:
+        if next(steps, None) is None:
+            stop()
+
+    return advance
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_very_same_numbers(
+    unbroken: lg.Run, digits: Dataset, tmp_path: Path
+) -> None:
     out = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)])
-    _wait_for_epochs(out, 2, process)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    subprocess.run([sys.executable, "-c", SCRIPT, str(out), "resume"], check=True)
+
+    def train_until_killed() -> None:
+        Reporter.advance = after_steps(2 * 5 + 2, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[method-assign]
+        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
+
+    assert run_forked(train_until_killed) == -signal.SIGKILL
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+    torch.manual_seed(7)
+    lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, resume=True, **SETTINGS)
     resumed = lg.open_run(out)
     for name in ("best.safetensors", "predictions.parquet", "traces.npz"):
         assert (out / name).read_bytes() == (unbroken.path / name).read_bytes(), name
@@ -101,30 +112,18 @@ def test_a_run_killed_in_the_middle_resumes_to_the_very_same_numbers(unbroken: l
 
 
 def test_ctrl_c_ends_with_the_complete_epochs(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = iter(range(2 * 10 + 1))
+    def press() -> None:
+        raise KeyboardInterrupt
 
-    def advance(self: Reporter, *_: object, **__: object) -> None:
-        if next(steps, None) is None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Reporter, "advance", advance)
-    stopped = lg.fit(digits, "an", out=tmp_path / "run", epochs=6, batch_size=16, device="cpu", quiet=True)
+    monkeypatch.setattr(Reporter, "advance", after_steps(2 * 5 + 1, press))
+    stopped = lg.fit(digits, "an", out=tmp_path / "run", **SETTINGS)
     assert stopped.finished and stopped.metrics["interrupted"] and stopped.metrics["epochs"] == 2
     assert stopped.metrics["test"]["map"] > 0
 
 
-def _wait_for_epochs(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    path = out / "metrics.jsonl"
-    while not path.exists() or len(path.read_text().splitlines()) < count:
-        assert process.poll() is None, "training ended early"
-        time.sleep(0.01)
-
-
 def test_a_finished_run_resumes_to_itself(unbroken: lg.Run, digits: Dataset) -> None:
     before = {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
-    again = lg.fit(
-        digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, epochs=6, batch_size=16, resume=True, quiet=True
-    )
+    again = lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, resume=True, **SETTINGS)
     assert again.metrics == unbroken.metrics
     assert before == {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
 
@@ -136,7 +135,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(unbroken: lg.Run, digits: 
 
 def test_resuming_with_other_settings_is_refused_by_name(unbroken: lg.Run, digits: Dataset) -> None:
     with pytest.raises(RunError, match="another epochs"):
-        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, epochs=7, batch_size=16, resume=True, quiet=True)
+        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, resume=True, **{**SETTINGS, "epochs": 7})
 
 
 def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
@@ -244,10 +243,10 @@ def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_st
     accumulate: int, digits: Dataset, tmp_path: Path
 ) -> None:
     EveryHook.calls = []
-    settings: dict[str, Any] = {"epochs": 2, "batch_size": 80 // accumulate, "accumulate": accumulate, "seed": 3}
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 20 // accumulate, "accumulate": accumulate, "seed": 3}
     run = lg.fit(digits, EveryHook(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
     step = [*["penalty"] * accumulate, "step"]
-    assert EveryHook.calls == ["prepare 160 2 3", "epoch 1", *step, *step, "end", "epoch 2", *step, *step, "end"]
+    assert EveryHook.calls == ["prepare 40 2 3", "epoch 1", *step, *step, "end", "epoch 2", *step, *step, "end"]
     assert [(revision.image, revision.class_name, revision.epoch) for revision in run.revisions] == [
         ("train-00001", "1", 1),
         ("train-00002", "2", 2),

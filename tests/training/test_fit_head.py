@@ -20,13 +20,13 @@ from labelgap.training.checkpoints.checkpoint import LAST
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return lg.load("digits", train=96, val=32, test=32)
+    return lg.load("digits", train=24, val=12, test=12)
 
 
 @pytest.fixture(scope="module")
 def boosted(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
     out = tmp_path_factory.mktemp("runs") / "boosted"
-    return lg.fit(digits, "ll-r", out=out, head="boostlu", epochs=2, batch_size=32, device="cpu", quiet=True)
+    return lg.fit(digits, "ll-r", out=out, head="boostlu", epochs=2, batch_size=8, device="cpu", quiet=True)
 
 
 def test_the_head_is_written_down_and_comes_back_with_the_run(boosted: lg.Run, digits: Dataset) -> None:
@@ -40,7 +40,7 @@ def test_the_head_is_written_down_and_comes_back_with_the_run(boosted: lg.Run, d
 
 
 def test_a_run_from_before_there_were_heads_has_a_linear_one(digits: Dataset, tmp_path: Path) -> None:
-    run = lg.fit(digits, "an", out=tmp_path / "run", epochs=1, batch_size=32, device="cpu", quiet=True)
+    run = lg.fit(digits, "an", out=tmp_path / "run", epochs=1, batch_size=8, device="cpu", quiet=True)
     settings = json.loads((run.path / "config.json").read_text())
     assert settings.pop("head") == "linear"
     (run.path / "config.json").write_text(json.dumps(settings))
@@ -61,7 +61,7 @@ def test_the_boosted_head_needs_more_than_a_vector_per_image(digits: Dataset, tm
 
 def test_a_run_goes_on_with_the_head_it_was_started_with(boosted: lg.Run, digits: Dataset) -> None:
     with pytest.raises(RunError, match="another head"):
-        lg.fit(digits, "ll-r", out=boosted.path, epochs=2, batch_size=32, device="cpu", resume=True, quiet=True)
+        lg.fit(digits, "ll-r", out=boosted.path, epochs=2, batch_size=8, device="cpu", resume=True, quiet=True)
 
 
 def test_the_command_takes_the_head(
@@ -82,9 +82,9 @@ def test_interactive_learning_stopped_and_resumed_ends_as_if_unbroken(
     partial = digits.observe(1, 3, seed=0)
 
     def fit(name: str, resume: bool = False) -> lg.Run:
-        options = {"dictionary": 40}
+        options = {"dictionary": 12}
         return lg.fit(
-            partial, "imcl", options, out=tmp_path / name, head=head, epochs=3, batch_size=32, device="cpu",
+            partial, "imcl", options, out=tmp_path / name, head=head, epochs=3, batch_size=8, device="cpu",
             resume=resume, quiet=True,
         )  # fmt: skip
 
@@ -105,5 +105,5 @@ def test_interactive_learning_stopped_and_resumed_ends_as_if_unbroken(
         assert mine[part].keys() == theirs[part].keys()
         for key, value in mine[part].items():
             assert torch.equal(value, theirs[part][key]), f"{part} {key}"
-    assert mine["loss_fn"]["seen"].all() and mine["loss_fn"]["atom_features"].shape == (40, 128)
+    assert mine["loss_fn"]["seen"].all() and mine["loss_fn"]["atom_features"].shape == (12, 128)
     assert whole.metrics["test"]["map"] == lg.open_run(tmp_path / "broken").metrics["test"]["map"]

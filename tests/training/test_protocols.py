@@ -23,12 +23,12 @@ from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.selection import EpochScore, Selection
 
-QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16}
+QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 8}
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return lg.load("digits", train=96, val=40, test=20)
+    return lg.load("digits", train=32, val=16, test=12)
 
 
 def weights(run: lg.Run) -> dict[str, torch.Tensor]:

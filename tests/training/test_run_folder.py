@@ -16,7 +16,7 @@ import pytest
 from tests.audit.small_runs import arrays, train
 from tests.cli.conftest import call
 from tests.core.process_pair import run_pair
-from tests.killing import killed_at_every_operation
+from tests.killing import killed_at_every_operation, run_forked
 
 import labelgap as lg
 from labelgap.core.errors import RunError
@@ -51,7 +51,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_of_the_other(
-    data: Dataset, tmp_path: Path
+    data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     first = start(data, out, "--method", "an", "--seed", "1")
@@ -59,10 +59,9 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
     while not (out / LOCK_FILE).read_text():
         time.sleep(0.005)
     first.send_signal(signal.SIGSTOP)
-    second = start(data, out, "--method", "bce", "--seed", "2")
-    _, said = second.communicate()
+    assert call("train", f"features={data.recipe['path']}", *TRAIN, "--out", str(out), "--method", "bce") == 2
     first.send_signal(signal.SIGCONT)
-    assert second.returncode == 2
+    said = capsys.readouterr().err
     assert f"run is in use by another process (training, process {first.pid}, since " in said
     _, problem = first.communicate()
     assert first.returncode == 0, problem
@@ -73,32 +72,28 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
     assert not (out / LOCK_FILE).exists()
 
 
-SCRIPT = """
-import os, sys
-import labelgap as lg
-from labelgap.training.loop.processes import barrier
-from labelgap.training.progress import Reporter
-
-def advance(self, *_, **__):
-    if os.fork() == 0:  # a loader that outlives the training
-        sys.stdin.read()
-        os._exit(0)
-    print(flush=True)
-    os.kill(os.getpid(), 9)
-
-Reporter.advance = advance
-lg.fit(lg.load("features", sys.argv[1]), "an", out=sys.argv[2], epochs=2, device="cpu", quiet=True)
-"""
-
-
 def test_a_killed_training_resumes_at_once_though_a_worker_of_it_lives(data: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-c", SCRIPT, str(data.recipe["path"]), str(out)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
-        assert killed.wait() == -signal.SIGKILL
-        assert (out / LOCK_FILE).exists()
-        resumed = lg.fit(data, "an", out=out, epochs=2, device="cpu", quiet=True, resume=True)
+    settings: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
+    reading, writing = os.pipe()
+
+    def advance(self: Reporter, *_: object, **__: object) -> None:
+        if os.fork() == 0:  # a loader that outlives the training
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def train_until_killed() -> None:
+        Reporter.advance = advance  # type: ignore[method-assign]
+        lg.fit(data, "an", out=out, **settings)
+
+    assert run_forked(train_until_killed) == -signal.SIGKILL
+    assert (out / LOCK_FILE).exists()
+    resumed = lg.fit(data, "an", out=out, resume=True, **settings)
     assert resumed.finished and not (out / LOCK_FILE).exists()
+    os.close(writing)
+    os.close(reading)
 
 
 def test_a_training_that_cannot_start_leaves_no_folder(data: Dataset, tmp_path: Path) -> None:

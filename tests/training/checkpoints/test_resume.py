@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "curriculum": {"strategy": "proportion", "theta": 0.2},
 }
 STEPS = 3
-"""Of an epoch: 48 images in batches of 16."""
+"""Of an epoch: 12 images in batches of 4."""
 
 
 class Killed(BaseException):
@@ -34,12 +34,17 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return lg.load("digits", train=48, val=16, test=16)
+    return lg.load("digits", train=12, val=8, test=8)
 
 
 def fit(data: Dataset, out: Path, method: str = "an", resume: bool = False) -> lg.Run:
     options = OPTIONS.get(method, {})
-    return lg.fit(data, method, options, out=out, epochs=3, batch_size=16, device="cpu", resume=resume, quiet=True)
+    return lg.fit(data, method, options, out=out, epochs=3, batch_size=4, device="cpu", resume=resume, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def whole(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit(digits, tmp_path_factory.mktemp("runs") / "whole").path
 
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
@@ -95,9 +100,8 @@ def test_a_restart_from_the_best_epoch_survives_a_kill_in_the_next_one(
 
 
 def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(digits, tmp_path / "whole")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
     def interrupted(*arguments: Any, **named: Any) -> None:
@@ -110,14 +114,12 @@ def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
     assert stopped.metrics["interrupted"] and stopped.metrics["epochs"] == stopped.metrics["best_epoch"] == 1
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
     fit(digits, tmp_path / "broken", resume=True)
-    assert_same(tmp_path / "broken", tmp_path / "whole")
+    assert_same(tmp_path / "broken", whole)
 
 
 def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(digits, tmp_path / "whole")
-
     def killed(*_: object) -> None:
         raise Killed
 
@@ -126,7 +128,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
         fit(digits, tmp_path / "broken")
     assert not (tmp_path / "broken" / "best.safetensors").exists()
     fit(digits, tmp_path / "broken", resume=True)
-    assert_same(tmp_path / "broken", tmp_path / "whole")
+    assert_same(tmp_path / "broken", whole)
 
 
 def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(

@@ -24,7 +24,7 @@ from labelgap.training.selection import EpochScore, Selection
 METHODS: dict[str, dict[str, Any]] = {"role": {"ema": 0.9, "schedule": "cosine", "warmup": 1}}
 
 STEPS = 3
-"""Of an epoch: 48 images in batches of 16."""
+"""Of an epoch: 12 images in batches of 4."""
 
 
 class Killed(BaseException):
@@ -33,11 +33,11 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def data() -> Dataset:
-    return lg.load("digits", train=48, val=16, test=16).observe(1, 2, seed=0)
+    return lg.load("digits", train=12, val=8, test=8).observe(1, 2, seed=0)
 
 
 def fit(data: Dataset, out: Path, method: str = "an", *, epochs: int = 4, resume: bool = False, **more: Any) -> lg.Run:
-    return lg.fit(data, method, out=out, epochs=epochs, batch_size=16, device="cpu", resume=resume, quiet=True, **more)
+    return lg.fit(data, method, out=out, epochs=epochs, batch_size=4, device="cpu", resume=resume, quiet=True, **more)
 
 
 def stop_after(patch: pytest.MonkeyPatch, steps: int, how: Callable[[], BaseException] = Killed) -> None:
@@ -143,7 +143,7 @@ def test_a_checkpoint_from_another_folder_is_refused(
 
 def train(data: Dataset, out: Path, patch: pytest.MonkeyPatch, *more: str) -> int:
     """Run ``labelgap train`` on these data, and return its exit code."""
-    words = ["train", "digits", "--method", "an", "--epochs", "3", "--batch-size", "16", "--device", "cpu", "--out"]
+    words = ["train", "digits", "--method", "an", "--epochs", "3", "--batch-size", "4", "--device", "cpu", "--out"]
     patch.setattr("labelgap.data.open_data", lambda *_, **__: data)
     patch.setattr(sys, "argv", ["labelgap", *words, str(out), *more])
     try:

@@ -17,7 +17,7 @@ from labelgap.training.heads import HeadPlan, LinearEngine
 
 __all__ = ["Alone", "some_features", "some_labels", "train_alone", "train_together"]
 
-IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 60, 6, 12, 16, 7
+IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 30, 6, 12, 16, 7
 
 
 def some_labels(seed: int = 0, *, images: int = IMAGES, unknown: float = 0.6) -> LabelTable:

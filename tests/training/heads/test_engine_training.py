@@ -286,7 +286,7 @@ def test_the_global_generator_is_not_changed() -> None:
     ("change", "message"),
     [
         ({"plans": []}, "no head to train"),
-        ({"features": FEATURES[:5]}, "it needs a row for each of 60 images"),
+        ({"features": FEATURES[:5]}, "it needs a row for each of 30 images"),
         ({"batch_size": 0}, "at least 1"),
         ({"dtype": torch.float16}, "float32 or torch.float64"),
         ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),

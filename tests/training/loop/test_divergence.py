@@ -20,13 +20,13 @@ from labelgap.training.loop import network_trainer
 from labelgap.training.loop.divergence import halve_rates
 from labelgap.training.selection import EpochScore, Selection
 
-QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 8}
+QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 4}
 KEPT = "he linear head was kept: training the whole network for 4 epochs did not improve the val score"
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return lg.load("digits", train=40, val=30, test=20)
+    return lg.load("digits", train=20, val=16, test=8)
 
 
 @pytest.fixture
