@@ -1,177 +1,362 @@
 """A synthetic OpenImages: time and peak memory of what labelgap does with millions of images.
 
-    python benchmarks/scale.py            # 1/64, 1/16 and 1/4 of it, minutes on two cores
-    python benchmarks/scale.py --full     # 1/16, 1/4 and all: 3.4 million images, 5,000 classes, 30 million labels
-    python benchmarks/scale.py --part tables|state|audit|end-to-end
+    python benchmarks/scale.py                          # everything, under 10 minutes on two cores
+    python benchmarks/scale.py --part observe --images 850000
+    python benchmarks/scale.py --part audit --images 200000      # what the full run leaves out: much time
 
-Each line says the seconds and the peak memory of one operation at one size. ``ratio NAME VALUE`` is the time per label
-(of an audit: per image) at the largest size divided by that at the smallest: 1 is linear growth. Times are those of the
-process on the CPU, so that other programs on the machine do not count.
+3.4 million images, 5,000 classes, 30 million known labels, long-tailed, and a quarter and a sixteenth of it; fewer
+images where all images × classes are scored. Every measurement is a process of its own, so that its peak memory is that
+of the operation and of what it needs; "before" is what the process held when the operation began. Seconds are those of
+the process on the CPU: other programs on the machine do not count.
+
+``ratio linear-NAME VALUE`` is the time at the largest size divided by 4 × that at a quarter of it: 1 is linear growth.
+``ratio memory-NAME VALUE`` is the same of the peak memory. ``ratio peer-NAME VALUE`` is the peer's time, measured in
+the same run, divided by ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from labelgap.audit.ranking import rank_candidates
 from labelgap.audit.scorers import HeadScorer
-from labelgap.labels import LabelTable, paper_split
-from labelgap.losses import Loss, loss
-from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split
+from labelgap.losses import loss
 
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000
-BATCH, STEPS = 288, 10
-Times = dict[str, list[float]]
-Rows = NDArray[np.int64]
+BATCH, STEPS, BATCHES, WIDTH = 288, 10, 100, 64
+SIZES = IMAGES // 16, IMAGES // 4, IMAGES
+SCORED = 2_000, 8_000, 32_000
+"""Sizes where every image is scored in all classes."""
 
 
 def synthetic_table(images: int, seed: int = 0) -> LabelTable:
     """Long-tailed labels: class k is known with a frequency of about 1 / (k + 10); a third of them are present."""
     random = np.random.default_rng(seed)
     count = int(images * KNOWN / IMAGES * 1.08)  # a few are drawn twice
-    rows = random.integers(images, size=count)
-    columns = (10 * ((CLASSES / 10 + 1) ** random.random(count) - 1)).astype(np.int64)
-    places = np.sort(rows * CLASSES + columns)
+    places = random.integers(images, size=count) * CLASSES
+    places += (10 * ((CLASSES / 10 + 1) ** random.random(count) - 1)).astype(np.int64)
+    places.sort()
     rows, columns = np.divmod(places[np.diff(places, prepend=-1) > 0], CLASSES)
-    names = [f"{number:07d}.jpg" for number in range(images)]
+    starts = np.searchsorted(rows, np.arange(images + 1))
     values = (random.random(len(rows)) < 0.35).astype(np.int8)
-    return LabelTable.from_entries(rows, columns, values, [f"class {k}" for k in range(CLASSES)], names)
+    return LabelTable(
+        starts, columns.astype(np.int32), values, [f"class {k}" for k in range(CLASSES)], image_names(images)
+    )
 
 
-def measure(name: str, size: int, times: Times, call: Callable[[], Any], per: int = 1) -> Any:
-    """Call, print seconds and the peak memory of the process so far, and keep the time per unit."""
-    start = time.process_time()
-    result = call()
-    seconds = time.process_time() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{name:24} {size:>10,} {seconds:9.2f} s  {peak:5.2f} GB", flush=True)
-    times.setdefault(name, []).append(seconds / per)
-    return result
+def image_names(images: int) -> list[str]:
+    return [f"{number:07d}.jpg" for number in range(images)]
 
 
-def tables(images: int, times: Times, folder: Path) -> None:
-    """Import, batches, masks and splits."""
-    table = synthetic_table(images)
-    labels = len(table.values)
-    file = folder / "labels.parquet"
-    measure("write Parquet", images, times, lambda: table.to_parquet(file), labels)
-    measure("read Parquet", images, times, lambda: LabelTable.from_parquet(file), labels)
-    names = np.asarray(table.classes, dtype=object)[table.columns].tolist()
+def stored_table(images: int, folder: Path) -> LabelTable:
+    """Return the synthetic table; it is drawn once for each size."""
+    file = folder / f"{images}.npz"
+    if not file.exists():
+        table = synthetic_table(images)
+        np.savez(file, starts=table.starts, columns=table.columns, values=table.values)
+        return table
+    with np.load(file) as arrays:
+        starts, columns, values = (arrays[name] for name in ("starts", "columns", "values"))
+    return LabelTable(starts, columns, values, [f"class {k}" for k in range(CLASSES)], image_names(images))
+
+
+def parquet_file(images: int, folder: Path) -> Path:
+    """Return the Parquet file of the table."""
+    file = folder / f"{images}.parquet"
+    if not file.exists():
+        stored_table(images, folder).to_parquet(file)
+    return file
+
+
+def csv_file(images: int, folder: Path) -> Path:
+    """Return a CSV with the lists of present and absent classes."""
+    file = folder / f"{images}.csv"
+    if not file.exists():
+        table = stored_table(images, folder)
+        names = np.array(table.classes, dtype=object)[table.columns]
+        present, starts = table.values == PRESENT, table.starts.tolist()
+        with file.open("w") as out:
+            out.write("image,present,absent\n")
+            for row, image in enumerate(table.images):
+                own = slice(starts[row], starts[row + 1])
+                lists = (";".join(names[own][present[own] == state].tolist()) for state in (True, False))
+                out.write(f"{image},{','.join(lists)}\n")
+    return file
+
+
+def python_lists(images: int, folder: Path) -> tuple[LabelTable, list[list[str]]]:
+    """Return the table, and for each image the names of its known classes."""
+    table = stored_table(images, folder)
+    names = np.array(table.classes, dtype=object)[table.columns].tolist()
     starts = table.starts.tolist()
-    lists = [names[first:last] for first, last in pairwise(starts)]
-    measure("lists", images, times, partial(LabelTable.from_lists, lists, classes=table.classes), labels)
-    part = min(images, 100_000)
-    csv = folder / "lists.csv"
-    csv.write_text("image,present\n" + "".join(f"{i}.jpg,{';'.join(row)}\n" for i, row in enumerate(lists[:part])))
-    measure("CSV, 100,000 images", part, times, lambda: LabelTable.from_csv(csv), starts[part])
-    del lists, names
+    return table, [names[starts[row] : starts[row + 1]] for row in range(images)]
+
+
+def read_parquet_peer(file: Path) -> Any:
+    """Read the lists with pyarrow into a sparse matrix of scipy; names are numbered, nothing is checked."""
+    import pyarrow.parquet as pq
+
+    content = pq.read_table(file, read_dictionary=["present.list.element", "absent.list.element"])
+    parts = []
+    for name in ("present", "absent"):
+        lists = content[name].combine_chunks()
+        flat = lists.flatten()
+        flat = flat.combine_chunks() if hasattr(flat, "combine_chunks") else flat
+        numbers = flat.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        rows = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy()))
+        parts.append(csr_matrix((np.ones(len(rows), np.int8), (rows, numbers)), shape=(len(lists), CLASSES)))
+    return content["image"].to_pylist(), parts
+
+
+def read_csv_peer(file: Path) -> Any:
+    """Read the lists with pandas into a sparse matrix of scipy; names are numbered, nothing is checked."""
+    import pandas
+
+    frame = pandas.read_csv(file)
+    parts = []
+    for name in ("present", "absent"):
+        lists = frame[name].str.split(";").explode().dropna()
+        numbers, _ = pandas.factorize(lists)
+        parts.append(csr_matrix((np.ones(len(numbers), np.int8), (lists.index.to_numpy(), numbers))))
+    return frame["image"].tolist(), parts
+
+
+def lists_peer(given: tuple[LabelTable, list[list[str]]]) -> Any:
+    """Turn the lists into a sparse matrix with scikit-learn."""
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    return MultiLabelBinarizer(classes=given[0].classes, sparse_output=True).fit_transform(given[1])
+
+
+def batches(table: LabelTable) -> None:
+    """Take batches of random images."""
     random = np.random.default_rng(1)
-    rows = [random.integers(images, size=BATCH) for _ in range(100)]
-    measure("100 batches of 288", images, times, lambda: [table.batch(index) for index in rows], 100)
-    measure("observe", images, times, lambda: table.observe(1, 0), labels)
-    measure("drop", images, times, lambda: table.drop(0.9), labels)
-    measure("drop per class", images, times, lambda: table.drop(0.9, per_class=True), labels)
-    measure("split", images, times, lambda: [table.select(index) for index in paper_split(images)], labels)
+    for _ in range(BATCHES):
+        table.batch(random.integers(len(table), size=BATCH))
 
 
-def state(images: int, times: Times) -> None:
-    """Steps of the methods that keep something for each image, without a network."""
-    table = synthetic_table(images)
-    logits = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(0)) - 4
-    order = np.random.default_rng(2).permutation(images)
-    for name, options in (("role", {"expected_positives": 8.0, "storage": "compact"}), ("ll-cp", {"delta_rel": 0.1})):
+def sparse_matrix(images: int, folder: Path) -> Any:
+    """Return the table as a sparse matrix of scipy: 1 present, 2 absent."""
+    table = stored_table(images, folder)
+    return csr_matrix((2 - table.values, table.columns, table.starts), shape=table.shape)
+
+
+def batches_peer(matrix: Any) -> None:
+    """Take the same batches from a sparse matrix of scipy, dense."""
+    random = np.random.default_rng(1)
+    for _ in range(BATCHES):
+        torch.from_numpy(matrix[random.integers(matrix.shape[0], size=BATCH)].toarray())
+
+
+def observe_peer(table: LabelTable) -> None:
+    """Draw one known present label of every image with pandas."""
+    import pandas
+
+    frame = pandas.DataFrame({"row": table.rows, "column": table.columns, "value": table.values})
+    frame[frame["value"] == PRESENT].groupby("row").sample(1, random_state=0)
+
+
+def split(table: LabelTable) -> list[LabelTable]:
+    """Divide the images as the papers do."""
+    return [table.select(index) for index in paper_split(len(table))]
+
+
+def write_revisions(revisions: Revisions, folder: str) -> None:
+    """Write the revisions of an epoch."""
+    revisions.to_parquet(Path(folder) / "revisions.parquet")
+
+
+def correct(table: LabelTable) -> None:
+    """Let `ll-cp` commit one correction for each image, batch by batch, and write the revisions of the epoch."""
+    loss_fn: Any = loss("ll-cp", delta_rel=0.1)
+    loss_fn.prepare(table, epochs=2)
+    loss_fn.set_epoch(2)
+    random = np.random.default_rng(2)
+    for rows in torch.split(torch.from_numpy(random.permutation(len(table))), BATCH):
+        mask = torch.zeros(len(rows), CLASSES, dtype=torch.bool)
+        mask[torch.arange(len(rows)), torch.from_numpy(random.integers(CLASSES, size=len(rows)))] = True
+        loss_fn.commit(rows, mask)
+    with tempfile.TemporaryDirectory() as folder:
+        write_revisions(loss_fn.end_epoch(), folder)
+
+
+def features(images: int) -> torch.Tensor:
+    return torch.randn(images, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+def pseudo_label(table: LabelTable) -> None:
+    """Hold a round of `em-apl`: the logits of all images and classes, and its revisions written."""
+    loss_fn: Any = loss("em-apl", warmup=1)
+    loss_fn.prepare(table, epochs=6)
+    loss_fn.set_epoch(1)
+    vectors, weight = features(len(table)), torch.randn(WIDTH, CLASSES) / 8
+
+    def scores() -> Any:
+        for rows in torch.split(torch.arange(len(table)), 2048):
+            yield rows, vectors[rows] @ weight - 5
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_revisions(loss_fn.end_epoch(scores), folder)
+
+
+def steps(name: str, **options: Any) -> Callable[[LabelTable], None]:
+    """Return a function that takes steps with a loss, without a network, on images that it has not seen."""
+
+    def run(table: LabelTable) -> None:
         loss_fn = loss(name, **options)
         loss_fn.prepare(table, epochs=2)
         loss_fn.set_epoch(2)
         groups = loss_fn.parameter_groups(1e-3)
         optimizer = torch.optim.Adam(groups) if groups else None
+        logits = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(0)) - 4
+        order = torch.from_numpy(np.random.default_rng(2).permutation(len(table)))
+        for index in torch.split(order[: STEPS * BATCH], BATCH):
+            cost = loss_fn(logits.roll(1, 0).requires_grad_(), table.batch(index), index=index)
+            torch.autograd.backward(cost)
+            if optimizer is not None:
+                optimizer.step()
+            loss_fn.after_step()
 
-        steps = partial(_train, loss_fn, optimizer, logits, table, order)
-        steps()
-        measure(f"{STEPS} steps of {name}", images, times, steps, STEPS)
-        if name == "ll-cp":
-            measure("revisions of ll-cp", images, times, loss_fn.end_epoch, STEPS)
-
-
-def _train(
-    loss_fn: Loss, optimizer: torch.optim.Optimizer | None, logits: torch.Tensor, table: LabelTable, order: Rows
-) -> None:
-    for step in range(STEPS):
-        index = torch.from_numpy(order[step * BATCH : (step + 1) * BATCH])
-        cost = loss_fn(logits.roll(step, 0).requires_grad_(), table.batch(index), index=index)
-        torch.autograd.backward(cost)
-        if optimizer is not None:
-            optimizer.step()
-        loss_fn.after_step()
+    return run
 
 
-def audit(images: int, times: Times, width: int = 32) -> None:
+def audit(table: LabelTable) -> None:
     """Rank the unknown labels with random heads of five folds: three passes over images × classes scores."""
-    table = synthetic_table(images)
     random = np.random.default_rng(3)
-    features = random.normal(size=(images, width)).astype(np.float32)
-    weight = random.normal(0, 1 / 8, (5, CLASSES, width)).astype(np.float32)
-    scorer = HeadScorer(
-        {"train": features},
-        random.integers(5, size=images),
-        weight,
-        np.full((5, CLASSES), -6, np.float32),
-        torch.device("cpu"),
-    )
-    measure("audit", images, times, lambda: rank_candidates({"train": table}, [scorer]), images)
+    vectors = features(len(table)).numpy()
+    weight = random.normal(0, 1 / 8, (5, CLASSES, WIDTH)).astype(np.float32)
+    bias = np.full((5, CLASSES), -6, np.float32)
+    scorer = HeadScorer({"train": vectors}, random.integers(5, size=len(table)), weight, bias, torch.device("cpu"))
+    rank_candidates({"train": table}, [scorer])
 
 
-def end_to_end(images: int, times: Times, width: int = 32) -> None:
-    """A training by the linear engine and an audit, on synthetic features × 5,000 classes."""
-    table = synthetic_table(images)
-    features = torch.randn(images, width, generator=torch.Generator().manual_seed(0))
-    plans = [HeadPlan("an", {}, 1e-3, table)]
-    (head,) = measure(
-        "training, 1 epoch", images, times, lambda: train_heads(features, plans, epochs=1, batch_size=BATCH), images
-    )
-    weight, bias = np.stack([head.weight] * 2), np.stack([head.bias] * 2)
-    fold = np.arange(images) % 2
-    scorer = HeadScorer({"train": features.numpy()}, fold, weight, bias, torch.device("cpu"))
-    measure("audit after training", images, times, lambda: rank_candidates({"train": table}, [scorer]), images)
+Prepare = Callable[[int, Path], Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is measured: ``run`` on what ``prepare`` returns; the peer likewise."""
+
+    run: Callable[[Any], Any]
+    prepare: Prepare = stored_table
+    sizes: tuple[int, ...] = SIZES
+    peer: Callable[[Any], Any] | None = None
+    prepare_peer: Prepare | None = None
+
+
+PARTS = {
+    "parquet": Part(LabelTable.from_parquet, parquet_file, peer=read_parquet_peer),
+    "csv": Part(LabelTable.from_csv, csv_file, peer=read_csv_peer),
+    "lists": Part(
+        lambda given: LabelTable.from_lists(given[1], classes=given[0].classes), python_lists, peer=lists_peer
+    ),
+    "batch": Part(batches, peer=batches_peer, prepare_peer=sparse_matrix),
+    "observe": Part(lambda table: table.observe(1, 0), peer=observe_peer),
+    "drop": Part(lambda table: table.drop(0.9)),
+    "drop-per-class": Part(lambda table: table.drop(0.9, per_class=True)),
+    "split": Part(split),
+    "ll-cp": Part(correct),
+    "ll-cp-steps": Part(steps("ll-cp", delta_rel=0.1)),
+    "role-steps": Part(steps("role", expected_positives=8.0, storage="compact")),
+    "em-apl": Part(pseudo_label, sizes=SCORED),
+    "audit": Part(audit, sizes=SCORED),
+}
+
+
+def measure(part: Part, images: int, folder: Path, *, peer: bool, prepare_only: bool) -> None:
+    """Measure one part in this process, and print the numbers as JSON; only prepare its files if ``prepare_only``."""
+    torch.set_num_threads(1)
+    prepare = part.prepare_peer if peer and part.prepare_peer else part.prepare
+    run = part.peer if peer and part.peer else part.run
+    given = prepare(images, folder)
+    if prepare_only:
+        return
+    before, started = _peak(), time.process_time()
+    run(given)
+    print(json.dumps({"seconds": time.process_time() - started, "before": before, "peak": _peak()}))
+
+
+def _peak() -> float:
+    """Return the largest memory that this process has held so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+def _file(prepare: Prepare, images: int, folder: Path) -> Path:
+    """Return the file that ``prepare`` reads."""
+    kinds: dict[Prepare, str] = {parquet_file: "parquet", csv_file: "csv"}
+    return folder / f"{images}.{kinds.get(prepare, 'npz')}"
+
+
+def start(name: str, images: int, folder: Path, *, peer: bool = False) -> dict[str, float] | None:
+    """Measure in a process of its own; None where it fails, which is printed."""
+    command = [sys.executable, __file__, "--part", name, "--images", str(images), "--within", str(folder)]
+    if not _file(PARTS[name].prepare, images, folder).exists():  # to write them takes memory of its own
+        subprocess.run([*command, "--prepare"], capture_output=True)
+    done = subprocess.run([*command, *(["--peer"] if peer else [])], capture_output=True, text=True)
+    label = f"{name}{', peer' if peer else ''}"
+    if done.returncode:
+        print(f"{label:20} {images:>10,}  failed: {(done.stderr.strip() or 'killed').splitlines()[-1]}", flush=True)
+        return None
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    seconds, before, peak = found["seconds"], found["before"], found["peak"]
+    print(f"{label:20} {images:>10,} {seconds:9.2f} s  peak {peak:5.2f} GB (before {before:.2f})", flush=True)
+    return found
+
+
+def measure_all(names: list[str], images: int | None, folder: Path) -> None:
+    """Measure parts at their sizes, and print the ratios."""
+    ratios: dict[str, float] = {}
+    for name in names:
+        part = PARTS[name]
+        sizes = (images,) if images else part.sizes
+        found = [start(name, size, folder) for size in sizes]
+        other = start(name, sizes[len(sizes) // 2], folder, peer=True) if part.peer else None
+        ours = found[len(sizes) // 2]
+        if other and ours:
+            ratios[f"peer-{name}"] = other["seconds"] / ours["seconds"]
+        if len(sizes) > 1 and found[-1] and found[-2]:
+            factor = sizes[-1] / sizes[-2]
+            ratios[f"linear-{name}"] = found[-1]["seconds"] / (factor * found[-2]["seconds"])
+            ratios[f"memory-{name}"] = found[-1]["peak"] / (factor * found[-2]["peak"])
+    for name, ratio in ratios.items():
+        print(f"ratio {name} {ratio:.2f}")
 
 
 def main() -> None:
     """Measure all parts, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="up to 3.4 million images")
-    parser.add_argument("--part", choices=("tables", "state", "audit", "end-to-end"), help="one part alone")
-    parser.add_argument("--images", type=int, default=8_000, help="images of the end-to-end part (200,000 in the docs)")
+    parser.add_argument("--part", choices=PARTS, help="one part alone")
+    parser.add_argument("--images", type=int, help="one size alone")
+    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    sizes = [IMAGES // part for part in ((16, 4, 1) if arguments.full else (64, 16, 4))]
-    chosen: str | None = arguments.part
-    times: Times = {}
+    if arguments.within is not None:
+        measure(
+            PARTS[arguments.part],
+            arguments.images,
+            arguments.within,
+            peer=arguments.peer,
+            prepare_only=arguments.prepare,
+        )
+        return
     with tempfile.TemporaryDirectory() as folder:
-        for images in sizes:
-            if chosen in (None, "tables"):
-                tables(images, times, Path(folder))
-            if chosen in (None, "state"):
-                state(images, times)
-        for images in (2_000, 8_000):
-            if chosen in (None, "audit"):
-                audit(images, times)
-        if chosen in (None, "end-to-end"):
-            end_to_end(arguments.images, times)
-    for name, values in times.items():
-        if len(values) > 1:
-            print(f"ratio {name.replace(' ', '-')} {values[-1] / values[0]:.2f}")
+        measure_all([arguments.part] if arguments.part else list(PARTS), arguments.images, Path(folder))
 
 
 if __name__ == "__main__":

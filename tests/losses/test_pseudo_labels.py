@@ -262,3 +262,25 @@ def test_the_lowest_are_the_same_however_many_classes_are_sorted_at_once(
             rows = sorted(np.flatnonzero(allowed[head, :, column]), key=lambda row: values[head, row, column])
             chosen = sorted(rows[: counts[head, column]])
             assert found[head, :, column].nonzero().flatten().tolist() == chosen
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
+def test_a_large_table_has_the_same_rounds_in_half_precision(
+    heads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense = apl(heads=heads, theta=0.6, positive_share=0.3)
+    monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", 1)
+    monkeypatch.setattr(zhou2022_apl, "ENTRIES_PER_SORT", 2 * IMAGES)
+    large = apl(heads=heads, theta=0.6, positive_share=0.3)
+    assert 2 * large.state_bytes == dense.state_bytes and "half precision" in large.state_form
+    for epoch in (WARMUP, WARMUP + 1):
+        logits = np.stack([logits_after(epoch + head) for head in range(2)]).astype(np.float16).astype(np.float32)
+        told = []
+        for made, limit in ((dense, 10**9), (large, 1)):
+            monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", limit)
+            made.set_epoch(epoch)
+            found = made.end_epoch(scores_of(logits if heads else logits[0]))
+            told.append(made.revisions_of((1,)) if heads else found)
+        torch.testing.assert_close(large.targets, dense.targets.half(), equal_nan=True)
+        places = [{(item.image, item.class_name) for item in items if item.value == PRESENT} for items in told]
+        assert places[0] == places[1] and len(told[1]) == len(places[1]) > 0

@@ -7,8 +7,10 @@ After some epochs, a few more unknown labels of each class, those with the lowes
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -38,6 +40,8 @@ ENTRIES_PER_SORT = 2**24
 
 TEMPORARY_BYTES = 20
 """Bytes that a round takes for each image and class: the logits, their probabilities, and what can be chosen."""
+LARGE_TEMPORARY_BYTES = 3
+"""The same beyond 100 million images × classes: the logits in half precision, and what is known."""
 
 
 def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
@@ -53,10 +57,26 @@ def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     chosen, step = torch.zeros_like(allowed), max(1, ENTRIES_PER_SORT * values.shape[-1] // max(values.numel(), 1))
     for start in range(0, values.shape[-1], step):
         part = slice(start, start + step)
-        order = torch.where(allowed[..., part], values[..., part], torch.inf).argsort(dim=-2, stable=True)
-        taken = torch.arange(values.shape[-2], device=values.device)[:, None] < counts[..., None, part]
+        candidates, sizes = torch.where(allowed[..., part], values[..., part], torch.inf), counts[..., part]
+        if values.device.type == "cpu":
+            chosen[..., part] = _selected(candidates, sizes)
+            continue
+        order = candidates.argsort(dim=-2, stable=True)
+        taken = torch.arange(values.shape[-2], device=values.device)[:, None] < sizes[..., None, :]
         chosen[..., part].scatter_(-2, order, taken.expand(order.shape))
     return chosen & allowed
+
+
+def _selected(candidates: Tensor, counts: Tensor) -> Tensor:
+    """Mark the lowest candidates of each class by their k-th lowest: ten times as fast as a sort, but k is read."""
+    columns = candidates.mT.contiguous()
+    sizes = counts.expand(columns.shape[:-1]).clamp(max=columns.shape[-1])
+    rankings = zip(columns.flatten(0, -2), sizes.flatten().tolist(), strict=True)
+    cuts = [ranking.kthvalue(size).values if size else ranking.new_tensor(-torch.inf) for ranking, size in rankings]
+    cut = torch.stack(cuts).reshape(*sizes.shape, 1)
+    below, equal = columns < cut, columns == cut
+    left = sizes[..., None] - below.sum(dim=-1, keepdim=True)
+    return (below | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= left))).mT
 
 
 class PseudoLabelRounds(PerImageState, ABC):
@@ -87,21 +107,28 @@ class PseudoLabelRounds(PerImageState, ABC):
         early = np.all(exact_fractions(self.warmup) > self.epoch)
         if self.epoch >= self.epochs or early or self.prepared_table().complete:
             return Revisions()
-        logits = self.all_logits(scores)
-        due = torch.as_tensor(self.warmup, device=logits.device)[..., None, None] <= self.epoch_tensor
-        self._assigned = self.assign(logits, ~self.known_mask() & due)
+        self.hold_round(scores, torch.as_tensor(self.warmup, device=self.epoch_tensor.device) <= self.epoch_tensor)
         return Revisions() if self.heads else self.revisions_of(())
+
+    def hold_round(self, scores: TrainingScores | None, due: Tensor) -> None:
+        """Assign pseudo-labels; ``due`` is ``(…)``, or a single value for all heads."""
+        logits = self.all_logits(scores)
+        self._assigned = self.assign(logits, ~self.known_mask() & due[..., None, None])
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
         """Return the pseudo-labels of the last round."""
         if self._assigned is None:
             return Revisions()
-        rows, columns = (place.cpu().numpy() for place in torch.nonzero(self._assigned[head], as_tuple=True))
+        rows, columns = (place.cpu().numpy() for place in self.listed_places(self._assigned, head))
         values, targets = self.pseudo_labels(head, rows, columns)
         table = self.prepared_table()
         return Revisions.from_arrays(
             table, rows, columns, values=values, targets=targets, source=self.name, epoch=self.epoch
         )
+
+    def listed_places(self, assigned: Tensor, head: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return the rows and the classes that the revisions of a head list."""
+        return torch.nonzero(assigned[head], as_tuple=True)
 
 
 @method("em-apl", paper=ZHOU_2022, summary="`em`, and unlikely labels become soft negatives round by round")
@@ -111,6 +138,9 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
     At the end of the epochs :math:`T_w \dots E-1`, per class, the :math:`\lfloor \theta U_c / (E - T_w) \rfloor`
     still unknown images with the lowest ``p`` get the target ``s = p``, permanently; ``U_c`` is how many were unknown
     at the start. Known labels are never changed.
+
+    Beyond 100 million images × classes, logits and targets are in half precision, two bytes each, and the revisions
+    list only labels that became present: the soft negatives are nearly all labels there are.
 
     Args:
         alpha: α of `em`.
@@ -154,7 +184,7 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         self.hard = check_flag("hard", hard)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Allocate four bytes for each image and class, and check that a round is due before the last epoch."""
+        """Allocate four bytes (two) for each image and class, and check that a round is due before the last epoch."""
         super().prepare(table, epochs, seed)
         if np.any(exact_fractions(self.warmup) >= epochs):
             raise InputError(
@@ -165,7 +195,11 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
             raise InputError("theta and positive_share are shares of the same labels: together they are at most 1.")
         if table.complete and is_main_process():
             warnings.warn(f"{self.name}: nothing is unknown, so there is nothing to pseudo-label.", stacklevel=2)
-        self.register_buffer("targets", self.allocate(torch.float32, torch.nan, temporary=TEMPORARY_BYTES))
+        dtype, temporary = torch.float32, TEMPORARY_BYTES
+        if self.is_large:
+            dtype, temporary = torch.float16, LARGE_TEMPORARY_BYTES
+            self.state_form = " in half precision; its revisions leave the soft negatives out"
+        self.register_buffer("targets", self.allocate(dtype, torch.nan, temporary=temporary))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Use the pseudo-labels of the rows for unknown entries that have one."""
@@ -212,18 +246,49 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
 
     def assign(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Take the least likely labels as absent and, with ``positive_share``, the likeliest as present."""
-        allowed = allowed & self.targets.isnan()
-        negative = lowest_per_class(logits, allowed, self.round_sizes(self.theta))
-        positive = lowest_per_class(-logits, allowed & ~negative, self.round_sizes(self.positive_share))
-        self._positive = positive
-        target = positive.float() if self.hard else torch.sigmoid(logits)
-        self.targets.copy_(torch.where(negative | positive, target, self.targets))
-        return negative | positive
+        sizes = [self.round_sizes(share) for share in (self.theta, self.positive_share)]
+        negative, self._positive = self._assign_classes(self.targets, logits, allowed, sizes)
+        return negative | self._positive
+
+    def _assign_classes(
+        self, targets: Tensor, logits: Tensor, allowed: Tensor, sizes: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Write the targets of some classes; return the masks of what becomes absent and present."""
+        allowed = allowed & targets.isnan()
+        negative = lowest_per_class(logits, allowed, sizes[0])
+        positive = lowest_per_class(-logits, allowed & ~negative, sizes[1])
+        target = positive.to(targets) if self.hard else torch.sigmoid(logits).to(targets)
+        targets.copy_(torch.where(negative | positive, target, targets))
+        return negative, positive
+
+    def hold_round(self, scores: TrainingScores | None, due: Tensor) -> None:
+        """Assign pseudo-labels, a few classes at a time where images × classes are many; see the class."""
+        if not self.is_large:
+            return super().hold_round(scores, due)
+        logits, known = self.all_logits(scores, torch.float16), self.known_mask()
+        sizes = [self.round_sizes(share) for share in (self.theta, self.positive_share)]
+        step, found = max(1, ENTRIES_PER_SORT // math.prod(logits.shape[:-1])), []
+        for first in range(0, logits.shape[-1], step):
+            part = slice(first, first + step)
+            allowed, own = ~known[:, part] & due[..., None, None], [size[..., part] for size in sizes]
+            _, positive = self._assign_classes(self.targets[..., part], logits[..., part].float(), allowed, own)
+            places = torch.nonzero(positive)
+            places[:, -1] += first
+            found.append(places)
+        self._assigned = torch.cat(found)
+        return None
+
+    def listed_places(self, assigned: Tensor, head: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return the rows and the classes of the revisions; those that became present where there are very many."""
+        if not self.is_large:
+            return super().listed_places(assigned, head)
+        own = (assigned[:, :-2] == assigned.new_tensor(head)).all(dim=1)
+        return assigned[own, -2], assigned[own, -1]
 
     def pseudo_labels(
         self, head: tuple[int, ...], rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> tuple[NDArray[np.int8], Any]:
         """Return the states of the last round, and the probabilities unless ``hard``."""
-        positive = self._positive[head].cpu().numpy()[rows, columns]
+        positive = True if self.is_large else self._positive[head].cpu().numpy()[rows, columns]
         targets = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
-        return np.where(positive, PRESENT, ABSENT).astype(np.int8), targets
+        return np.broadcast_to(np.where(positive, PRESENT, ABSENT), rows.shape).astype(np.int8), targets

@@ -144,26 +144,28 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             self.check_rows(index)
             raise
 
-    def all_logits(self, scores: TrainingScores | None) -> Tensor:
-        """Return the ``(…, N, K)`` logits of all training images from what the loop supplies, float32."""
+    def all_logits(self, scores: TrainingScores | None, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the ``(…, N, K)`` logits of all training images from what the loop supplies."""
         images = len(self.prepared_table())
         if scores is None:
             raise InputError(
                 f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores."
             )
-        gathered = self._full(torch.float32, torch.nan)
+        gathered = self._full(dtype, torch.nan)
         seen = torch.zeros(images, dtype=torch.bool, device=gathered.device)
+        invalid = torch.zeros((), dtype=torch.bool, device=gathered.device)
         for index, logits in scores():
             self._rows(seen[:, None], index)
             rows = index.to(gathered.device)
             gathered[..., rows, :] = logits.to(gathered)
             seen[rows] = True
+            invalid |= logits.to(gathered.device).isnan().any()
         if not bool(seen.all()):
             raise InputError(
                 f"'{self.name}' scores all training images after an epoch: scores left out {int((~seen).sum()):,} of "
                 f"{images:,}."
             )
-        if bool(gathered.isnan().any()):
+        if bool(invalid):
             raise InputError(
                 f"'{self.name}' cannot rank the training images: the network's logits are not numbers (NaN). Training "
                 "has diverged; try a lower learning rate."
