@@ -39,6 +39,8 @@ from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import FILE as COMPARISON
 from labelgap.studies.compare.comparison import HEADS_FOLDER, TABLE, TRIALS
 from labelgap.studies.compare.heads import check_head
+from labelgap.studies.linear_eval import LinearEvaluation
+from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
 from labelgap.studies.study import FILE as STUDY
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
@@ -52,9 +54,10 @@ from labelgap.training.run_folder import RUN_FILES
 
 __all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
-Kind = Literal["run", "study", "comparison", "review"]
+Kind = Literal["run", "study", "comparison", "linear evaluation", "review"]
 _DOCUMENTS: Final[dict[str, Kind]] = {
     COMPARISON: "comparison",
+    LINEAR_EVAL[0]: "linear evaluation",
     STUDY: "study",
     CONFIG_FILE: "run",
     REVIEW_FILE: "review",
@@ -87,7 +90,7 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison" or "review".
+        kind: "run", "study", "comparison", "linear evaluation" or "review".
         files: those that labelgap wrote, also those of a study's runs, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
@@ -219,7 +222,7 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
     """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
-        finished = kind in ("study", "comparison") or (kind == "run" and _is_finished_run(folder))
+        finished = kind in ("study", "comparison", "linear evaluation") or (kind == "run" and _is_finished_run(folder))
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
         found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
@@ -254,6 +257,9 @@ def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
         yield COMPARISON, partial(Comparison.open, folder)
         for name in _heads(folder):
             yield name, partial(check_head, folder / name)
+    elif kind == "linear evaluation":
+        yield LINEAR_EVAL[0], partial(LinearEvaluation.open, folder)
+        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
     else:
         yield REVIEW_FILE, partial(open_review_folder, folder)
     if (folder / CANDIDATES).exists():
@@ -307,8 +313,14 @@ def _read_candidates(path: Path) -> None:
 
 def _finished_files(kind: Kind) -> tuple[str, ...]:
     """Return the files that the manifest of a finished folder lists from the beginning, as far as they exist."""
-    comparison = (COMPARISON, TABLE, TRIALS)
-    return {"run": RUN_FILES, "comparison": comparison, "study": (STUDY,), "review": (CANDIDATES,)}[kind]
+    files: dict[Kind, tuple[str, ...]] = {
+        "run": RUN_FILES,
+        "comparison": (COMPARISON, TABLE, TRIALS),
+        "linear evaluation": LINEAR_EVAL,
+        "study": (STUDY,),
+        "review": (CANDIDATES,),
+    }
+    return files[kind]
 
 
 def _heads(folder: Path) -> list[str]:

@@ -61,6 +61,7 @@ class CompareOptions:
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
+        from labelgap.cli.parsing import parse_numbers
         from labelgap.core.errors import InputError
 
         if self.protocol != "linear":
@@ -71,9 +72,9 @@ class CompareOptions:
         return {
             **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select", "standardize")},
             "options": _parse_method_options(self.option or ()),
-            "learning_rates": _parse_numbers(self.lr, "--lr", float),
-            "batch_sizes": _parse_numbers(self.batch_size, "--batch-size", int),
-            "weight_decays": _parse_numbers(self.weight_decay, "--weight-decay", float),
+            "learning_rates": parse_numbers(self.lr, "--lr", float),
+            "batch_sizes": parse_numbers(self.batch_size, "--batch-size", int),
+            "weight_decays": parse_numbers(self.weight_decay, "--weight-decay", float),
             "weights": None if self.weights is None else str(self.weights),
         }
 
@@ -157,14 +158,3 @@ def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise InputError(f"--option {pair}: name the method, e.g. --option role.expected_positives=1.5")
         options.setdefault(method, {}).update(parse_options([rest]))
     return options
-
-
-def _parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:
-    from labelgap.core.errors import InputError
-
-    if text is None:
-        return None
-    try:
-        return [number(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{name} {text}: write comma-separated numbers, e.g. {name} 16") from None

@@ -25,7 +25,9 @@ from labelgap.core.terminal.streams import protect_streams
 __all__ = ["main", "make_app"]
 
 _PANELS: Final = {
-    "Train and evaluate": ("demo", "train", "compare", "evaluate", "predict", "export", "report", "verify"),
+    "Train and evaluate": (
+        *("demo", "train", "compare", "linear-eval", "evaluate", "predict", "export", "report", "verify"),
+    ),
     "Find missing labels": ("audit", "review", "apply", "revisions"),
     "Data": ("inspect", "convert", "shard"),
     "Lists": ("methods", "datasets", "backbones", "cache"),
@@ -51,7 +53,8 @@ def make_app(name: str | None = None) -> typer.Typer:
     app.callback()(_root)
     for panel, names in _PANELS.items():
         for each in names if name is None else {name}.intersection(names):
-            command = getattr(importlib.import_module(f"labelgap.cli.{each}"), each)
+            function = each.replace("-", "_")
+            command = getattr(importlib.import_module(f"labelgap.cli.{function}"), function)
             if isinstance(command, typer.Typer):
                 app.add_typer(command, name=each, rich_help_panel=panel, context_settings=_HELP)
             else:

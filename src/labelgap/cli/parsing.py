@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from labelgap.core.errors import InputError, nearest
 
-__all__ = ["parse_duration", "parse_names", "parse_observe", "parse_options", "parse_pairs", "parse_value"]
+__all__ = [
+    "parse_duration",
+    "parse_names",
+    "parse_numbers",
+    "parse_observe",
+    "parse_options",
+    "parse_pairs",
+    "parse_value",
+]
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
 _SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
@@ -29,6 +37,21 @@ def parse_duration(text: str, name: str) -> float:
         return sum(float(count or 0) * seconds for count, seconds in zip(match.groups(), _SECONDS, strict=True))
     except ValueError:
         raise InputError(f"{name} {text}: write a duration as 30d, 12h, 1h30m or 90s.") from None
+
+
+def parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:
+    """Parse comma-separated numbers; None where the option is not given.
+
+    Example:
+        >>> parse_numbers("1e-3,0.1", "--lr", float)
+        [0.001, 0.1]
+    """
+    if text is None:
+        return None
+    try:
+        return [number(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{name} {text}: write comma-separated numbers, e.g. {name} 16") from None
 
 
 def parse_value(text: str) -> Any:

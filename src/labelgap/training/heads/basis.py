@@ -21,7 +21,6 @@ from labelgap.training.devices import widest_float
 __all__ = ["FeatureBasis"]
 
 _RANK_TOLERANCE = 1e-6
-"""Principal components with a smaller share of the largest variance are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +41,23 @@ class FeatureBasis:
 
     @classmethod
     @torch.no_grad()
-    def fit(cls, features: Tensor, *, standardize: bool = True, rotate: bool = False) -> FeatureBasis:
+    def fit(
+        cls,
+        features: Tensor,
+        *,
+        standardize: bool = True,
+        center: bool = False,
+        rotate: bool = False,
+        rank_tolerance: float = _RANK_TOLERANCE,
+    ) -> FeatureBasis:
         """Return the coordinates of features ``(N, D)``.
 
         Args:
-            features: of the images.
+            features: of the images; in float64 where they are, else in float32.
             standardize: whether to subtract the mean and to divide by the standard deviation.
+            center: whether to subtract the mean only.
             rotate: whether to use the principal components.
+            rank_tolerance: components with a smaller share of the largest variance are left out.
 
         Example:
             >>> basis = FeatureBasis.fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
@@ -57,16 +66,19 @@ class FeatureBasis:
         """
         if features.ndim != 2 or not len(features):
             raise InputError(f"features have shape {tuple(features.shape)}: a row for every image is needed.")
-        values = features.detach().to(torch.float32)
+        values = features.detach()
+        values = values if values.dtype == torch.float64 else values.to(torch.float32)
         mean, scale = values.new_zeros(values.shape[1]), values.new_ones(values.shape[1])
         if standardize:
             mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
             constant = deviation <= 1e-6 * mean.abs()
             scale = torch.where(constant, torch.ones_like(deviation), deviation)
+        elif center:
+            mean = values.mean(dim=0)
         standardized = (values - mean) / scale
         if not rotate:
             return cls(mean, scale, None, standardized.square().mean(dim=0))
-        components, variances = _principal_components(standardized)
+        components, variances = _principal_components(standardized, rank_tolerance)
         return cls(mean, scale, components, variances)
 
     def apply(self, features: Tensor) -> Tensor:
@@ -87,13 +99,13 @@ class FeatureBasis:
         return (weight if self.components is None else weight @ self.components.to(weight)), bias
 
 
-def _principal_components(values: Tensor) -> tuple[Tensor, Tensor]:
+def _principal_components(values: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return orthonormal directions ``(D, R)`` and the mean squares ``(R,)`` of values ``(N, D)`` along them."""
     images, width = values.shape
     wide = values.to(widest_float(values.device))
     gram = wide @ wide.t() if images < width else wide.t() @ wide
     squares, vectors = torch.linalg.eigh(gram)
-    kept = squares > _RANK_TOLERANCE * squares[-1].clamp(min=torch.finfo(squares.dtype).tiny)
+    kept = squares > tolerance * squares[-1].clamp(min=torch.finfo(squares.dtype).tiny)
     squares, vectors = squares[kept].flip(0), vectors[:, kept].flip(1)
     if images < width:
         vectors = wide.t() @ (vectors / squares.sqrt())

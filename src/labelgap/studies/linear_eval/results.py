@@ -1,0 +1,152 @@
+"""The result of a linear evaluation: ``linear_eval.json``, ``linear_eval.csv`` and the chosen head."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import write_json, write_text
+from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.stored import read_json
+from labelgap.core.tensors import write_tensors
+
+__all__ = ["FILE", "FILES", "HEAD", "LinearEvaluation", "PenaltyResult", "TABLE"]
+
+FILE: Final = "linear_eval.json"
+TABLE: Final = "linear_eval.csv"
+HEAD: Final = "head.safetensors"
+FILES: Final = (FILE, TABLE, HEAD)
+FORMAT: Final = 1
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class PenaltyResult:
+    """The classifier of one penalty.
+
+    Attributes:
+        penalty: λ, of ½ λ ‖W‖² beside the loss summed over images; 1/C of scikit-learn.
+        val: accuracy or mAP on val, from 0 to 1.
+        test: on test; None where there is none, or its labels support no accuracy.
+        iterations: of L-BFGS, for the slowest class.
+        converged: whether all classes converged.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    penalty: Annotated[float, Field(gt=0)]
+    val: Share
+    test: Share | None
+    iterations: Annotated[int, Field(ge=0)]
+    converged: bool
+
+
+class _Stored(BaseModel):
+    """``linear_eval.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Literal[1]
+    data: str
+    backbone: str
+    task: Literal["single-label", "multi-label"]
+    images: dict[str, int]
+    classes: int
+    classes_counted: dict[str, int]
+    results: Annotated[tuple[PenaltyResult, ...], Field(min_length=1)]
+    notes: tuple[str, ...]
+    seconds: float
+    metric: str
+    chosen: PenaltyResult
+    best_on_test: PenaltyResult | None
+
+
+@dataclass(frozen=True)
+class LinearEvaluation:
+    """A linear evaluation.
+
+    Attributes:
+        path: the folder.
+        data: its name.
+        backbone: that computed the features; "features" where they came with the data.
+        task: "single-label" (softmax, accuracy) or "multi-label" (a sigmoid for each class, mAP).
+        images: number of each split.
+        classes: how many.
+        classes_counted: of val and test: how many the metric is a mean of.
+        results: by rising penalty.
+        notes: what the reader should know.
+        seconds: of the fits, without the computation of features.
+        head: weights ``(K, D)`` and biases ``(K,)`` of the chosen penalty; None where it was read from a file.
+    """
+
+    path: Path
+    data: str
+    backbone: str
+    task: Literal["single-label", "multi-label"]
+    images: dict[str, int]
+    classes: int
+    classes_counted: dict[str, int]
+    results: tuple[PenaltyResult, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    head: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric."""
+        return "accuracy" if self.task == "single-label" else "mAP"
+
+    @property
+    def chosen(self) -> PenaltyResult:
+        """The best on val; of equal ones the largest penalty."""
+        return max(self.results, key=lambda result: (result.val, result.penalty))
+
+    @property
+    def best_on_test(self) -> PenaltyResult | None:
+        """The best on test, as the two-way paper chooses: no estimate of anything, for comparison with such tables."""
+        measured = [(result.test, result.penalty, result) for result in self.results if result.test is not None]
+        return max(measured, key=lambda each: each[:2])[2] if measured else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the head."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("path", "head", "results")}
+        best = self.best_on_test
+        return {
+            "format": FORMAT,
+            **kept,
+            "metric": self.metric,
+            "chosen": asdict(self.chosen),
+            "best_on_test": None if best is None else asdict(best),
+            "results": [asdict(result) for result in self.results],
+        }
+
+    def write(self) -> None:
+        """Write the files of the folder, and the manifest."""
+        write_json(self.path / FILE, self.as_json())
+        rows = [list(asdict(result).values()) for result in self.results]
+        lines = [["penalty", "val", "test", "iterations", "converged", "chosen"]]
+        for row, result in zip(rows, self.results, strict=True):
+            cells = [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row]
+            lines.append([*("" if cell == "None" else cell for cell in cells), str(result == self.chosen)])
+        write_text(self.path / TABLE, "".join(",".join(line) + "\n" for line in lines))
+        if self.head is not None:
+            write_tensors(self.path / HEAD, dict(zip(("weight", "bias"), self.head, strict=True)))
+        write_manifest(self.path, FILES)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> LinearEvaluation:
+        """Read the folder of an evaluation, without its head."""
+        folder = Path(path)
+        if not (folder / FILE).is_file():
+            raise RunError(f"{folder} is not a linear evaluation: it has no {FILE}.")
+        check_files(folder, [FILE])
+        stored = read_json(folder / FILE, _Stored, format=FORMAT, remedy="Evaluate the features again.")
+        derived = {"format", "metric", "chosen", "best_on_test"}
+        return cls(folder, **{name: getattr(stored, name) for name in _Stored.model_fields if name not in derived})

@@ -1,0 +1,54 @@
+"""``labelgap linear-eval`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import call
+from tests.studies.compare.small_features import write
+
+
+def test_features_are_measured_with_all_known_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    write(Path("vectors.npz"))
+    assert call("linear-eval", "vectors.npz", "--device", "cpu") == 2
+    everything = ("--observe", "positives=all,negatives=all", "--device", "cpu")
+    assert "--observe positives=all,negatives=all" in capsys.readouterr().err
+    assert call("linear-eval", "vectors.npz", *everything) == 0
+    said = capsys.readouterr().out
+    assert "chosen on val" in said and "best on test" in said and "45 values" in said and "1e+05" in said
+    assert call("verify", "runs/linear-eval") == 0
+    capsys.readouterr()
+    assert call("linear-eval", "vectors.npz", *everything, "--penalties", "0.1,10", "--json") == 0
+    stored = json.loads(capsys.readouterr().out)
+    assert [each["penalty"] for each in stored["results"]] == [0.1, 10] and stored["metric"] == "mAP"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "single"], "Did you mean 'single-label'"),
+        (["--penalties", "0,1"], "above 0"),
+        (["--penalties", "many"], "comma-separated"),
+        (["--precision", "float16"], "float32 or float64"),
+        (["--tolerance", "2"], "between 0 and 1"),
+        (["--backbone", "small-cn"], "Did you mean 'small-cnn'"),
+        (["--observe", "positive=1"], "Did you mean 'positives'"),
+    ],
+)
+def test_a_mistake_is_one_message_before_data_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("linear-eval", "nowhere.npz", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said and not Path("runs").exists()
