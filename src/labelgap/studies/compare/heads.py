@@ -36,19 +36,19 @@ __all__ = ["HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "check_hea
 
 _VERSION: Final = 2
 """Raised when the same plan gives other weights than before, or another file."""
-_ORDER_SEED: Final = 0
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
 _METADATA_KEY: Final = "labelgap"
 
 
 class HeadTask(NamedTuple):
-    """A head to train, and what the heads that are trained with it share."""
+    """A head to train, and what the heads that are trained with it share: the order of the batches, too."""
 
     plan: HeadPlan
     batch_size: int
     optimizer: str = "adam"
     standardize: bool = False
+    order_seed: int = 0
 
 
 Shape = tuple[int, int]
@@ -179,7 +179,7 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: P
         [task.plan for task in tasks.values()],
         epochs=setup.epochs,
         batch_size=first.batch_size,
-        order_seed=_ORDER_SEED,
+        order_seed=first.order_seed,
         val_features=None if folds or setup.selection.labels is None else setup.features["val"],
         val_labels=None if folds else setup.selection.labels,
         select="last" if folds else setup.selection.rule,
@@ -207,7 +207,7 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "batch_size": task.batch_size,
         "epochs": setup.epochs,
         "seed": plan.seed,
-        "order": _ORDER_SEED,
+        "order": task.order_seed,
         "rule": setup.selection.rule,
         "val": digests[id(setup.selection.labels)],
     }

@@ -55,7 +55,7 @@ def compare(
     Val selects epochs and settings (one setting for all seeds, by its mean). Without val, cross-validation over all
     training images selects the setting, and final heads are trained on all of them. Test is evaluated once, for the
     selected heads. A seed changes the initial weights, the method's own draws and the folds; with ``observe`` also the
-    hidden labels. The order of the batches is the same for all.
+    hidden labels. The order of the batches is the same for all, unless ``shuffle``.
 
     Args:
         data: the data set; its table is used as it is, unless ``observe`` is given.
@@ -108,7 +108,7 @@ def _compare(
     if config.folds:
         heads = _train_folds(plans, data, chosen, setup, folder, reporter)
     else:
-        heads = _train_heads(plans, setup, folder, reporter)
+        heads = _train_heads(plans, setup, folder, reporter, chosen.shuffle)
     comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
     return replace(
         comparison,
@@ -180,7 +180,7 @@ def _resolve_method(view: LabelView, request: TrainingRequest, reporter: Reporte
 
 
 def _train_heads(
-    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter
+    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter, shuffle: bool
 ) -> dict[MethodPlan, MethodHeads]:
     """Train all heads, and return those of each plan: for each setting of its grid, one for each seed."""
     tasks = [
@@ -188,6 +188,7 @@ def _train_heads(
             HeadPlan(plan.method, setting.options, setting.lr, data.train.labels, seed, setting.weight_decay),
             setting.batch_size,
             standardize=setting.standardize,
+            order_seed=seed if shuffle else 0,
         )
         for plan in plans
         for setting in plan.grid

@@ -37,6 +37,7 @@ class CompareSettings:
         backbone: name of the network that computes features; the default for the data when None.
         weights: file of its weights.
         select: the rule that selects epochs and settings; see ``training.selection``.
+        shuffle: whether a seed also determines the order of the batches; else all heads see one order.
     """
 
     seeds: int = 3
@@ -52,6 +53,7 @@ class CompareSettings:
     backbone: str | None = None
     weights: str | None = None
     select: str = "auto"
+    shuffle: bool = False
 
     @classmethod
     def checked(cls, **settings: Any) -> CompareSettings:
