@@ -28,6 +28,7 @@ _PANELS: Final = {
     "Train and evaluate": (
         *("demo", "train", "compare", "linear-eval", "evaluate", "predict", "export", "report", "verify"),
     ),
+    "Studies": ("reproduce",),
     "Find missing labels": ("audit", "review", "apply", "revisions"),
     "Data": ("inspect", "convert", "shard"),
     "Lists": ("methods", "datasets", "backbones", "cache"),

@@ -4,6 +4,15 @@ from labelgap.reporting.figures.study import study_figure
 from labelgap.reporting.pages.methods import methods_markdown
 from labelgap.reporting.report import write_report
 from labelgap.reporting.tables.comparison import comparison_table
+from labelgap.reporting.tables.reproduction import reproduction_table
 from labelgap.reporting.tables.study import study_rows, study_table
 
-__all__ = ["comparison_table", "methods_markdown", "study_figure", "study_rows", "study_table", "write_report"]
+__all__ = [
+    "comparison_table",
+    "methods_markdown",
+    "reproduction_table",
+    "study_figure",
+    "study_rows",
+    "study_table",
+    "write_report",
+]

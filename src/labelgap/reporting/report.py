@@ -12,11 +12,14 @@ from labelgap.data.dataset import Dataset
 from labelgap.reporting.html import render_template
 from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
 from labelgap.reporting.pages.comparison import comparison_page
+from labelgap.reporting.pages.reproduction import reproduction_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import is_comparison
+from labelgap.studies.reproduce import Reproduction
+from labelgap.studies.reproduce.results import is_reproduction
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
@@ -26,15 +29,19 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    what: Run | Study | Comparison | str | os.PathLike[str], *, data: Dataset | None = None, images: bool = True
+    what: Run | Study | Comparison | Reproduction | str | os.PathLike[str],
+    *,
+    data: Dataset | None = None,
+    images: bool = True,
 ) -> Path:
-    """Write ``report.html`` into the folder of a run, a study or a comparison; for a finished run, the model card too.
+    """Write ``report.html`` into the folder of a run, a study, a comparison or tables of papers; and the model card.
 
     The page is one file that loads nothing. A study links to the reports of its runs that exist: write those first.
-    Without ``data``, an existing model card is kept, because it may hold more than the run's folder can tell.
+    Only a finished run has a model card. Without ``data``, an existing one is kept, because it may hold more than the
+    run's folder can tell.
 
     Args:
-        what: a run, a study, a comparison, or the folder of one.
+        what: a run, a study, a comparison, tables of papers, or the folder of one.
         data: the data set of the run; it adds label counts and example images.
         images: whether the page may contain images of the data set.
 
@@ -44,6 +51,8 @@ def write_report(
     opened = _open(what)
     if isinstance(opened, Comparison):
         page = render_template("comparison.html", page=comparison_page(opened), has_images=False)
+    elif isinstance(opened, Reproduction):
+        page = render_template("reproduction.html", page=reproduction_page(opened), has_images=False)
     elif isinstance(opened, Study):
         for _, run in opened.runs:
             _check_classes(run, data)
@@ -66,10 +75,14 @@ def write_report(
     return path
 
 
-def _open(what: Run | Study | Comparison | str | os.PathLike[str]) -> Run | Study | Comparison:
-    if isinstance(what, Run | Study | Comparison):
+def _open(
+    what: Run | Study | Comparison | Reproduction | str | os.PathLike[str],
+) -> Run | Study | Comparison | Reproduction:
+    if isinstance(what, Run | Study | Comparison | Reproduction):
         return what
     folder = Path(what)
+    if is_reproduction(folder):
+        return Reproduction.open(folder)
     if is_comparison(folder):
         return Comparison.open(folder)
     if (folder / STUDY_FILE).exists():

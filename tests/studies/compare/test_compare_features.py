@@ -40,7 +40,7 @@ class Means(Backbone):
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compare_features, "create_backbone", lambda name, weights: Means())
+    monkeypatch.setattr(compare_features, "create_backbone", lambda name, weights, size: Means())
     Means.batches = 0
     random = np.random.default_rng(0)
     parts: dict[str, Any] = {}

@@ -32,30 +32,38 @@ def default_backbone(data: Dataset) -> str:
 
 
 def compute_split_features(
-    data: Dataset, backbone: str, weights: str | None, device: torch.device, workers: int, reporter: Reporter
+    data: Dataset,
+    backbone: str,
+    weights: str | None,
+    device: torch.device,
+    workers: int,
+    reporter: Reporter,
+    *,
+    size: int | None = None,
 ) -> tuple[dict[str, Tensor], str]:
     """Return the ``(N, D)`` float32 features of all splits on the device, and their fingerprint.
 
-    They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file.
+    They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file,
+    from images of ``size``.
     The fingerprint is that of the training and val images and of the network.
     """
     check_feature_data(data, backbone, "linear")
-    digest = hashlib.blake2b(f"{backbone} {weights}".encode(), digest_size=12)
+    digest = hashlib.blake2b(f"{backbone} {weights}{'' if size is None else f' {size}'}".encode(), digest_size=12)
     if weights is not None and Path(weights).is_file():
         digest.update(file_digest(Path(weights)))
     for split in data.splits[:2]:
         digest.update(split.images.fingerprint().encode())
     names = [split.name for split in data.splits]
-    arrays = split_features(data, names, lambda: _build_backbone(backbone, weights), device, workers, reporter)
+    arrays = split_features(data, names, lambda: _build_backbone(backbone, weights, size), device, workers, reporter)
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
     return {name: values.to(device) for name, values in tensors.items()}, digest.hexdigest()
 
 
-def _build_backbone(name: str, weights: str | None) -> Backbone:
+def _build_backbone(name: str, weights: str | None, size: int | None) -> Backbone:
     check_backbone(name)
     if not is_pretrained(name, weights):
         raise InputError(
             f"the backbone '{name}' has no pretrained weights, so its features carry no information: choose a "
             "pretrained one (`labelgap backbones`), or give its --weights."
         )
-    return create_backbone(name, weights=weights)
+    return create_backbone(name, weights=weights, size=size)

@@ -102,7 +102,9 @@ def _compare(
     reporter.log(why)
     workers = choose_workers(workers, on_device)
     backbone = str(chosen.backbone)
-    features, digest = compute_split_features(data, backbone, chosen.weights, on_device, workers, reporter)
+    features, digest = compute_split_features(
+        data, backbone, chosen.weights, on_device, workers, reporter, size=chosen.size
+    )
     setup = HeadTrainingSetup(features, selection, chosen.epochs, on_device, digest)
     remove_file(folder / MANIFEST_FILE)  # it is not finished any more
     if config.folds:

@@ -36,6 +36,7 @@ class CompareSettings:
         epochs: of every head.
         backbone: name of the network that computes features; the default for the data when None.
         weights: file of its weights.
+        size: of the images, if it is not the backbone's.
         select: the rule that selects epochs and settings; see ``training.selection``.
         shuffle: whether a seed also determines the order of the batches; else all heads see one order.
     """
@@ -52,6 +53,7 @@ class CompareSettings:
     epochs: int = 25
     backbone: str | None = None
     weights: str | None = None
+    size: int | None = None
     select: str = "auto"
     shuffle: bool = False
 

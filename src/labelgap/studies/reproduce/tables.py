@@ -65,7 +65,7 @@ class Column:
         return cls(*text.split(":"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """A row of a table.
 
@@ -125,7 +125,7 @@ class Training:
         return hash(self.key)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One number of a table: a row, a column, how it is trained, and what the paper has there, if that is known."""
 

@@ -1,0 +1,10 @@
+"""Reproduce the tables of the papers: our numbers beside theirs.
+
+``paper_tables`` lists the tables, ``reproduce`` fills one, and a ``Reproduction`` holds the results of a folder.
+"""
+
+from labelgap.studies.reproduce.results import Reproduction
+from labelgap.studies.reproduce.runner import reproduce
+from labelgap.studies.reproduce.tables import paper_tables
+
+__all__ = ["Reproduction", "paper_tables", "reproduce"]

@@ -1,0 +1,91 @@
+"""The linear cells of a table: heads on fixed features, trained as ``compare`` trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from labelgap.core.errors import RunError
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.losses.base.published_settings import published_options
+from labelgap.studies.compare import compare
+from labelgap.studies.compare.results import MethodResult, SeedResult
+from labelgap.studies.reproduce.results import ReproductionSettings
+from labelgap.studies.reproduce.sources import observed
+from labelgap.studies.reproduce.tables import Training
+from labelgap.training.config.presets import preset
+
+__all__ = ["linear_groups", "measure_head", "train_linear"]
+
+FOLDER: Final = "linear"
+
+
+def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings) -> list[list[Training]]:
+    """Return the trainings that can be compared together: on one data set, with one grid, every method once."""
+    groups: dict[tuple[Any, ...], list[Training]] = {}
+    for training in trainings:
+        same = (training.data, training.labels, *_grid(training, settings))
+        number = sum(
+            training.method == other.method for key, group in groups.items() if key[1:] == same for other in group
+        )
+        groups.setdefault((number, *same), []).append(training)
+    return list(groups.values())
+
+
+def train_linear(
+    trainings: Sequence[Training],
+    data: Dataset,
+    folder: Path,
+    settings: ReproductionSettings,
+    seeds: int,
+    **execution: Any,
+) -> dict[Training, MethodResult]:
+    """Train a group of ``linear_groups``; heads that the folder has already are not trained again.
+
+    A seed determines the initial weights and the order of the batches. The labels are the same for all seeds: those of
+    the papers.
+    """
+    first = trainings[0]
+    rates, batches = _grid(first, settings)
+    network = preset(first.preset, method=first.method, dataset=first.data, protocol="linear")
+    image_settings: dict[str, Any] = {}
+    if data.backbone != FEATURES:
+        image_settings = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
+        image_settings["size"] = settings.size or network["size"]
+    comparison = compare(
+        observed(first, data),
+        [training.method for training in trainings],
+        out=folder / FOLDER / first.data,
+        seeds=seeds,
+        grid="full",
+        options={each.method: {**published_options(each.method, each.data), **each.options} for each in trainings},
+        learning_rates=rates,
+        batch_sizes=batches,
+        epochs=settings.epochs or network["epochs"],
+        shuffle=True,
+        **image_settings,
+        **execution,
+    )
+    rows = {row.method: row for row in comparison.methods}
+    skipped = {row.method: row.reason for row in comparison.skipped}
+    for training in trainings:
+        if training.method not in rows:
+            raise RunError(f"{training.method}: {skipped[training.method]}")
+    return {training: rows[training.method] for training in trainings}
+
+
+def measure_head(seed: SeedResult, metric: str) -> float | None:
+    """Return a metric of one seed, from 0 to 1 except for epochs; None where it is not known."""
+    if metric == "epoch":
+        return float(seed.epoch)
+    values: dict[str, float | None] = {"train_map": seed.train_map, "val_map": seed.score}
+    return values[metric] if metric in values else (seed.test or {}).get(metric)
+
+
+def _grid(training: Training, settings: ReproductionSettings) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    if settings.grid == "paper":
+        return training.learning_rates, training.batch_sizes
+    stated = preset(training.preset, method=training.method, dataset=training.data, protocol="linear")
+    return (stated["lr"],), (stated["batch_size"],)

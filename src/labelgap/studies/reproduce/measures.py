@@ -1,0 +1,98 @@
+"""What the tables measure of a finished run, from 0 to 1 except for epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import RunError
+from labelgap.data.dataset import Dataset
+from labelgap.inference.localization import pointing_game
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
+from labelgap.metrics import f1, revision_quality
+from labelgap.studies.reproduce.tables import Cell
+from labelgap.training import Run
+from labelgap.training.predictions import read_predictions
+
+__all__ = ["class_groups", "measure_run", "warmup_share"]
+
+GROUPS = 5
+
+
+def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
+    """Return the metric of a cell; None where the run does not determine it.
+
+    Args:
+        cell: of the table.
+        run: finished, trained on ``data``.
+        data: with the labels that the run has seen.
+        device: where class activation maps are computed.
+    """
+    metric, metrics = cell.column.metric, run.metrics
+    if metric == "epoch":
+        return float(metrics["best_epoch"])
+    if metric in ("map", "map_samples"):
+        return _value(metrics["test"][metric])
+    if metric in ("val_map", "train_map"):
+        return _value((metrics.get(metric.removesuffix("_map")) or {}).get("map"))
+    if metric.startswith("f1"):
+        return _f1(run, data, metric.removeprefix("f1_"), cell.row.threshold)
+    if metric == "pointing":
+        return pointing_game(run, data.split("test"), device=device)
+    if metric == "positive_precision":
+        return _positive_precision(run, data)
+    if metric.startswith("warmup"):
+        return warmup_share(run.trace, metric.removeprefix("warmup_"))
+    group = class_groups(data.train.labels)[int(metric.removeprefix("g")) - 1]
+    each = [metrics["test"]["average_precision"][data.classes[column]] for column in group.tolist()]
+    known = [value for value in each if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _value(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _f1(run: Run, data: Dataset, average: Any, threshold: float) -> float:
+    test = data.split("test")
+    scores = read_predictions(run.path, "test", test.labels.images, data.classes)
+    if scores is None:
+        raise RunError(f"{run.path} has no predictions of the test images.")
+    return float(f1(scores, test.evaluation_labels.to_dense(), threshold=threshold, average=average))
+
+
+def _positive_precision(run: Run, data: Dataset) -> float | None:
+    """Return how many of the positive pseudo-labels are right."""
+    truth, table = data.train.truth, run.revisions.to_table()
+    positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
+    return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
+
+
+def class_groups(labels: LabelTable) -> list[NDArray[np.int64]]:
+    """Return the classes in five groups of equal size, by the number of known training labels, the fewest first.
+
+    Example:
+        >>> table = LabelTable.from_dense([[1, -1, 0, 1, 1], [1, -1, 1, 1, -1], [1, -1, -1, 0, -1]])
+        >>> [group.tolist() for group in class_groups(table)]
+        [[1], [4], [2], [0], [3]]
+    """
+    counts = labels.counts()
+    return np.array_split(np.argsort(counts.present + counts.absent, kind="stable"), GROUPS)
+
+
+def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:
+    """Return the share of labels whose highest loss is in the first epoch (Kim et al. 2022, table 1).
+
+    Args:
+        trace: of a run that recorded every training label.
+        kind: "tp", the observed positives; "tn" and "fn", unknown labels that are truly absent, or present.
+    """
+    if not trace:
+        return None
+    observed, truth = trace["observed"], trace["truth"]
+    state = {"tp": PRESENT, "tn": ABSENT, "fn": PRESENT}[kind]
+    chosen = (observed == (PRESENT if kind == "tp" else UNKNOWN)) & (truth == state)
+    losses = trace["loss"][:, chosen]
+    return float((np.nanargmax(losses, axis=0) == 0).mean()) if losses.size else None

@@ -1,0 +1,263 @@
+"""``reproduce``: fill the cells of a paper's table whose data are given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.files import remove_file, remove_partials
+from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.text import pluralize
+from labelgap.core.trust import refuse_links
+from labelgap.data.dataset import Dataset
+from labelgap.data.identity import DataIdentity
+from labelgap.studies.reproduce.linear import linear_groups, measure_head, train_linear
+from labelgap.studies.reproduce.measures import measure_run
+from labelgap.studies.reproduce.networks import NetworkRun, network_runs, select_run, train_networks, with_seed
+from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
+from labelgap.studies.reproduce.sources import DataSource, open_sources, unmet_need
+from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table
+from labelgap.training.devices import choose_device
+from labelgap.training.progress import Reporter
+
+__all__ = ["Plan", "plan_reproduction", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command has to train.
+
+    Attributes:
+        table: of the paper.
+        cells: that are asked for and can be filled, by their training.
+        missing: why the other cells that are asked for cannot be filled.
+        done: how many cells the folder already has.
+        sources: the data.
+        reproduction: what the folder has.
+        seeds: how many.
+    """
+
+    table: PaperTable
+    cells: Mapping[Training, tuple[Cell, ...]]
+    missing: Mapping[str, str]
+    done: int
+    sources: Mapping[str, DataSource]
+    reproduction: Reproduction
+    seeds: int
+
+    def data(self, training: Training) -> Dataset:
+        """Return the data of a training, with all labels."""
+        data, _ = self.sources[training.data].data(training.protocol)
+        if data is None:
+            raise InputError(f"no data: give --data {training.data}=PATH.")
+        return data
+
+    def trainings(self, *, linear: bool) -> list[Training]:
+        """Return those of linear heads, or of networks."""
+        return [training for training in self.cells if (training.protocol == "linear") is linear]
+
+    def digest(self, training: Training) -> str:
+        """Return a digest of a training, its data, its settings and the number of seeds."""
+        parts = [training.key, DataIdentity.of(self.data(training)).digest(), asdict(self.reproduction.settings)]
+        return hashlib.sha256(json.dumps([*parts, self.seeds], sort_keys=True).encode()).hexdigest()[:20]
+
+
+def plan_reproduction(
+    table: str,
+    data: Sequence[str],
+    *,
+    out: str | os.PathLike[str],
+    cells: Sequence[str] | None = None,
+    seeds: int = 3,
+    **settings: Any,
+) -> Plan:
+    """Check everything, and return what there is to train; writes nothing.
+
+    Raises:
+        InputError: no cell that is asked for can be filled, with the reasons.
+        RunError: the folder holds something else, or has other settings.
+    """
+    paper_table, chosen = find_table(table), ReproductionSettings(**settings)
+    asked = paper_table.select(cells)
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: at least one is needed.")
+    reproduction = _open_folder(Path(out), chosen)
+    sources = open_sources(data, paper_table)
+    needs = {cell.name: unmet_need(cell, sources) for cell in asked}
+    missing = {name: need for name, need in needs.items() if need is not None}
+    if len(missing) == len(asked):
+        reasons = "\n".join(f"  {text}" for text in describe_missing(missing))
+        raise InputError(f"{table}: no cell can be filled, nothing was trained\n{reasons}")
+    plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds)
+    open_cells: dict[Training, tuple[Cell, ...]] = {}
+    done = 0
+    for cell in (cell for cell in asked if cell.name not in missing):
+        stored = reproduction.cells.get((table, cell.name))
+        if stored is not None and stored.training == plan.digest(cell.training):
+            done += 1
+        else:
+            open_cells[cell.training] = (*open_cells.get(cell.training, ()), cell)
+    return replace(plan, cells=open_cells, done=done)
+
+
+def reproduce(
+    table: str,
+    data: Sequence[str],
+    *,
+    out: str | os.PathLike[str] = "runs/reproduce",
+    jobs: int = 1,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Reproduction:
+    """Train the cells of a table whose data are given, by the protocol of the paper, and measure them.
+
+    A folder takes any number of tables and can be used again: a cell that it has is not trained again, nor a head or
+    network that another cell or table needs as well. Results are written after every training.
+
+    Args:
+        table: name of a table; see ``paper_tables``.
+        data: ``NAME=PATH`` of data sets, as images or as a file of features.
+        out: the folder.
+        jobs: networks to train at a time.
+        device: "auto", "cpu", "cuda", "mps".
+        workers: processes that decode images.
+        quiet: print nothing.
+        **settings: ``cells``, ``seeds``, and those of ``ReproductionSettings``.
+    """
+    if jobs < 1:
+        raise InputError(f"--jobs {jobs}: at least one is needed.")
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+    plan = plan_reproduction(table, data, out=folder, **settings)
+    reporter = Reporter(quiet)
+    with lock_folder(folder, "reproducing tables"):
+        refuse_links(folder)
+        remove_partials(folder)
+        remove_file(folder / MANIFEST_FILE)
+        reproduction, failed = plan.reproduction, dict[str, str]()
+        execution = {"device": device, "workers": workers, "quiet": quiet}
+        reproduction.write()
+        for results in _train(plan, folder, jobs, execution, failed):
+            reproduction = reproduction.add(results)
+            reproduction.write()
+            reporter.log("; ".join(f"{each.row}/{each.column} {each.mean:.2f}" for each in results))
+        return replace(reproduction, missing={**plan.missing, **failed})
+
+
+def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
+    """Yield every reason with its cells."""
+    for reason in dict.fromkeys(missing.values()):
+        names = [name for name, each in missing.items() if each == reason]
+        columns = list(dict.fromkeys(name.partition("/")[2] for name in names))
+        shown = names[0] if len(names) == 1 else ", ".join(columns)
+        yield f"{pluralize(len(names), 'cell')} ({shown}): {reason}"
+
+
+def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
+    """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
+    if is_reproduction(folder):
+        found = Reproduction.open(folder)
+        if found.settings != settings:
+            raise RunError(
+                f"{folder / FILE}: it was made with {found.settings.describe()}, and this command asks for "
+                f"{settings.describe()}. Repeat the settings, or choose another --out."
+            )
+        return found
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise RunError(f"{folder} holds something else than tables of papers: choose another --out.")
+    return Reproduction(folder, settings)
+
+
+def _train(
+    plan: Plan, folder: Path, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]
+) -> Iterator[list[CellResult]]:
+    """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
+    settings, seeds = plan.reproduction.settings, plan.seeds
+    for group in linear_groups(plan.trainings(linear=True), settings):
+        try:
+            rows = train_linear(group, plan.data(group[0]), folder, settings, seeds, **execution)
+        except LabelGapError as error:
+            _fail(plan, group, error, failed)
+            continue
+        for training, row in rows.items():
+            about = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
+            epochs = tuple(seed.epoch for seed in row.seeds)
+            values = {
+                cell: [measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
+            }
+            yield _results(plan, training, values, about, epochs, row.settings_tried, row.seconds, execution, failed)
+    networks = plan.trainings(linear=False)
+    waves = [networks] if jobs > 1 else [[training] for training in networks]
+    for wave in waves:
+        yield from _train_wave(plan, wave, folder, jobs, execution, failed)
+
+
+def _train_wave(
+    plan: Plan,
+    trainings: Sequence[Training],
+    folder: Path,
+    jobs: int,
+    execution: Mapping[str, Any],
+    failed: dict[str, str],
+) -> Iterator[list[CellResult]]:
+    """Train networks together: first all settings with one seed, then the other seeds at the chosen settings."""
+    settings = plan.reproduction.settings
+    grids: dict[Training, list[NetworkRun]] = {}
+    for training in trainings:
+        grids[training] = network_runs(training, plan.data(training), folder, settings)
+    try:
+        flat = iter(train_networks([run for grid in grids.values() for run in grid], jobs=jobs, **execution))
+        first = {training: [next(flat) for _ in grid] for training, grid in grids.items()}
+        chosen = {training: grids[training][select_run(runs)] for training, runs in first.items()}
+        more = [with_seed(run, each, seed) for each, run in chosen.items() for seed in range(1, plan.seeds)]
+        rest = iter(train_networks(more, jobs=jobs, **execution) if more else [])
+    except LabelGapError as error:
+        _fail(plan, trainings, error, failed)
+        return
+    for training, job in chosen.items():
+        runs = [first[training][select_run(first[training])], *(next(rest) for _ in range(1, plan.seeds))]
+        values = {
+            cell: [measure_run(cell, run, job.data, execution["device"]) for run in runs]
+            for cell in plan.cells[training]
+        }
+        epochs = tuple(run.metrics["best_epoch"] for run in runs)
+        seconds = sum(run.metrics["seconds"] for run in (*first[training], *runs[1:]))
+        tried = len(grids[training])
+        yield _results(plan, training, values, job.setting, epochs, tried, seconds, execution, failed)
+
+
+def _results(
+    plan: Plan,
+    training: Training,
+    values: Mapping[Cell, Sequence[float | None]],
+    setting: Mapping[str, Any],
+    epochs: tuple[int, ...],
+    tried: int,
+    seconds: float,
+    execution: Mapping[str, Any],
+    failed: dict[str, str],
+) -> list[CellResult]:
+    device, digest, results = choose_device(execution["device"]).type, plan.digest(training), []
+    for cell, measured in values.items():
+        known = [value for value in measured if value is not None]
+        if len(known) < len(measured):
+            failed[cell.name] = "the labels do not support this measure"
+            continue
+        percent = tuple(value if cell.column.metric == "epoch" else 100 * value for value in known)
+        name = plan.table.name, cell.row.name, cell.column.name
+        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device))
+    return results
+
+
+def _fail(plan: Plan, trainings: Iterable[Training], error: Exception, failed: dict[str, str]) -> None:
+    failed |= {cell.name: str(error) for training in trainings for cell in plan.cells[training]}

@@ -1,0 +1,101 @@
+"""The data that the user gives for the data sets of a table, and what a cell cannot be filled without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.features import is_feature_file
+from labelgap.data.registry import dataset_names, load, open_data
+from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
+from labelgap.studies.compare.results import SkippedMethod
+from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables
+
+__all__ = ["DataSource", "open_sources", "shown_labels", "unmet_need"]
+
+LABEL_SEED: Final = 1200
+"""Of the papers' draw of one positive label per image."""
+
+
+@dataclass(frozen=True, eq=False)
+class DataSource:
+    """A data set as it was given: as feature vectors, as images, or both; with the paths."""
+
+    features: Dataset | None = None
+    images: Dataset | None = None
+    features_path: str = ""
+    images_path: str = ""
+
+    def data(self, protocol: str) -> tuple[Dataset | None, str]:
+        """Return the data that a protocol is trained on, and their path; features, if both will do."""
+        if protocol == "linear" and self.features is not None:
+            return self.features, self.features_path
+        return self.images, self.images_path
+
+
+def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
+    """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
+
+    A path is read as the data set of that name. Where labelgap has no reader of that name, it is recognized: a CSV of
+    all labels will do. Names that belong to another table are left out.
+    """
+    sources: dict[str, DataSource] = {}
+    known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not equals or not place:
+            raise InputError(f"--data {text}: write NAME=PATH, e.g. --data {table.datasets[0]}=path/to/it.")
+        if name not in known:
+            raise UnknownNameError(f"data set of {table.name} called", name, table.datasets)
+        path = Path(place).expanduser()
+        if not path.exists():
+            raise InputError(f"--data {text}: {describe_missing_path(path)}")
+        if name not in table.datasets:
+            continue
+        source = sources.get(name, DataSource())
+        if is_feature_file(path):
+            sources[name] = replace(source, features=load(FEATURES, path), features_path=place)
+        else:
+            data = load(name, path) if name in dataset_names() else open_data(path)
+            sources[name] = replace(source, images=data, images_path=place)
+    return sources
+
+
+def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
+    """Return what a cell cannot be filled without: data that was not given, or a part that it lacks; else None."""
+    training, name = cell.training, cell.column.data
+    source = sources.get(name)
+    if source is None:
+        reader = "" if name in dataset_names() else "; labelgap has no reader of it: a CSV, or a file of features"
+        return f"no data: give --data {name}=PATH{reader}"
+    data, path = source.data(training.protocol)
+    if data is None:
+        return (
+            f"{source.features_path} holds features, and {training.protocol} trains on images: add --data {name}=PATH"
+        )
+    for split in ("val", "test"):
+        if getattr(data, split) is None:
+            return f"{path} has no {split} images"
+    if training.labels != "as-given" and not data.train.evaluation_labels.complete:
+        return f"{path}: not every label of train is known, and the labels that training sees are drawn from all"
+    if data.test is not None and cell.column.metric == "pointing" and data.test.boxes is None:
+        return f"{path} has no boxes (Annotations), and the pointing game needs them"
+    view = shown_labels(training, data)
+    return view.reason if isinstance(view, SkippedMethod) else None
+
+
+def shown_labels(training: Training, data: Dataset) -> LabelView | SkippedMethod:
+    """Return the labels that a method sees in its paper, or why it cannot run."""
+    return label_view_for(training.method, LabelViews(observed(training, data), 1, None, LABEL_SEED))
+
+
+def observed(training: Training, data: Dataset) -> Dataset:
+    """Return the data with the labels of the paper: one positive of each image, all, or those that there are."""
+    if training.labels == "single-positive":
+        return data.observe(positives=1, negatives=0, seed=LABEL_SEED)
+    return data.reveal() if training.labels == "all" else data

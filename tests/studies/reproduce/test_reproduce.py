@@ -1,0 +1,198 @@
+"""The papers' tables made again: what is published, what is trained once, what is refused, on vectors and on photos."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.conftest import call
+from tests.data.readers.test_load_voc import devkit
+from tests.studies.compare.small_features import arrays
+
+from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.labels import LabelTable
+from labelgap.losses import methods
+from labelgap.studies.compare import heads as compare_heads
+from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce
+from labelgap.studies.reproduce.measures import class_groups, warmup_share
+from labelgap.studies.reproduce.tables import METRICS
+
+QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
+LINEAR = ["*/linear:*"]
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``--data`` of a feature file with the full labels of every split."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("vectors.npz", **arrays())  # type: ignore[arg-type]
+    return "voc2012=vectors.npz"
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of all heads, and the folders of all networks, that are trained from now on."""
+    names: list[str] = []
+    train_heads, fit = vars(compare_heads)["train_heads"], vars(networks)["fit"]
+
+    def heads(values: Any, plans: Any, **settings: Any) -> Any:
+        names.extend(plan.method for plan in plans)
+        return train_heads(values, plans, **settings)
+
+    def network(*given: Any, **settings: Any) -> Any:
+        if not settings["resume"]:
+            names.append(settings["out"].name)
+        return fit(*given, **settings)
+
+    monkeypatch.setattr(compare_heads, "train_heads", heads)
+    monkeypatch.setattr(networks, "fit", network)
+    return names
+
+
+def test_every_published_number_is_of_a_cell_and_has_a_source() -> None:
+    tables = paper_tables()
+    file = Path(vars(networks)["__file__"]).with_name("published.csv")
+    rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    cells = {(name, cell.row.name, cell.column.name) for name, table in tables.items() for cell in table.cells}
+    named = [(row["table"], row["row"], row["column"]) for row in rows]
+    assert set(named) <= cells and len(set(named)) == len(named) and all(row["source"] for row in rows)
+    for table in tables.values():
+        assert {cell.row.method for cell in table.cells} <= set(methods())
+        assert {cell.column.metric for cell in table.cells} <= set(METRICS)
+    found = {cell.name: cell.published for cell in tables["cole-table1"].cells}
+    role, later = found["role/linear:voc2012"], found["role+linear-init/end-to-end:cub"]
+    assert role is not None and role.value == 86.5 and later is not None and later.value == 16.8
+    unknown = [cell for cell in tables["zhou-table"].cells if cell.row.name == "dw"]
+    assert all(cell.published is None for cell in unknown), "what is not known stays blank"
+
+
+def test_cells_are_filled_in_any_order_and_nothing_is_trained_twice(vectors: str, trained: list[str]) -> None:
+    first = reproduce("cole-table2", [vectors], cells=["an", "role"], **QUICK)
+    assert trained.count("an") == trained.count("role") == 2 * 4 * 2, "two batch sizes, four rates, two seeds"
+    trained.clear()
+    second = reproduce("cole-table1", [vectors], cells=["*/linear:voc2012"], **QUICK)
+    assert {"an", "role"}.isdisjoint(trained) and {"bce", "iun", "iu", "wan"} <= {*trained}
+    assert second.tables == ["cole-table1", "cole-table2"], "a folder holds any number of tables"
+    trained.clear()
+    third = reproduce("cole-table2", [vectors], **QUICK)
+    assert {*trained} == {"an-ls"} - {*trained} or not trained, "an-ls is of table 1 already"
+    role = first.cells["cole-table2", "role/linear:voc2012:train_map"]
+    assert third.cells["cole-table2", "role/linear:voc2012:train_map"] == role and len(role.values) == 2
+    assert 0 < role.values[0] <= 100 and role.settings_tried == 8 and role.setting["lr"] in (1e-2, 1e-3, 1e-4, 1e-5)
+    assert role.setting["options"] == {"expected_positives": 1.5}, "the paper's number for VOC, whatever the file is"
+    lines = list(csv.DictReader(Path("runs/reproduce/results.csv").read_text(encoding="utf-8").splitlines()))
+    (line,) = (each for each in lines if (each["table"], each["row"]) == ("cole-table2", "role"))
+    assert line["paper"] == "90.3" and float(line["difference"]) == pytest.approx(role.mean - 90.3, abs=0.01)
+    assert Reproduction.open("runs/reproduce").cells == third.cells
+
+
+def test_the_labels_are_the_papers_draw_for_every_seed(vectors: str) -> None:
+    reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
+    stored = json.loads(Path("runs/reproduce/linear/voc2012/compare.json").read_text(encoding="utf-8"))
+    drawn = int(LabelTable.from_dense(arrays()["train_truth"]).observe(1, 0, seed=1200).counts().present.sum())
+    assert stored["methods"][0]["label_view"] == f"{drawn} present and 0 absent labels"
+    assert len({seed["value"] for seed in stored["methods"][0]["seeds"]}) == 2
+
+
+def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("reproduce", "cole-table1", "--data", vectors, "--cells", "an;wan", "--epochs", "1", "--device", "cpu")
+    assert call(*asked, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 cells" in said and "48 linear heads" in said and "at most about" in said and "coco2014=PATH" in said
+    assert not Path("runs").exists(), "a dry run writes nothing"
+    assert call(*asked, "--grid", "preset", "--seeds", "1") == 0
+    said = capsys.readouterr().out
+    assert "84.2" in said and "difference" in said and "epochs 1" in said, "and what is not as in the paper"
+    page = Path("runs/reproduce/report.html").read_text(encoding="utf-8")
+    assert "Cole et al. 2021, table 1" in page and "84.2" in page
+    assert call("report", "runs/reproduce") == call("reproduce") == 0
+    assert "kim-table4" in capsys.readouterr().out
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_trained(
+    vectors: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("reproduce", "cole-tabel1") == 2
+    assert "Did you mean 'cole-table1'?" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match="'voc2012'"):
+        reproduce("cole-table2", ["voc12=vectors.npz"])
+    with pytest.raises(InputError, match=r"no such row, column or cell\. Did you mean 'role'"):
+        reproduce("cole-table2", [vectors], cells=["rolle"])
+    with pytest.raises(InputError, match=r"vectors\.npz holds features, and end-to-end trains on images"):
+        reproduce("kim-table2", [vectors])
+    with pytest.raises(InputError, match="no reader"):
+        reproduce("two-way-nus", [])
+    stored = arrays()
+    np.savez("untested.npz", **{name: stored[name] for name in stored if "test" not in name})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"untested\.npz has no test images"):
+        reproduce("cole-table2", ["voc2012=untested.npz"])
+    stored["train_truth"] = stored["train_truth"].copy()
+    stored["train_truth"][0, 0] = -1
+    np.savez("gap.npz", **stored)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"gap\.npz: not every label of train is known"):
+        reproduce("cole-table2", ["voc2012=gap.npz"])
+    with pytest.raises(RunError, match="something else"):
+        reproduce("cole-table2", [vectors], out=tmp_path)
+    assert not Path("runs").exists()
+
+
+def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) -> None:
+    reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
+    with pytest.raises(RunError, match="it was made with epochs 1, and this command asks for the papers' settings"):
+        reproduce("cole-table2", [vectors])
+    file = Path("runs/reproduce/reproduce.json")
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": 2}))
+    Path("runs/reproduce/manifest.json").unlink()
+    with pytest.raises(RunError, match="is of format 2; this version of labelgap reads format 1"):
+        reproduce("cole-table2", [vectors], **QUICK)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``--data`` of a small devkit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    splits = {"train": [f"2008_{number:06d}" for number in range(60)]}
+    splits["val"] = [f"2009_{number:06d}" for number in range(48)]
+    devkit(tmp_path, "2012", splits)
+    return "voc2012=VOCdevkit"
+
+
+def test_networks_are_trained_on_photos_and_shared_by_tables(photos: str, trained: list[str]) -> None:
+    small: dict[str, Any] = {**QUICK, "backbone": "small-cnn", "size": 32}
+    made = reproduce("kim-table2", [photos], cells=["ll-ct/end-to-end:*", "an/linear-init:*"], **small)
+    assert len(trained) == 4, "two cells, two seeds"
+    pointing = reproduce("kim-table4", [photos], cells=["ll-ct"], **small)
+    assert len(trained) == 4, "the networks of table 2"
+    found = pointing.cells["kim-table4", "ll-ct/end-to-end:voc2012:pointing"]
+    assert len(found.values) == 2 and all(0 <= value <= 100 for value in found.values)
+    assert made.cells["kim-table2", "an/linear-init:voc2012"].settings_tried == 1
+    shares = reproduce("kim-table1", [photos], jobs=2, **small)
+    assert {100.0} == {value for cell in shares.cells.values() if "warmup" in cell.column for value in cell.values}
+    scores = reproduce("zhou-table", [photos], cells=["em"], **{**small, "seeds": 1})
+    assert {"em/end-to-end:voc2012", "em/end-to-end:voc2012:f1_micro"} <= {name for _, name in scores.cells}
+    more: dict[str, Any] = {**small, "seeds": 1, "epochs": 7, "out": "runs/ablation"}
+    parts = reproduce("zhou-ablation", [photos], cells=["em-apl,positive"], **more)
+    precision = parts.cells["zhou-ablation", "em-apl,positive/end-to-end:voc2012:positive_precision"]
+    assert 0 <= precision.mean <= 100, "pseudo-labels start after five epochs"
+
+
+def test_val_chooses_what_the_paper_searched(photos: str, trained: list[str]) -> None:
+    small: dict[str, Any] = {**QUICK, "backbone": "small-cnn", "size": 32}
+    made = reproduce("cole-table1", [photos], cells=["an/end-to-end:voc2012"], **small)
+    found = made.cells["cole-table1", "an/end-to-end:voc2012"]
+    assert found.settings_tried == 8 and len(trained) == 9, "eight settings, and one more seed of the best"
+    assert found.setting["batch_size"] in (8, 16)
+
+
+def test_measures_of_a_trace_and_of_groups_of_classes() -> None:
+    losses = np.array([[3, 1, 2, 1], [1, 2, 1, 1]], dtype=np.float32)
+    trace = {"loss": losses, "observed": np.array([1, -1, -1, -1]), "truth": np.array([1, 1, 0, 0])}
+    assert [warmup_share(trace, kind) for kind in ("tp", "tn", "fn")] == [1.0, 1.0, 0.0]
+    assert warmup_share({}, "tp") is None
+    table = LabelTable.from_dense(np.array([[1, -1, 0, 1, 1, 1, -1]]), classes=list("abcdefg"))
+    assert [len(group) for group in class_groups(table)] == [2, 2, 1, 1, 1]
