@@ -26,10 +26,16 @@ def epochs(run: str) -> list[object]:
 def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("shard", "tags.csv", "--images", "photos", "--out", "shards", "--images-per-shard", "3") == 0
     assert "wrote    6 shards in shards, 61.4 kB: 4 train, 4 val, 4 test" in capsys.readouterr().out
+    assert call("shard", "tags.csv", "--images", "photos", "--out", "shards", "--images-per-shard", "3") == 0
+    said = capsys.readouterr().out
+    assert "found    6 shards in shards, 61.4 kB, complete and intact already: 4 train, 4 val, 4 test" in said
     assert call("shard", "tags.csv", "--images", "photos", "--out", "shards") == 2
     assert call("shard", "tags.csv", "--out", "b", "--images-per-shard", "3", "--bytes-per-shard", "1MB") == 2
     error = capsys.readouterr().err
-    assert "holds shards already" in error and "--images-per-shard or --bytes-per-shard, not both" in error
+    assert (
+        "holds shards of other data or options" in error
+        and "--images-per-shard or --bytes-per-shard, not both" in error
+    )
 
     data = lg.load("csv", "tags.csv", images="photos")
     files = lg.fit(data, "ll-r", {}, "small-cnn", "end-to-end", "runs/files", epochs=2, batch_size=3, quiet=True)

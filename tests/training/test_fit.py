@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from tests.killing import run_forked
 from torch import Tensor
 
 import labelgap as lg
@@ -25,7 +22,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
 from labelgap.training.checkpoints.checkpoint import LAST
-from labelgap.training.progress import Reporter
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
 
@@ -75,50 +71,6 @@ def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on
     shares = trace["modified"].mean(axis=1)
     assert shares[0] == 0 and np.all(np.diff(shares) > 0)
     assert not trace["modified"][:, trace["observed"] == 1].any()
-
-
-def after_steps(count: int, stop: Callable[[], object]) -> Callable[..., None]:
-    """Return what replaces ``Reporter.advance``: it calls ``stop`` at each step after the first ``count``."""
-    steps = iter(range(count))
-
-    def advance(self: Reporter, *_: object, **__: object) -> None:
-        if next(steps, None) is None:
-            stop()
-
-    return advance
-
-
-def test_a_run_killed_in_the_middle_resumes_to_the_very_same_numbers(
-    unbroken: lg.Run, digits: Dataset, tmp_path: Path
-) -> None:
-    out = tmp_path / "killed"
-
-    def train_until_killed() -> None:
-        Reporter.advance = after_steps(2 * 5 + 2, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[method-assign]
-        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
-
-    assert run_forked(train_until_killed) == -signal.SIGKILL
-    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
-    torch.manual_seed(7)
-    lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, resume=True, **SETTINGS)
-    resumed = lg.open_run(out)
-    for name in ("best.safetensors", "predictions.parquet", "traces.npz"):
-        assert (out / name).read_bytes() == (unbroken.path / name).read_bytes(), name
-    untimed = [{k: v for k, v in record.items() if k != "seconds"} for record in resumed.history]
-    assert untimed == [{k: v for k, v in record.items() if k != "seconds"} for record in unbroken.history]
-    mine, theirs = (torch.load(run.path / LAST, weights_only=True) for run in (resumed, unbroken))
-    for name, value in mine["network"].items():
-        assert torch.equal(value, theirs["network"][name])
-
-
-def test_ctrl_c_ends_with_the_complete_epochs(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def press() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Reporter, "advance", after_steps(2 * 5 + 1, press))
-    stopped = lg.fit(digits, "an", out=tmp_path / "run", **SETTINGS)
-    assert stopped.finished and stopped.metrics["interrupted"] and stopped.metrics["epochs"] == 2
-    assert stopped.metrics["test"]["map"] > 0
 
 
 def test_a_finished_run_resumes_to_itself(unbroken: lg.Run, digits: Dataset) -> None:

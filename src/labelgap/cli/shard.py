@@ -30,7 +30,7 @@ def shard(
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
 ) -> None:
-    """Write DATA as shards, tar files that all commands and webdataset read. Called after a kill, it resumes."""
+    """Write DATA as shards, tar files that all commands and webdataset read. Called again, it resumes or verifies."""
     from labelgap.core.errors import InputError
     from labelgap.core.system import format_bytes, parse_bytes
     from labelgap.core.text import pluralize
@@ -43,10 +43,19 @@ def shard(
     if bytes_per_shard is not None:
         options = ShardOptions(size=size, bytes_per_shard=parse_bytes(bytes_per_shard), shuffle=shuffle)
     opened = open_dataset(data, data_options, observe, label_seed)
-    reporter = Reporter()
+    reporter, found = Reporter(), list[str]()
     with reporter.bar("images", sum(map(len, opened.splits))):
-        index = write_shards(opened, out, options, force=force, progress=reporter.advance)
+        index = write_shards(
+            opened,
+            out,
+            options,
+            force=force,
+            progress=reporter.advance,
+            on_complete=lambda: found.append("complete and intact already"),
+        )
     total = sum(entry.bytes for entry in index.shards)
     images = ", ".join(f"{len(split):,} {split.name}" for split in opened.splits)
-    print(f"{'wrote':<9}{pluralize(len(index.shards), 'shard')} in {out}, {format_bytes(total)}: {images}")
+    verb = "found" if found else "wrote"
+    shards = f"{pluralize(len(index.shards), 'shard')} in {out}, {format_bytes(total)}"
+    print(f"{verb:<9}{', '.join([shards, *found])}: {images}")
     print(f"{'next':<9}labelgap train {shlex.quote(str(out))} --out runs/first")

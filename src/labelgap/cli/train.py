@@ -95,6 +95,10 @@ class TrainingOptions:
     clip: Annotated[float | None, _training_option(help="Maximum norm of the gradient.")] = None
     ema: Annotated[float | None, _training_option(help="Decay of a moving average of the weights, e.g. 0.999.")] = None
     accumulate: Annotated[int | None, _training_option(help="Batches per optimizer step.")] = None
+    checkpoint_minutes: Annotated[
+        float | None,
+        _training_option(help="Minutes between checkpoints within an epoch; 0: at its end only.", show_default="10"),
+    ] = None
     stop_below: Annotated[float | None, _training_option(help="Stop this far below the best val score, e.g. 0.03.")] = (
         None
     )

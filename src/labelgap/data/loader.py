@@ -7,6 +7,7 @@ processes, nor on the global random state of torch or numpy, which is neither re
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -100,6 +101,7 @@ class ImageLoader:
             num_workers=self.workers,
             pin_memory=self.pin_memory,
             multiprocessing_context=self.start_method if self.workers else None,
+            worker_init_fn=_leave_interrupts,
             generator=torch.Generator(),  # its own, so that torch's global state does not change
         )
         with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
@@ -140,3 +142,9 @@ class ImageLoader:
                 result = to_channels(result.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)
             pixels[place] = result
         return pixels
+
+
+def _leave_interrupts(_: int) -> None:
+    """Let a worker ignore Ctrl-C, which its terminal sends to all processes: the main one completes its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

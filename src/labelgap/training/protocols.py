@@ -51,7 +51,7 @@ LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
 _NETWORK_SETTINGS = (
     *("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "warmup"),
-    *("clip", "ema", "accumulate", "stop_below", "transform", "average_flips", "batchnorm"),
+    *("clip", "ema", "accumulate", "checkpoint_minutes", "stop_below", "transform", "average_flips", "batchnorm"),
 )
 """Settings of linear-init's second phase only."""
 

@@ -126,10 +126,18 @@ def test_what_is_in_the_folder_is_not_lost(data: Dataset, tmp_path: Path) -> Non
     (tmp_path / "mine" / "a.tar").write_text("something")
     with pytest.raises(RunError, match="is not empty, and holds no shards"):
         write_shards(data, tmp_path / "mine", ShardOptions(), force=True)
-    write_shards(data, tmp_path / "out", ShardOptions())
-    with pytest.raises(RunError, match="holds shards already"):
-        write_shards(data, tmp_path / "out", ShardOptions())
-    before = contents(tmp_path / "out")
+    index = write_shards(data, tmp_path / "out", ShardOptions())
+    before, calls = contents(tmp_path / "out"), list[str]()
+    for other, options in ((data, ShardOptions(images_per_shard=2)), (replace(data, test=None), ShardOptions())):
+        with pytest.raises(RunError, match="holds shards of other data or options"):
+            write_shards(other, tmp_path / "out", options)
+    assert write_shards(data, tmp_path / "out", ShardOptions(), on_complete=lambda: calls.append("")) == index
+    assert calls and contents(tmp_path / "out") == before
+    shard = bytearray(before["train-000000.tar"])
+    shard[600] ^= 1  # in the bytes of an image, where the tar file says nothing
+    (tmp_path / "out" / "train-000000.tar").write_bytes(shard)
+    write_shards(data, tmp_path / "out", ShardOptions(), on_complete=lambda: calls.append(""))
+    assert len(calls) == 1 and contents(tmp_path / "out") == before
     with pytest.raises(InputError, match="holds the shards that are read"):
         write_shards(load("shards", tmp_path / "out"), tmp_path / "out", ShardOptions(size=8), force=True)
     assert contents(tmp_path / "out") == before

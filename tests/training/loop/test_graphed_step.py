@@ -201,7 +201,8 @@ def test_captured_and_eager_trainings_end_alike(tmp_path: Path, method: str | Lo
         losses = []
         torch.cuda.manual_seed(1)
         for epoch in (1, 2, 3):
-            losses.append(trainer._train(TrainingState(), epoch)[0])
+            losses.append(trainer._train(TrainingState(), epoch))
+            trainer._revise_labels()
         assert (kind == "graph" and not isinstance(method, Waits)) == (step.disabled is None), step.disabled
         assert step.lasting == (method in ("an", "ll-r"))
         assert (step.graph is not None) == (kind == "graph" and step.lasting), "a graph of one epoch is released"

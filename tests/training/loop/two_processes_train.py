@@ -23,10 +23,8 @@ from labelgap.core.errors import InputError, LabelGapError
 from labelgap.inference.predict import chunks, predict_to_file
 from labelgap.losses import ElementwiseLoss
 from labelgap.models import Classifier, InputSpec, as_backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.features.extract import extract_features
 from labelgap.training.loop import processes
-from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import barrier
 from labelgap.training.progress import Reporter
 
@@ -102,24 +100,20 @@ def train_networks(out: Path) -> None:
     lg.fit(data, "role", METHODS["role"], SmallNetwork(), out=out / "linear-init", **{**settings, **linear})
 
 
-def train_until(out: Path, epoch: int) -> None:
-    """Train or resume a run, and stop it after an epoch, as a Ctrl-C does."""
-    original = NetworkTrainer.train_epoch
+def train_until(out: Path, batches: int | None = None) -> None:
+    """Train or resume a run, and stop it after so many more batches, as a Ctrl-C does; every step has a checkpoint."""
+    left = iter(range(1000 if batches is None else batches - 1))
 
-    def train_epoch(self: NetworkTrainer, state: TrainingState, number: int) -> None:
-        if number > epoch:
+    def advance(*_: object, **__: object) -> None:
+        if next(left, None) is None:
             raise KeyboardInterrupt
-        original(self, state, number)
 
-    NetworkTrainer.train_epoch = train_epoch  # type: ignore[assignment, method-assign]
     resume = (out / "config.json").exists()
     barrier()
     settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 3, "protocol": "end-to-end"}
-    try:
-        with double_precision(), suppress(KeyboardInterrupt):
-            lg.fit(digits(), "ll-cp", METHODS["ll-cp"], SmallNetwork(), out=out, resume=resume, **settings)
-    finally:
-        NetworkTrainer.train_epoch = original  # type: ignore[method-assign]
+    settings |= {"out": out, "resume": resume, "checkpoint_minutes": 1e-9}
+    with double_precision(), suppress(KeyboardInterrupt), patch.object(Reporter, "advance", advance):
+        lg.fit(digits(), "ll-cp", METHODS["ll-cp"], SmallNetwork(), **settings)
 
 
 def use_runs(out: Path, trained: Path) -> None:
@@ -195,7 +189,7 @@ def main(folder: Path) -> None:
         vectors = lg.load("features", write(out))
         lg.fit(vectors, "em", out=out / "head", epochs=3, device="cpu", quiet=True)
         lg.fit(digits(), "an", out=out / "network", epochs=1, batch_size=20, device="cpu", quiet=True)
-    train_until(folder / "resumed", 2 if is_distributed() else 1)
+    train_until(folder / "resumed", 13 if is_distributed() else 14)
     use_runs(out, folder / "one")
     if is_distributed():
         errors(out)

@@ -1,7 +1,8 @@
 """Shards of a data set: tar files with its images and labels, and their index; see ``labelgap.data.readers.shards``.
 
 The same data and options give the same bytes. A shard is written under a temporary name and then renamed; the index
-comes last. What a killed process has left is used again by the same request, and removed by another one.
+comes last. What a killed process has left is used again by the same request, and removed by another one. Where all
+shards of a request are there, they are compared with their digests, and nothing is written.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import atomic_path, is_partial, remove_partials, write_json
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.files import atomic_path, file_digest, is_partial, remove_partials, write_json
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import parse_json
@@ -34,7 +35,14 @@ from labelgap.data.decoding import EncodedImage, decode, open_image
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import StoredImages
 from labelgap.data.readers.shards.images import ShardImages
-from labelgap.data.readers.shards.index import IMAGES_FILE, INDEX_FILE, UNFINISHED_FILE, ShardIndex, write_index
+from labelgap.data.readers.shards.index import (
+    IMAGES_FILE,
+    INDEX_FILE,
+    UNFINISHED_FILE,
+    ShardIndex,
+    read_index,
+    write_index,
+)
 from labelgap.data.readers.shards.tar_file import ShardContent, join_contents, scan_shard
 from labelgap.data.split import is_unsplit
 from labelgap.data.transforms import resize
@@ -90,6 +98,7 @@ def write_shards(
     *,
     force: bool = False,
     progress: Callable[[int], None] = lambda images: None,
+    on_complete: Callable[[], None] = lambda: None,
 ) -> ShardIndex:
     """Write the images and the observed labels of all splits as shards; a hidden truth is not written.
 
@@ -99,16 +108,21 @@ def write_shards(
         options: how.
         force: whether existing shards may be replaced.
         progress: called with the number of images that were just written, or found in a complete shard.
+        on_complete: called where all shards of these data and options are there already, and intact.
     """
     if any(isinstance(split.images, FeatureVectors) for split in data.splits):
         raise InputError(f"{data.name} has feature vectors, no images: there is nothing to write into shards.")
     if any(isinstance(split.images, ShardImages) and _is_same(split.images.root, out) for split in data.splits):
         raise InputError(f"{out} holds the shards that are read: choose another --out.")
     with lock_folder(out, "writing shards"):
-        _prepare(data, out, options, force)
+        request = _fingerprint(data, options)
+        if not force and (index := _written_before(out, request)) is not None:
+            on_complete()
+            return index
+        _prepare(out, request, force)
         contents = [content for split in data.splits for content in _write_split(split, data, out, options, progress)]
         classes, rows = join_contents(contents, data.classes)
-        index = write_index(out, classes, not is_unsplit(data), [each.entry for each in contents], rows)
+        index = write_index(out, classes, not is_unsplit(data), [each.entry for each in contents], rows, request)
         (out / UNFINISHED_FILE).unlink()
     return index
 
@@ -117,16 +131,41 @@ def _is_same(root: Path | str, out: Path) -> bool:
     return isinstance(root, Path) and root.resolve() == out.resolve()
 
 
-def _prepare(data: Dataset, out: Path, options: ShardOptions, force: bool) -> None:
+def _written_before(out: Path, request: str) -> ShardIndex | None:
+    """Return the index of a folder where all shards of a request are intact.
+
+    Shards of the request that are not intact are removed, and only these are written again.
+    """
+    try:
+        index, _ = read_index(out)
+    except (LabelGapError, OSError):
+        return None
+    if index.request != request or (out / UNFINISHED_FILE).exists():
+        return None
+    damaged = [path for entry in index.shards if not _is_intact(path := out / entry.name, entry.digest)]
+    if not damaged:
+        return index
+    write_json(out / UNFINISHED_FILE, {"request": request})
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _is_intact(path: Path, digest: str) -> bool:
+    return path.is_file() and file_digest(path).hex() == digest
+
+
+def _prepare(out: Path, request: str, force: bool) -> None:
     """Remove what does not belong to these shards; refuse a folder that holds something else."""
     found = {path.name for path in out.iterdir() if not is_partial(path.name)} - {LOCK_FILE}
     state: Any = None
     with suppress(OSError, ValueError):
         state = parse_json((out / UNFINISHED_FILE).read_bytes())
-    request = _fingerprint(data, options)
     resumes = state == {"request": request}
     if INDEX_FILE in found and not (force or resumes):
-        raise RunError(f"{out} holds shards already. Choose another --out, or replace them with --force.")
+        raise RunError(
+            f"{out} holds shards of other data or options. Choose another --out, or replace them with --force."
+        )
     if found and not found & {INDEX_FILE, UNFINISHED_FILE}:
         raise RunError(f"{out} is not empty, and holds no shards of labelgap: choose another --out.")
     if not resumes:

@@ -1,7 +1,7 @@
 """``last.pt``, from which a run resumes, and ``best.safetensors``, the weights of its best epoch.
 
 Two generations of each are on the disk while a run trains. Where the newer one is damaged, the run resumes from the
-older one, repeats an epoch, and ends with the same numbers.
+older one, repeats what was between them, and ends with the same numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from labelgap.core.files import DiskError, atomic_path, remove_file, remove_part
 from labelgap.core.stored import READ_ERRORS, check_ordinary, validate
 from labelgap.core.text import truncate_text
 from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
+from labelgap.training.checkpoints.partial_epoch import PartialEpoch
 from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
 from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
 
@@ -60,7 +61,7 @@ class Stateful(Protocol):
 
 @dataclass
 class TrainingState:
-    """The progress of a training after a complete epoch.
+    """The progress of a training after a complete epoch, or after a step of the next one.
 
     Attributes:
         epoch: number of completed epochs.
@@ -68,6 +69,7 @@ class TrainingState:
         best_epoch: the best epoch so far; 0 before the first, or where epoch 0, the linear head, is the best.
         best_score: its score under the selection rule; None under "last".
         divergences: how often training has diverged, and the rates were halved.
+        partial: how far the next epoch is; None between epochs, and while a step is computed.
     """
 
     epoch: int = 0
@@ -75,16 +77,17 @@ class TrainingState:
     best_epoch: int = 0
     best_score: float | None = None
     divergences: int = 0
+    partial: PartialEpoch | None = None
 
 
 def save_checkpoint(
     folder: Path, state: TrainingState, parts: Mapping[str, Stateful], *, fingerprint: str = ""
 ) -> None:
-    """Write ``last.pt``; the file of the epoch before becomes ``last.previous.pt``.
+    """Write ``last.pt``; the checkpoint before becomes ``last.previous.pt``.
 
     Args:
         folder: of the run.
-        state: after a complete epoch.
+        state: after a complete epoch, or after a complete step.
         parts: name → what has a state.
         fingerprint: of the configuration; ``load_checkpoint`` compares it.
     """
@@ -93,7 +96,10 @@ def save_checkpoint(
         raise ValueError(f"a part of a checkpoint cannot be called {reserved[0]!r}")
     states = {name: part.state_dict() for name, part in parts.items()}
     random = get_rng_state(_device_of(states))
-    content = {"format": FORMAT, "fingerprint": fingerprint, "state": vars(state), "random": random, **states}
+    progress = {name: value for name, value in vars(state).items() if name != "partial"}
+    if state.partial is not None:
+        progress["partial"] = state.partial.state_dict()
+    content = {"format": FORMAT, "fingerprint": fingerprint, "state": progress, "random": random, **states}
     with atomic_path(folder / LAST, previous=folder / PREVIOUS) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, torch would write it into the file
 
@@ -106,7 +112,7 @@ def load_checkpoint(
     fingerprint: str = "",
     log: Callable[[str], None] = lambda text: None,
 ) -> TrainingState:
-    """Restore everything as it was after the last complete epoch; return a fresh state if there is none.
+    """Restore everything as it was at the last checkpoint; return a fresh state if there is none.
 
     Args:
         folder: of the run.
@@ -209,18 +215,22 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def _check_state(state: dict[str, Any], path: Path) -> None:
-    """Raise an error unless a state is that of a training after a complete epoch, whose best weights are there."""
-    if state.keys() != vars(TrainingState()).keys() or not isinstance(state["history"], list):
+    """Raise an error unless a state is that of a training, whose best weights are there."""
+    within = "partial" in state
+    if {*state, "partial"} != vars(TrainingState()).keys() or not isinstance(state["history"], list):
         raise ValueError("it has no state of a training")
+    if within:
+        PartialEpoch.from_state(state["partial"])
     if any(type(state[name]) is not int for name in ("epoch", "best_epoch", "divergences")):
         raise ValueError("an epoch is not a number")
     for record in state["history"]:
         validate(finite(record), EpochRecord, path)
     check_epochs(state["history"], state["epoch"])
-    first = 1 if not state["history"] else state["history"][0]["epoch"]
-    if not first <= state["best_epoch"] <= state["epoch"] or not isinstance(state["best_score"], float | None):
+    scored = [record["epoch"] for record in state["history"]] or ([0] if within else [])
+    if state["best_epoch"] not in scored or not isinstance(state["best_score"], float | None):
         raise ValueError("the best epoch is none of its epochs")
-    if state["best_epoch"] != state["epoch"] and not has_weights_of(path.parent, state["best_epoch"]):
+    elsewhere = state["best_epoch"] != state["epoch"] or (within and state["history"])
+    if elsewhere and not has_weights_of(path.parent, state["best_epoch"]):
         raise ValueError(_BEST_LOST)
 
 
@@ -243,7 +253,9 @@ def _restore(
         for name, part in parts.items():
             part.load_state_dict(content[name])
         set_rng_state(content["random"], device)
-        return TrainingState(**content["state"])
+        partial = content["state"].get("partial")
+        within = None if partial is None else PartialEpoch.from_state(partial)
+        return TrainingState(**{**content["state"], "partial": within})
     except READ_ERRORS as error:
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."

@@ -16,15 +16,16 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def defer_interrupt() -> Iterator[None]:
+def defer_interrupt() -> Iterator[list[int]]:
     """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
 
-    The same holds for SIGTERM in a block of ``record_signals``; elsewhere it ends the process as ever.
+    The same holds for SIGTERM in a block of ``record_signals``; elsewhere it ends the process as ever. The list that is
+    yielded has the signal that came, so that a block can end early.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     pending: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pending
+        return
     previous = {number: signal.getsignal(number) for number in _STOPPING}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -36,7 +37,10 @@ def defer_interrupt() -> Iterator[None]:
     for number in deferred:
         signal.signal(number, handle)
     try:
-        yield
+        yield pending
+    except RuntimeError:  # of torch, where a worker process got the signal too and has ended
+        if not pending:
+            raise
     finally:
         for number in deferred:
             signal.signal(number, signal.SIG_DFL if previous[number] is None else previous[number])

@@ -39,6 +39,7 @@ class TrainingSettings(TypedDict, total=False):
     clip: float | None
     ema: float | None
     accumulate: int | None
+    checkpoint_minutes: float | None
     stop_below: float | None
     transform: Literal["resize", "augment", "crop"] | None
     average_flips: bool | None
@@ -142,7 +143,7 @@ def resolve_settings(
 def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
     """Refuse settings that have no meaning where only a head is trained."""
     neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
-    neutral |= {"batchnorm": "local"}
+    neutral |= {"batchnorm": "local", "checkpoint_minutes": 10.0}
     unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
     unused += ["precision"] if settings.get("precision") == "bf16" else []
     unused += ["optimizer"] if settings.get("optimizer") == "adamw" else []

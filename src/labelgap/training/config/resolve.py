@@ -165,7 +165,8 @@ def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunCo
     stored the chosen settings there.
     """
     check_folder(folder, resume)
-    if resume and (stored := read_config(folder).model_copy(update={"why": config.why})) not in (config, started):
+    free = {"why": config.why, "checkpoint_minutes": config.checkpoint_minutes}
+    if resume and (stored := read_config(folder).model_copy(update=free)) not in (config, started):
         different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
         raise RunError(
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "

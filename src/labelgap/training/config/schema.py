@@ -128,6 +128,8 @@ class RunConfig(BaseModel):
         clip: largest norm of the gradient; None for no clipping.
         ema: decay of the moving average of the weights that is scored and saved; None for no average.
         accumulate: batches per optimizer step.
+        checkpoint_minutes: between two checkpoints within an epoch of a network; 0 for one at the end of epochs only.
+            It does not affect the numbers, and a resumed run may have another.
         stop_below: training stops when the score is this far below the best one, from 0 to 1; None for never.
         transform: "resize"; "augment" for random crops, geometry and color, which are ``Augmentation``'s; "crop" for
             the random crops and color changes of Kobayashi 2023.
@@ -174,6 +176,7 @@ class RunConfig(BaseModel):
     clip: float | None = Field(default=None, gt=0)
     ema: float | None = Field(default=None, gt=0, lt=1)
     accumulate: int = Field(default=1, ge=1, le=10**9)
+    checkpoint_minutes: float = Field(default=10.0, ge=0, allow_inf_nan=False)
     stop_below: float | None = Field(default=None, ge=0, le=1)
     transform: Literal["resize", "augment", "crop"] = "resize"
     average_flips: bool = False
@@ -185,8 +188,8 @@ class RunConfig(BaseModel):
     trace: Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"]
 
     def fingerprint(self) -> str:
-        """Return a digest of every setting that affects the numbers; ``why`` does not."""
-        settings = self.model_dump(mode="json", exclude={"why"}, exclude_defaults=True)
+        """Return a digest of every setting that affects the numbers: not of ``why`` and ``checkpoint_minutes``."""
+        settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)
         if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
             settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
         text = json.dumps(settings, sort_keys=True)

@@ -40,7 +40,7 @@ class RestartPoint:
 
     Attributes:
         loss_state: of the best epoch, on the CPU: pseudo-labels or corrections by a network that diverged do not count.
-        weights: of the network before its first complete epoch, on the CPU; None where a file has them.
+        weights: of the network before its first epoch, on the CPU; None once a file has those of the best one.
     """
 
     def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:
@@ -56,8 +56,8 @@ class RestartPoint:
         return self.loss_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Restore the state of the loss, in a training with a complete epoch."""
-        self.loss_state, self.weights = {name: value.cpu() for name, value in state_dict.items()}, None
+        """Restore the state of the loss; the weights are those that it was made with."""
+        self.loss_state = {name: value.cpu() for name, value in state_dict.items()}
 
 
 def _copy(module: nn.Module) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from labelgap.core.errors import RunError
 from labelgap.training.loop.distributed import gather_all
 
-__all__ = ["DivergenceError", "NanGuard", "check_scores", "check_weights", "divergence_message"]
+__all__ = ["DivergenceError", "NanGuard", "are_finite", "check_scores", "check_weights", "divergence_message"]
 
 
 class DivergenceError(RunError):
@@ -66,10 +66,15 @@ class NanGuard:
 
 
 @torch.no_grad()
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """Return whether all weights are finite. This waits for the device."""
+    norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
+    return not norms or bool(torch.stack(norms).isfinite().all())
+
+
 def check_weights(weights: Iterable[Tensor], epoch: int) -> None:
     """Raise if weights are not finite after the last steps of an epoch, whose effect no loss has shown yet."""
-    norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
-    if norms and not bool(torch.stack(norms).isfinite().all()):
+    if not are_finite(weights):
         raise DivergenceError(_not_finite("the weights", epoch))
 
 

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from labelgap.core.distributed import is_distributed, is_main_process
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.images import shuffle_rows
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
-from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
+from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState, save_checkpoint
+from labelgap.training.checkpoints.partial_epoch import PartialEpoch
+from labelgap.training.checkpoints.signals import defer_interrupt
 from labelgap.training.checkpoints.weights import load_weights
-from labelgap.training.devices import widest_float
 from labelgap.training.heads.label_tables import LabelTables
 from labelgap.training.loop.distributed import (
     average_gradients,
@@ -41,12 +43,12 @@ from labelgap.training.loop.divergence import (
 from labelgap.training.loop.epoch_end import finish_epoch, record_start
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
 from labelgap.training.loop.inputs import DeviceInputs, Inputs, to_device
-from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, check_scores, check_weights
+from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, are_finite, check_scores, check_weights
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 from labelgap.training.selection import EpochScore
 
-__all__ = ["NetworkTrainer", "RunningMean", "iterate_batches", "iterate_logits", "predict_logits"]
+__all__ = ["NetworkTrainer", "iterate_batches", "iterate_logits", "predict_logits"]
 
 CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
@@ -79,6 +81,8 @@ class NetworkTrainer(Trainer):
         self.scheduler = build_scheduler(self.optimizer, config, self.steps_per_epoch)
         self.average = None if config.ema is None else MovingAverage(self.network, config.ema)
         self.restart_point = RestartPoint(loss_fn, self.network)
+        self.guard = NanGuard(self.table.images, config.batch_size, context.device)
+        self.saved_at = time.monotonic()
         on_gpu = context.device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
         self.labels = LabelTables([self.table], context.device).dense if on_gpu else None
         own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
@@ -132,45 +136,55 @@ class NetworkTrainer(Trainer):
 
     def train_epoch(self, state: TrainingState, epoch: int) -> None:
         """Train on every image once, score val, and write a checkpoint; restart from the best epoch on divergence."""
-        started = time.perf_counter()
+        partial = state.partial = state.partial or PartialEpoch()
         record: dict[str, Any] = {"epoch": epoch, "loss": None, "seconds": 0.0}
         if state.divergences:
             record["lr_factor"] = 0.5**state.divergences
+        if state.history:
+            self.restart_point.weights = None  # a file has those of the best epoch
         score, revisions, diverged = None, Revisions(), None
         try:
-            record["loss"], revisions = self._train(state, epoch)
+            record["loss"] = self._train(state, epoch)
             score = self._score_val(epoch)
             diverged = describe_divergence(state, epoch, record["loss"], score)
         except DivergenceError as error:
             diverged = error.problem
             if not state.history and state.divergences == MAX_HALVINGS:
                 raise RunError(f"{error} Halving the rates {MAX_HALVINGS} times did not help.") from None
-        if diverged is not None:
+        state.partial = None
+        if diverged is None:
+            revisions = self._revise_labels()
+        else:
             self._restart(state, epoch, diverged)
             if not state.history:
                 return  # there is no epoch to restart from: the first one is trained again
-            record["restarted"], revisions = True, Revisions()
-        record["seconds"] = time.perf_counter() - started
+            record["restarted"] = True
+        record["seconds"] = partial.seconds
         finish_epoch(self, state, record, score, revisions)
 
-    def _train(self, state: TrainingState, epoch: int) -> tuple[float, Revisions]:
-        """Train on every image once; return the mean loss, and the revisions of the loss."""
+    def _train(self, state: TrainingState, epoch: int) -> float:
+        """Train on every image once, or on those that are left of a partial epoch; return the mean loss of all."""
+        partial = state.partial = state.partial or PartialEpoch()
         self.network.train()
         if self.config.batchnorm == "frozen":
             freeze_batch_norm(self.network)
         self.loss_fn.set_epoch(epoch)
-        self.trace.start_epoch()
+        self.trace.start_epoch(partial.trace)
         try:
-            mean_loss = self._train_steps(state, epoch)
+            self._train_steps(state, epoch)
         finally:
             self.graphed_step.end_epoch()
         check_weights(self.network.parameters(), epoch)
         broadcast_buffers(self.network)
         if self.average is not None:
             broadcast_buffers(self.average.module)
+        return partial.mean_loss
+
+    def _revise_labels(self) -> Revisions:
+        """End the epoch of the loss; return its revisions."""
         needs_scores = "scores" in self.loss_fn.needs
         scores = (lambda: iterate_logits(self.network, self.inputs["train"], trainer=self)) if needs_scores else None
-        return mean_loss.value, self.loss_fn.end_epoch(scores)
+        return self.loss_fn.end_epoch(scores)
 
     def _score_val(self, epoch: int) -> EpochScore | None:
         """Return the val score of the network, or None where epochs have none."""
@@ -196,27 +210,49 @@ class NetworkTrainer(Trainer):
         self.loss_fn.load_state_dict(point.loss_state)
         halve_rates(self.optimizer, self.scheduler, epoch * self.steps_per_epoch if state.history else 0)
 
-    def _train_steps(self, state: TrainingState, epoch: int) -> RunningMean:
-        """Take the steps of an epoch; ``accumulate`` batches make one."""
+    def _train_steps(self, state: TrainingState, epoch: int) -> None:
+        """Take the steps of an epoch after those of ``state.partial``; ``accumulate`` batches make one.
+
+        In between, a checkpoint is written where one is due. A Ctrl-C waits for the end of a step, with one process.
+        """
         batch_size, group = self.config.batch_size, self.config.accumulate
         order = shuffle_rows(self.context.data.train.images, numpy_generator(self.config.seed, "order", epoch))
         sizes = [min(batch_size, len(order) - start) for start in range(0, len(order), batch_size)]
-        mean_loss = RunningMean()
-        guard = NanGuard(self.table.images, batch_size, self.context.device)
-        for number, (rows, inputs) in enumerate(iterate_batches(self.inputs["train"], order, batch_size, epoch)):
-            images_per_step = sum(sizes[number // group * group :][:group])
-            last_of_epoch = number + 1 == len(sizes)
-            steps = last_of_epoch or (number + 1) % group == 0
-            with nullcontext() if steps else no_sync(self.ddp_network):
-                loss, index = self._backward(rows, inputs, sizes[number] / images_per_step)
-            guard.update(loss, index, number + 1)
-            if steps:
-                self._step(guard)
-            mean_loss.add(loss, sizes[number])
-            if last_of_epoch or (number + 1) % CHECK_EVERY == 0:
-                guard.check(epoch)
-            self.context.reporter.advance(note=lambda: self.progress_note(epoch, mean_loss.value, state))
-        return mean_loss
+        guard = self.guard = NanGuard(self.table.images, batch_size, self.context.device)
+        partial = state.partial or PartialEpoch()
+        done, self.saved_at = partial.batches, time.monotonic()
+        batches = iterate_batches(self.inputs["train"], order[done * batch_size :], batch_size, epoch)
+        deferred: AbstractContextManager[list[int]] = nullcontext([]) if is_distributed() else defer_interrupt()
+        with deferred as interrupts:
+            for number, (rows, inputs) in enumerate(batches, done):
+                state.partial = None
+                images_per_step = sum(sizes[number // group * group :][:group])
+                last_of_epoch = number + 1 == len(sizes)
+                steps = last_of_epoch or (number + 1) % group == 0
+                with nullcontext() if steps else no_sync(self.ddp_network):
+                    loss, index = self._backward(rows, inputs, sizes[number] / images_per_step)
+                guard.update(loss, index, number + 1)
+                partial.add(loss, sizes[number])
+                if steps:
+                    self._step(guard)
+                    partial.batches, state.partial = number + 1, partial
+                if last_of_epoch or (number + 1) % CHECK_EVERY == 0:
+                    guard.check(epoch)
+                self.context.reporter.advance(note=lambda: self.progress_note(epoch, partial.mean_loss, state))
+                if steps and interrupts:
+                    break
+                if steps and 0 < 60 * self.config.checkpoint_minutes <= time.monotonic() - self.saved_at:
+                    self.save_position(state)
+
+    def save_position(self, state: TrainingState) -> None:
+        """Write a checkpoint within an epoch: not while a step is computed, nor after numbers that are not finite."""
+        if state.partial is not None and (bool(self.guard.failed) or not are_finite(self.network.parameters())):
+            state.partial = None
+        if state.partial is not None and is_main_process():
+            state.partial.trace = self.trace.recorded()
+            with defer_interrupt():
+                save_checkpoint(self.context.folder, state, self.parts, fingerprint=self.config.fingerprint())
+        self.saved_at = time.monotonic()
 
     def _backward(self, rows: Tensor, inputs: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Add the gradient of a batch, a ``share`` of its step; return its loss and its rows on the device."""
@@ -301,21 +337,3 @@ def iterate_logits(
             yield index, logits
     finally:
         network.train(was_training)
-
-
-class RunningMean:
-    """The mean of losses, summed on the device; reading ``value`` waits for it."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | float = 0.0
-        self.count = 0
-
-    def add(self, loss: Tensor, count: int) -> None:
-        """Add the mean loss of ``count`` images."""
-        self.total = self.total + loss.detach().to(widest_float(loss.device)) * count
-        self.count += count
-
-    @property
-    def value(self) -> float:
-        """The mean so far."""
-        return float(self.total) / max(self.count, 1)

@@ -94,11 +94,19 @@ class Trace:
         """Whether anything is recorded."""
         return self._by_row is not None
 
-    def start_epoch(self) -> None:
-        """Start an epoch; entries that it never visits stay NaN."""
+    def start_epoch(self, recorded: Mapping[str, Tensor] | None = None) -> None:
+        """Start an epoch, or continue one with what was recorded; entries that it never visits stay NaN."""
         self._recorded.clear()
         blank = np.full(len(self.entries), np.nan, dtype=np.float32)
         self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
+        if recorded and self.active:
+            for name, values in self._epoch.items():
+                values[:] = recorded[name].cpu().numpy()
+
+    def recorded(self) -> dict[str, Tensor]:
+        """Return what was recorded of the epoch so far; a device is waited for."""
+        self._collect()
+        return {name: torch.from_numpy(values) for name, values in self._epoch.items()} if self.active else {}
 
     @torch.no_grad()
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:

@@ -91,6 +91,9 @@ class Trainer(ABC):
     def keep_best(self) -> None:  # noqa: B027 (optional)
         """Keep in memory what a restart from this epoch needs, the best one so far; nothing by default."""
 
+    def save_position(self, state: TrainingState) -> None:  # noqa: B027 (optional)
+        """Write a checkpoint within an epoch, where ``state.partial`` says how far it is; nothing by default."""
+
     def save_best(self, epoch: int) -> None:
         """Write the weights of the best epoch."""
         save_weights(self.context.folder, self.scored_network, epoch)
@@ -98,28 +101,32 @@ class Trainer(ABC):
     def fit(self) -> TrainingState:
         """Train to the last epoch, from the checkpoint in the folder if there is one.
 
-        Every epoch ends with a checkpoint. A Ctrl-C ends the training after the last complete epoch. Of several
+        Every epoch ends with a checkpoint. A Ctrl-C saves the position in the epoch and ends the training. Of several
         processes each may receive it at another point; there it ends the program, and the run can be resumed.
         """
         config, folder, reporter = self.config, self.context.folder, self.context.reporter
         fingerprint, device = config.fingerprint(), self.context.device
         state = load_checkpoint(folder, self.parts, device, fingerprint=fingerprint, log=reporter.log)
-        if state.epoch and state.best_epoch == state.epoch and is_main_process():
+        if state.epoch and state.best_epoch == state.epoch and state.partial is None and is_main_process():
             self.save_best(state.epoch)
         self.trace.restore(folder, state.epoch)
         if (folder / REVISIONS_FILE).exists():
             self.revisions = Revisions.from_parquet(folder / REVISIONS_FILE).until(state.epoch)
-        steps = -(-len(self.table) // config.batch_size)
-        with reporter.bar("training", config.epochs * steps, state.epoch * steps), report_saved_epochs(folder):
+        steps, done = -(-len(self.table) // config.batch_size), 0 if state.partial is None else state.partial.batches
+        if done:
+            reporter.log(f"resuming in epoch {state.epoch + 1}, after {done:,} of {steps:,} batches")
+        with reporter.bar("training", config.epochs * steps, state.epoch * steps + done), report_saved_epochs(folder):
             try:
-                if not state.epoch:
+                if not state.epoch and state.partial is None:
                     self.score_start(state)
                     # whatever was drawn before: measuring the cost, or an earlier phase, may be skipped
                     seed_everything(derive_seed(config.seed, "training"))
                 while state.epoch < config.epochs and not should_stop(state, config.stop_below):
                     self.train_epoch(state, state.epoch + 1)
             except KeyboardInterrupt:
-                reporter.log(f"stopped after {state.epoch} of {config.epochs} epochs; --resume continues from there")
+                self.save_position(state)
+                within = "" if state.partial is None else f" and {state.partial.batches:,} of {steps:,} batches"
+                reporter.log(f"stopped after {state.epoch} of {config.epochs} epochs{within}; --resume continues there")
                 if is_distributed():
                     raise
         return state

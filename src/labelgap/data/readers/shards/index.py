@@ -87,6 +87,7 @@ class ShardIndex(_Strict):
         images_digest: of ``images.parquet``.
         images_bytes: its size.
         shards: in the order of their numbers.
+        request: a digest of the data and options that they were written for; None where it is not known.
     """
 
     format: Literal[1] = 1
@@ -95,6 +96,7 @@ class ShardIndex(_Strict):
     images_digest: _Digest
     images_bytes: _Count
     shards: tuple[ShardEntry, ...]
+    request: _Digest | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +169,12 @@ class ImageRows:
 
 
 def write_index(
-    folder: Path, classes: Sequence[str], has_splits: bool, shards: Sequence[ShardEntry], rows: ImageRows
+    folder: Path,
+    classes: Sequence[str],
+    has_splits: bool,
+    shards: Sequence[ShardEntry],
+    rows: ImageRows,
+    request: str | None = None,
 ) -> ShardIndex:
     """Write ``images.parquet`` and then ``index.json``, each atomically."""
     path = folder / IMAGES_FILE
@@ -179,8 +186,9 @@ def write_index(
         images_digest=file_digest(path).hex(),
         images_bytes=path.stat().st_size,
         shards=tuple(shards),
+        request=request,
     )
-    write_json(folder / INDEX_FILE, index.model_dump(mode="json"))
+    write_json(folder / INDEX_FILE, index.model_dump(mode="json", exclude_none=True))
     return index
 
 
