@@ -53,9 +53,8 @@ def reproduce(
         return _list(as_json)
     from labelgap.core.terminal.console import make_console
     from labelgap.reporting import write_report
-    from labelgap.studies.reproduce import reproduce as run_reproduction
     from labelgap.studies.reproduce.cost import describe_cost
-    from labelgap.studies.reproduce.runner import plan_reproduction
+    from labelgap.studies.reproduce.runner import fill_cells, plan_reproduction
 
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size}
     settings: dict[str, Any] = {"seeds": seeds, "cells": _cells(cells), **changed}
@@ -68,7 +67,7 @@ def reproduce(
     if dry_run:
         return None
     execution: dict[str, Any] = {"device": device, "workers": workers, "jobs": jobs, "quiet": as_json}
-    made = run_reproduction(table, data or [], out=out, **settings, **execution)
+    made = fill_cells(plan, **execution)
     report = write_report(made)
     failed = {name: reason for name, reason in made.missing.items() if name not in plan.missing}
     return _print_json(made, table) if as_json else _print(made, table, report, failed)

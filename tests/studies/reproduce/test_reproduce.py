@@ -181,12 +181,54 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(photos: str, traine
     assert 0 <= precision.mean <= 100, "pseudo-labels start after five epochs"
 
 
-def test_val_chooses_what_the_paper_searched(photos: str, trained: list[str]) -> None:
-    small: dict[str, Any] = {**QUICK, "backbone": "small-cnn", "size": 32}
-    made = reproduce("cole-table1", [photos], cells=["an/end-to-end:voc2012"], **small)
+def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
+    photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {**QUICK, "backbone": "small-cnn", "size": 32, "cells": ["an/end-to-end:voc2012"]}
+    fit = vars(networks)["fit"]
+
+    def stopping(*given: Any, **settings: Any) -> Any:
+        if len(trained) == 5:
+            raise KeyboardInterrupt
+        return fit(*given, **settings)
+
+    def diverging(*given: Any, **settings: Any) -> Any:
+        if settings["lr"] == 1e-5:
+            raise RunError("it has diverged")
+        return fit(*given, **settings)
+
+    monkeypatch.setattr(networks, "fit", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("cole-table1", [photos], **asked)
+    monkeypatch.setattr(networks, "fit", diverging)
+    made = reproduce("cole-table1", [photos], **asked)
+    assert len({*trained}) == len(trained) == 7, "six of eight settings, and one more seed of the best: each once"
     found = made.cells["cole-table1", "an/end-to-end:voc2012"]
-    assert found.settings_tried == 8 and len(trained) == 9, "eight settings, and one more seed of the best"
-    assert found.setting["batch_size"] in (8, 16)
+    assert found.settings_tried == 8 and found.setting["lr"] != 1e-5 and found.setting["batch_size"] in (8, 16)
+
+
+def test_a_training_that_fails_leaves_its_cells_empty(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*given: Any, **settings: Any) -> Any:
+        raise RunError("it has diverged")
+
+    monkeypatch.setattr(networks, "fit", failing)
+    made = reproduce("kim-table2", [photos], cells=["wan/end-to-end:voc2012"], backbone="small-cnn", **QUICK)
+    assert not made.cells and made.missing["wan/end-to-end:voc2012"] == "it has diverged"
+
+
+def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    random, stored = np.random.default_rng(0), {"classes": np.array(["a", "b", "c"])}
+    for split in ("train", "test"):
+        kind = np.arange(60) % 3
+        stored[f"{split}_features"] = (np.eye(3)[kind] + 0.3 * random.normal(size=(60, 3))).astype(np.float32)
+        stored[f"{split}_labels"] = np.eye(3, dtype=np.int8)[kind]
+    np.savez("pets.npz", **stored)  # type: ignore[arg-type]
+    made = reproduce("two-way-transfer", ["pets=pets.npz"], device="cpu", quiet=True)
+    chosen, best = (
+        made.cells["two-way-transfer", f"features/linear-eval:pets:{name}"] for name in ("accuracy", "best_accuracy")
+    )
+    assert 60 < chosen.mean <= best.mean <= 100 and chosen.settings_tried == 45
 
 
 def test_measures_of_a_trace_and_of_groups_of_classes() -> None:

@@ -26,13 +26,13 @@ def reproduction_rows(reproduction: Reproduction, table: str) -> list[tuple[str,
 def reproduction_notes(reproduction: Reproduction, table: str) -> list[str]:
     """Return what a reader of the numbers should know."""
     paper = paper_tables()[table]
-    filled = [result for _, result in reproduction.results(table)]
+    filled = reproduction.results(table)
     notes = [f"{len(filled)} of {len(paper.cells)} cells. {paper.paper}."]
     if paper.note:
         notes.append(paper.note)
     if reproduction.settings.changed:
         notes.append(f"Not as in the paper: {reproduction.settings.describe()}.")
-    if any(result.deviation is None for result in filled):
+    if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
         notes.append("One seed says nothing about the spread.")
     return notes
 
@@ -57,6 +57,7 @@ def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
 def _setting(cell: Cell, result: CellResult) -> str:
     """Return what val chose: rates, and the options that the paper searched."""
     options = {name: value for name, value in result.setting["options"].items() if name in cell.training.search}
-    parts = [f"lr {format_learning_rate(result.setting['lr'])}"] if "lr" in result.setting else []
+    parts = [f"penalty {result.setting['penalty']:.2g}"] if "penalty" in result.setting else []
+    parts += [f"lr {format_learning_rate(result.setting['lr'])}"] if "lr" in result.setting else []
     parts += [f"batch {result.setting['batch_size']}"] if "batch_size" in result.setting else []
     return ", ".join([*parts, *([format_options(options)] if options else [])])

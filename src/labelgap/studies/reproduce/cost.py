@@ -34,7 +34,7 @@ def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = Non
     Of heads and networks that are there already the time is counted, too.
     """
     settings, execution = plan.reproduction.settings, {"device": device, "workers": workers}
-    for group in linear_groups(plan.trainings(linear=True), settings):
+    for group in linear_groups(plan.trainings("linear"), settings):
         data = plan.data(group[0])
         heads = plan.seeds * sum(max(len(each.learning_rates) * len(each.batch_sizes), 1) for each in group)
         if settings.grid == "preset":
@@ -45,7 +45,7 @@ def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = Non
         yield f"cost      {text}"
     measured: dict[tuple[str, str], float] = {}
     count, seconds = 0, 0.0
-    for training in plan.trainings(linear=False):
+    for training in plan.trainings("end-to-end", "linear-init"):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
         kind = training.data, training.protocol
         if kind not in measured:

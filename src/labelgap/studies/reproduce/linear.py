@@ -12,14 +12,16 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare import compare
 from labelgap.studies.compare.results import MethodResult, SeedResult
+from labelgap.studies.linear_eval import LinearEvaluation, linear_eval
 from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import observed
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training.config.presets import preset
 
-__all__ = ["linear_groups", "measure_head", "train_linear"]
+__all__ = ["evaluate_features", "linear_groups", "measure_evaluation", "measure_head", "train_linear"]
 
 FOLDER: Final = "linear"
+EVALUATION_FOLDER: Final = "linear-eval"
 
 
 def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings) -> list[list[Training]]:
@@ -74,6 +76,22 @@ def train_linear(
         if training.method not in rows:
             raise RunError(f"{training.method}: {skipped[training.method]}")
     return {training: rows[training.method] for training in trainings}
+
+
+def evaluate_features(
+    training: Training, data: Dataset, folder: Path, settings: ReproductionSettings, **execution: Any
+) -> LinearEvaluation:
+    """Fit a linear classifier with each of the paper's penalties on the features of a data set."""
+    network: dict[str, Any] = {}
+    if data.backbone != FEATURES:
+        network = {"backbone": settings.backbone, "weights": settings.weights}
+    return linear_eval(data, out=folder / EVALUATION_FOLDER / training.data, **network, **execution)
+
+
+def measure_evaluation(evaluation: LinearEvaluation, metric: str) -> float | None:
+    """Return the test accuracy at the penalty that val chose, or that of the best penalty on test."""
+    result = evaluation.chosen if metric == "accuracy" else evaluation.best_on_test
+    return None if result is None or evaluation.task != "single-label" else result.test
 
 
 def measure_head(seed: SeedResult, metric: str) -> float | None:

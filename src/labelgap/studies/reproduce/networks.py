@@ -9,13 +9,14 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.losses.base.published_settings import published_options
@@ -111,23 +112,34 @@ def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
 
 def train_networks(
     runs: Sequence[NetworkRun], *, jobs: int, device: str, workers: int | None, quiet: bool
-) -> list[Run]:
-    """Train runs, or resume them, several at a time; a finished one is opened.
+) -> list[Run | LabelGapError]:
+    """Train runs, or resume them, several at a time; a finished one is opened. One that fails gives its error.
 
     Raises:
         KeyboardInterrupt: a run was stopped by Ctrl-C; what is trained so far is in the folders.
     """
     options: dict[str, Any] = {"device": device, "workers": workers}
     if jobs == 1 or len(runs) == 1:
-        return [_opened(_train(run, quiet=quiet, **options)) for run in runs]
+        return [_result(partial(_train, run, quiet=quiet, **options)) for run in runs]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(runs)), mp_context=context) as pool:
         futures = [pool.submit(_train, run, quiet=True, **options) for run in runs]
         try:
-            return [_opened(future.result()) for future in futures]
+            return [_result(future.result) for future in futures]
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _result(train: Callable[[], Path]) -> Run | LabelGapError:
+    """Return the run that a training gives, or its error."""
+    try:
+        run = Run(train())
+    except LabelGapError as error:
+        return error
+    if not run.finished or run.metrics["interrupted"]:
+        raise KeyboardInterrupt
+    return run
 
 
 def _train(run: NetworkRun, **execution: Any) -> Path:
@@ -150,13 +162,7 @@ def _train(run: NetworkRun, **execution: Any) -> Path:
     return run.folder
 
 
-def _opened(folder: Path) -> Run:
-    run = Run(folder)
-    if not run.finished or run.metrics["interrupted"]:
-        raise KeyboardInterrupt
-    return run
-
-
-def select_run(runs: Sequence[Run]) -> int:
-    """Return the number of the run with the highest val score, the first of equals."""
-    return max(range(len(runs)), key=lambda number: runs[number].metrics["score"] or 0.0)
+def select_run(runs: Sequence[Run | LabelGapError]) -> int | None:
+    """Return the number of the run with the highest val score, the first of equals; None where all failed."""
+    scores = {number: run.metrics["score"] or 0.0 for number, run in enumerate(runs) if isinstance(run, Run)}
+    return max(scores, key=lambda number: scores[number]) if scores else None

@@ -18,16 +18,23 @@ from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
-from labelgap.studies.reproduce.linear import linear_groups, measure_head, train_linear
+from labelgap.studies.reproduce.linear import (
+    evaluate_features,
+    linear_groups,
+    measure_evaluation,
+    measure_head,
+    train_linear,
+)
 from labelgap.studies.reproduce.measures import measure_run
-from labelgap.studies.reproduce.networks import NetworkRun, network_runs, select_run, train_networks, with_seed
+from labelgap.studies.reproduce.networks import network_runs, select_run, train_networks, with_seed
 from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
 from labelgap.studies.reproduce.sources import DataSource, open_sources, unmet_need
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table
+from labelgap.training import Run
 from labelgap.training.devices import choose_device
 from labelgap.training.progress import Reporter
 
-__all__ = ["Plan", "plan_reproduction", "reproduce"]
+__all__ = ["Plan", "describe_missing", "fill_cells", "plan_reproduction", "reproduce"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,9 @@ class Plan:
             raise InputError(f"no data: give --data {training.data}=PATH.")
         return data
 
-    def trainings(self, *, linear: bool) -> list[Training]:
-        """Return those of linear heads, or of networks."""
-        return [training for training in self.cells if (training.protocol == "linear") is linear]
+    def trainings(self, *protocols: str) -> list[Training]:
+        """Return those of some protocols."""
+        return [training for training in self.cells if training.protocol in protocols]
 
     def digest(self, training: Training) -> str:
         """Return a digest of a training, its data, its settings and the number of seeds."""
@@ -112,6 +119,8 @@ def reproduce(
     data: Sequence[str],
     *,
     out: str | os.PathLike[str] = "runs/reproduce",
+    cells: Sequence[str] | None = None,
+    seeds: int = 3,
     jobs: int = 1,
     device: str = "auto",
     workers: int | None = None,
@@ -127,24 +136,31 @@ def reproduce(
         table: name of a table; see ``paper_tables``.
         data: ``NAME=PATH`` of data sets, as images or as a file of features.
         out: the folder.
+        cells: those to fill; see ``PaperTable.select``.
+        seeds: how many.
         jobs: networks to train at a time.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
         quiet: print nothing.
-        **settings: ``cells``, ``seeds``, and those of ``ReproductionSettings``.
+        **settings: those of ``ReproductionSettings``.
     """
+    plan = plan_reproduction(table, data, out=out, cells=cells, seeds=seeds, **settings)
+    return fill_cells(plan, jobs=jobs, device=device, workers=workers, quiet=quiet)
+
+
+def fill_cells(
+    plan: Plan, *, jobs: int = 1, device: str = "auto", workers: int | None = None, quiet: bool = False
+) -> Reproduction:
+    """Train what a plan has to train; the arguments are those of ``reproduce``."""
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: at least one is needed.")
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
-    plan = plan_reproduction(table, data, out=folder, **settings)
-    reporter = Reporter(quiet)
+    folder, reporter = plan.reproduction.path, Reporter(quiet)
     with lock_folder(folder, "reproducing tables"):
         refuse_links(folder)
         remove_partials(folder)
         remove_file(folder / MANIFEST_FILE)
-        reproduction, failed = plan.reproduction, dict[str, str]()
+        failed = dict[str, str]()
+        reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
         execution = {"device": device, "workers": workers, "quiet": quiet}
         reproduction.write()
         for results in _train(plan, folder, jobs, execution, failed):
@@ -165,6 +181,8 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
     if is_reproduction(folder):
         found = Reproduction.open(folder)
         if found.settings != settings:
@@ -183,7 +201,7 @@ def _train(
 ) -> Iterator[list[CellResult]]:
     """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
     settings, seeds = plan.reproduction.settings, plan.seeds
-    for group in linear_groups(plan.trainings(linear=True), settings):
+    for group in linear_groups(plan.trainings("linear"), settings):
         try:
             rows = train_linear(group, plan.data(group[0]), folder, settings, seeds, **execution)
         except LabelGapError as error:
@@ -196,7 +214,16 @@ def _train(
                 cell: [measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
             }
             yield _results(plan, training, values, about, epochs, row.settings_tried, row.seconds, execution, failed)
-    networks = plan.trainings(linear=False)
+    for training in plan.trainings("linear-eval"):
+        try:
+            found = evaluate_features(training, plan.data(training), folder, settings, **execution)
+        except LabelGapError as error:
+            _fail(plan, [training], error, failed)
+            continue
+        about = {"penalty": found.chosen.penalty, "options": {}}
+        values = {cell: [measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
+        yield _results(plan, training, values, about, (), len(found.results), found.seconds, execution, failed)
+    networks = plan.trainings("end-to-end", "linear-init")
     waves = [networks] if jobs > 1 else [[training] for training in networks]
     for wave in waves:
         yield from _train_wave(plan, wave, folder, jobs, execution, failed)
@@ -212,28 +239,28 @@ def _train_wave(
 ) -> Iterator[list[CellResult]]:
     """Train networks together: first all settings with one seed, then the other seeds at the chosen settings."""
     settings = plan.reproduction.settings
-    grids: dict[Training, list[NetworkRun]] = {}
-    for training in trainings:
-        grids[training] = network_runs(training, plan.data(training), folder, settings)
-    try:
-        flat = iter(train_networks([run for grid in grids.values() for run in grid], jobs=jobs, **execution))
-        first = {training: [next(flat) for _ in grid] for training, grid in grids.items()}
-        chosen = {training: grids[training][select_run(runs)] for training, runs in first.items()}
-        more = [with_seed(run, each, seed) for each, run in chosen.items() for seed in range(1, plan.seeds)]
-        rest = iter(train_networks(more, jobs=jobs, **execution) if more else [])
-    except LabelGapError as error:
-        _fail(plan, trainings, error, failed)
-        return
-    for training, job in chosen.items():
-        runs = [first[training][select_run(first[training])], *(next(rest) for _ in range(1, plan.seeds))]
+    grids = {each: network_runs(each, plan.data(each), folder, settings) for each in trainings}
+    flat = iter(train_networks([run for grid in grids.values() for run in grid], jobs=jobs, **execution))
+    tried = {training: [next(flat) for _ in grid] for training, grid in grids.items()}
+    chosen = {training: number for training, runs in tried.items() if (number := select_run(runs)) is not None}
+    more = [with_seed(grids[each][chosen[each]], each, seed) for each in chosen for seed in range(1, plan.seeds)]
+    rest = iter(train_networks(more, jobs=jobs, **execution) if more else [])
+    for training, first in tried.items():
+        runs = list(first)
+        if training in chosen:
+            runs = [first[chosen[training]], *(next(rest) for _ in range(1, plan.seeds))]
+        done = [run for run in runs if isinstance(run, Run)]
+        if len(done) < len(runs):
+            _fail(plan, [training], next(run for run in runs if not isinstance(run, Run)), failed)
+            continue
+        job = grids[training][chosen[training]]
         values = {
-            cell: [measure_run(cell, run, job.data, execution["device"]) for run in runs]
+            cell: [measure_run(cell, run, job.data, execution["device"]) for run in done]
             for cell in plan.cells[training]
         }
-        epochs = tuple(run.metrics["best_epoch"] for run in runs)
-        seconds = sum(run.metrics["seconds"] for run in (*first[training], *runs[1:]))
-        tried = len(grids[training])
-        yield _results(plan, training, values, job.setting, epochs, tried, seconds, execution, failed)
+        epochs = tuple(run.metrics["best_epoch"] for run in done)
+        seconds = sum(run.metrics["seconds"] for run in (*first, *done[1:]) if isinstance(run, Run))
+        yield _results(plan, training, values, job.setting, epochs, len(first), seconds, execution, failed)
 
 
 def _results(

@@ -16,10 +16,12 @@ from labelgap.studies.compare.label_views import LabelView, LabelViews, label_vi
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables
 
-__all__ = ["DataSource", "open_sources", "shown_labels", "unmet_need"]
+__all__ = ["DataSource", "HEAD_PROTOCOLS", "open_sources", "shown_labels", "unmet_need"]
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
+HEAD_PROTOCOLS: Final = ("linear", "linear-eval")
+"""Those that train a head on fixed features."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class DataSource:
 
     def data(self, protocol: str) -> tuple[Dataset | None, str]:
         """Return the data that a protocol is trained on, and their path; features, if both will do."""
-        if protocol == "linear" and self.features is not None:
+        if protocol in HEAD_PROTOCOLS and self.features is not None:
             return self.features, self.features_path
         return self.images, self.images_path
 
@@ -71,15 +73,17 @@ def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
     training, name = cell.training, cell.column.data
     source = sources.get(name)
     if source is None:
-        reader = "" if name in dataset_names() else "; labelgap has no reader of it: a CSV, or a file of features"
-        return f"no data: give --data {name}=PATH{reader}"
+        kind = (
+            "" if name in dataset_names() else ", a CSV or a file of features (labelgap has no reader of the original)"
+        )
+        return f"no data: give --data {name}=PATH{kind}"
     data, path = source.data(training.protocol)
     if data is None:
         return (
             f"{source.features_path} holds features, and {training.protocol} trains on images: add --data {name}=PATH"
         )
     for split in ("val", "test"):
-        if getattr(data, split) is None:
+        if getattr(data, split) is None and not (split == "val" and training.protocol == "linear-eval"):
             return f"{path} has no {split} images"
     if training.labels != "as-given" and not data.train.evaluation_labels.complete:
         return f"{path}: not every label of train is known, and the labels that training sees are drawn from all"

@@ -29,6 +29,8 @@ METRICS: Final = {
     "f1_macro": "macro-F1",
     "epoch": "best epoch",
     "pointing": "pointing game",
+    "accuracy": "test accuracy",
+    "best_accuracy": "test accuracy, the best of all penalties",
     "positive_precision": "precision of positive pseudo-labels",
     **{f"g{number}": f"test mAP of group {number}" for number in range(1, 6)},
     **{f"warmup_{label}": f"highest loss in epoch 1, {label.upper()}" for label in ("tp", "tn", "fn")},
@@ -94,7 +96,7 @@ class Training:
 
     Attributes:
         data: name of the data set.
-        protocol: "linear", "end-to-end" or "linear-init".
+        protocol: "linear", "linear-eval", "end-to-end" or "linear-init".
         method: its name.
         options: over those of the paper for the data set.
         labels: which labels are shown.
