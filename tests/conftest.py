@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -22,6 +23,11 @@ torch.set_num_threads(1)
 matplotlib.use("Agg")
 hypothesis.settings.register_profile("labelgap", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("labelgap")
+
+# The processes that tests start by "forkserver" are copies of one that has imported this.
+multiprocessing.set_forkserver_preload(
+    ["labelgap.training", "tests.training.features.tiny_backbone", "torch.distributed"]
+)
 
 PROJECT = Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_at_every_operation", "run_forked"]
+__all__ = ["killed_at_every_operation", "run_forked", "start_forked", "wait_forked"]
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -45,15 +45,29 @@ def _run_watched(target: Callable[[], object], folder: Path, number: int) -> Non
 
 def run_forked(target: Callable[[], object]) -> int:
     """Call ``target()`` in a copy of this process, so that nothing is loaded again, and return the exit code."""
+    return wait_forked(start_forked(target))
+
+
+def wait_forked(process: int) -> int:
+    """Wait for a copy of this process, and return its exit code: minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
+    """Call ``target()`` in a copy of this process, and return its id; what it prints goes to ``log``."""
     with warnings.catch_warnings():  # threads of numerical libraries, which are not used here
         warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
         process = os.fork()
     if process:
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        return process
     code = 1
     try:
+        if log is not None:
+            sys.stdout = sys.stderr = log.open("w", buffering=1, encoding="utf-8")
         target()
         code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:

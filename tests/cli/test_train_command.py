@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.audit.small_runs import write
 from tests.cli.conftest import call
+from tests.killing import start_forked, wait_forked
 
 import labelgap as lg
 from labelgap.core.lock import LOCK_FILE
@@ -21,7 +22,7 @@ from labelgap.core.manifest import verify_folder
 def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    out = tmp_path / "run"
+    out, log = tmp_path / "run", tmp_path / "log"
     words = [
         "train",
         str(write(tmp_path)),
@@ -34,20 +35,18 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
         "--device",
         "cpu",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "labelgap", *words, "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,  # a job in the background ignores it
-    )
+
+    def train() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        sys.exit(call(*words, "--out", str(out)))
+
+    process = start_forked(train, log)
     while not (out / "metrics.jsonl").exists():
-        assert process.poll() is None, process.communicate()
+        assert os.waitpid(process, os.WNOHANG) == (0, 0), log.read_text()
         time.sleep(0.01)
-    process.send_signal(number)
-    said, problems = process.communicate()
-    assert process.returncode == code, problems
-    assert "--resume continues from there" in said + problems and "report" in said
+    os.kill(process, number)
+    assert wait_forked(process) == code, log.read_text()
+    assert "--resume continues from there" in log.read_text() and "report" in log.read_text()
     run = lg.open_run(out)
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()

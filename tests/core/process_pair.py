@@ -14,7 +14,6 @@ __all__ = ["run_pair"]
 def run_pair(function: Callable[[Path], None], folder: Path) -> None:
     """Call ``function(folder)`` in two processes at once; it must be importable. Both must end without an error."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "labelgap.metrics"])
     workers = [context.Process(target=_work, args=(function, folder, rank)) for rank in range(2)]
     for worker in workers:
         worker.start()

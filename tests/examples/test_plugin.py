@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import call
 
 PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "plugin"
 COMMANDS = """
@@ -25,9 +26,9 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-def run(commands: list[str], folder: Path, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(commands: list[str], folder: Path, packages: Path) -> subprocess.CompletedProcess[str]:
     """Run commands in one process, with the packages of a folder installed."""
-    paths = [*([str(packages)] if packages else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
     source = str(Path(__file__).resolve().parents[2] / "src")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, source])}
     return subprocess.run(
@@ -53,7 +54,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "packages"
 
 
-def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(installed: Path, tmp_path: Path) -> None:
+def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train = "train stripes --method weighted-negative --option weight=0.2 --backbone stripe-net --device cpu --out a"
     commands = ["methods", "datasets", "backbones", f"{train} --epochs 2 --no-images"]
     commands += [f"{train} --epochs 2 --no-images --resume", "evaluate a stripes --device cpu"]
@@ -63,5 +66,7 @@ def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(i
     listed = done.stdout.split("$ train")[0]
     assert all(name in listed for name in ("weighted-negative", "stripes", "stripe-net"))
     assert (tmp_path / "a" / "candidates.parquet").exists() and (tmp_path / "model.onnx").exists()
-    without = run(["export a --onnx other.onnx --force"], tmp_path)
-    assert without.returncode != 0 and "stripe-net" in without.stderr
+    assert call("export", str(tmp_path / "a"), "--force", "--onnx", str(tmp_path / "b.onnx")) == 2, (
+        "without the plug-in"
+    )
+    assert "stripe-net" in capsys.readouterr().err

@@ -69,9 +69,8 @@ def test_the_small_network_gives_the_same_scores_for_any_batch(run: Run, exporte
     assert exported.difference is not None and exported.difference < 1e-5
 
 
-@pytest.mark.parametrize(("backbone", "head"), [("small-cnn", "boostlu"), ("efficientnet-lite0", "linear")])
-def test_other_networks_give_the_same_scores(tmp_path: Path, backbone: str, head: str) -> None:
-    run = make_run(tmp_path / "run", backbone=backbone, head=head, average_flips=True)
+def test_another_network_and_head_with_flips_give_the_same_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", backbone="efficientnet-lite0", head="boostlu", average_flips=True)
     assert run.model.average_flips
     check_pixels(run, export_onnx(run, tmp_path / "model.onnx"))
 

@@ -1,4 +1,4 @@
-"""Started by torchrun: every method alone on a whole batch, then by two processes on its shards.
+"""For two processes: every method alone on a whole batch, then by two processes on its shards.
 
 Writes a JSON file of how far loss, parameter gradients and what is remembered are apart, for each method, options and
 division.
@@ -7,7 +7,6 @@ division.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,10 @@ from tests.losses.reference import Batch, references
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labelgap.core.distributed import single_process
 from labelgap.losses import method_options
 
-__all__ = ["main"]
+__all__ = ["compare"]
 
 ROWS, CLASSES, FEATURES = 8, 10, 6
 DIVISIONS = {"unequal": (5, 3), "first empty": (0, 8)}
@@ -74,11 +74,11 @@ def outcome(case: Case, first: int, count: int, *, alone: bool) -> list[Tensor]:
     return [loss.detach(), *(p.grad for p in parameters if p.grad is not None), *own, *remembered]
 
 
-def main(out: Path) -> None:
-    """Compare, and write what was found."""
+def compare(folder: Path) -> None:
+    """Compare in each of two processes, and write what was found."""
     every = list(cases())
-    wanted = [outcome(case, 0, ROWS, alone=True) for case in every]
-    dist.init_process_group("gloo")
+    with single_process():
+        wanted = [outcome(case, 0, ROWS, alone=True) for case in every]
     found = {}
     for case, whole in zip(every, wanted, strict=True):
         for division, counts in DIVISIONS.items():
@@ -90,10 +90,4 @@ def main(out: Path) -> None:
             dist.all_reduce(apart, op=dist.ReduceOp.MAX)
             found[f"{case.name} {case.options}, {division} shards"] = apart.item()
     if dist.get_rank() == 0:
-        out.write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        (folder / "apart.json").write_text(json.dumps(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from tests.audit.small_runs import arrays, train
 from tests.cli.conftest import call
 from tests.core.process_pair import run_pair
-from tests.killing import killed_at_every_operation, run_forked
+from tests.killing import killed_at_every_operation, run_forked, start_forked, wait_forked
 
 import labelgap as lg
 from labelgap.core.errors import RunError
@@ -38,33 +37,22 @@ def data(tmp_path: Path) -> Dataset:
     return lg.load("features", tmp_path / "vectors.npz")
 
 
-def start(data: Dataset, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    source = f"features={data.recipe['path']}"
-    command = [sys.executable, "-m", "labelgap", "train", source, *TRAIN, "--out", str(out), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-
-
 def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_of_the_other(
     data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "run"
-    first = start(data, out, "--method", "an", "--seed", "1")
-    wait_for(out / LOCK_FILE, first)
-    while not (out / LOCK_FILE).read_text():
+    out, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", f"features={data.recipe['path']}", *TRAIN, "--out", str(out), "--method"]
+    first = start_forked(lambda: sys.exit(call(*words, "an", "--seed", "1")), log)
+    while not (out / LOCK_FILE).exists() or not (out / LOCK_FILE).read_text():
+        assert os.waitpid(first, os.WNOHANG) == (0, 0), log.read_text()
         time.sleep(0.005)
-    first.send_signal(signal.SIGSTOP)
-    assert call("train", f"features={data.recipe['path']}", *TRAIN, "--out", str(out), "--method", "bce") == 2
-    first.send_signal(signal.SIGCONT)
+    os.kill(first, signal.SIGSTOP)
+    code = call(*words, "bce", "--seed", "2")
+    os.kill(first, signal.SIGCONT)
+    assert code == 2
     said = capsys.readouterr().err
-    assert f"run is in use by another process (training, process {first.pid}, since " in said
-    _, problem = first.communicate()
-    assert first.returncode == 0, problem
+    assert f"run is in use by another process (training, process {first}, since " in said
+    assert wait_forked(first) == 0, log.read_text()
     run = lg.open_run(out)
     assert (run.config.method, run.config.seed) == ("an", 1)
     assert run.model is not None

@@ -22,7 +22,6 @@ from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.training import Run
 
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["tests.training.untrained_run"])
 
 
 class KilledError(Exception):

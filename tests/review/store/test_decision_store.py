@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import uuid
 from pathlib import Path
 
 import pytest
+from tests.killing import run_forked
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -137,23 +137,14 @@ def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
     store.close()
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from labelgap.review.store.events import Decision, LabelKey
-from labelgap.review.store import DecisionStore
-store = DecisionStore(Path(sys.argv[1]))
-for number in range(20):
-    made = Decision(LabelKey("train", f"{number}.jpg", "dog"), 1, f"request-{number:04d}")
-    store.append([made], reviewer="a", client="b")
-    print(number, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / FILE)], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL and done.stdout.split()[-1] == "19"
+    def decide_until_killed() -> None:
+        store = DecisionStore(tmp_path / FILE)
+        for number in range(20):
+            tell(store, said(LabelKey("train", f"{number}.jpg", "dog"), PRESENT))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert run_forked(decide_until_killed) == -signal.SIGKILL
     assert len(decisions(tmp_path)) == 20
     store = DecisionStore(tmp_path / FILE)
     assert store.last_id() == 20

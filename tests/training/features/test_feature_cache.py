@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.training.features.forkserver import FORKSERVER
 from tests.training.features.tiny_backbone import (
     BATCH,
     WIDTH,
@@ -35,6 +35,7 @@ from labelgap.training.features import extract, keys
 
 ROWS = 24
 CPU = torch.device("cpu")
+FORKSERVER = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(autouse=True)
