@@ -43,7 +43,7 @@ def results(folder: Path) -> dict[str, Any]:
 def test_killed_at_every_operation_it_ends_with_the_same_results_and_leaves_nothing(tmp_path: Path) -> None:
     run(tmp_path / "whole")
     whole, kills = results(tmp_path / "whole"), 0
-    for kills in killed_at_every_operation(lambda: run(tmp_path / "c"), tmp_path / "c", step=3):
+    for kills in killed_at_every_operation(lambda: run(tmp_path / "c"), tmp_path / "c", step=5):
         run(tmp_path / "c")
         assert results(tmp_path / "c") == whole, f"after a kill at operation {kills}"
         for path in sorted((tmp_path / "c").rglob("*"), reverse=True):
@@ -77,7 +77,7 @@ def test_a_head_with_flipped_bits_or_of_another_plan_is_trained_again_to_the_sam
     whole = results(tmp_path / "c")
     first, second, *_ = sorted((tmp_path / "c" / "heads").iterdir())
     content = first.read_bytes()
-    for damaged in (second.read_bytes(), b"", *mutations(content, 15)):
+    for damaged in (second.read_bytes(), b"", *mutations(content, 8)):
         first.write_bytes(damaged)
         run(tmp_path / "c", quiet=False)
         assert f"{first.name} is damaged" in re.sub(r"\s+", " ", capsys.readouterr().err)
@@ -101,7 +101,7 @@ def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path) -
     (made.path / MANIFEST_FILE).unlink()
     path, pages = made.path / "compare.json", 0
     stored = json.loads(path.read_text(encoding="utf-8"))
-    for content in (b"", b"[]", b"{}", b"[" * 10**6, *mutations(json.dumps(stored).encode(), 300)):
+    for content in (b"", b"[]", b"{}", b"[" * 10**6, *mutations(json.dumps(stored).encode(), 150)):
         path.write_bytes(content)
         try:
             opened = Comparison.open(made.path)

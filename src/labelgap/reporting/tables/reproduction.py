@@ -14,7 +14,7 @@ from labelgap.studies.reproduce.tables import Cell
 
 __all__ = ["REPRODUCTION_COLUMNS", "reproduction_notes", "reproduction_rows", "reproduction_table"]
 
-REPRODUCTION_COLUMNS: Final = ("column", "ours", "±", "paper", "difference", "setting")
+REPRODUCTION_COLUMNS: Final = ("column", "ours", "±", "paper", "diff", "setting")
 """After the row's name; ± is the standard deviation over seeds."""
 
 
