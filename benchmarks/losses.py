@@ -69,15 +69,16 @@ def method_step(name: str, logits: Tensor, labels: Tensor) -> Step:
     loss_fn.set_epoch(EPOCH)
     index = torch.arange(rows, device=logits.device)
     features = torch.randn(rows, FEATURES, generator=torch.Generator().manual_seed(1)).to(logits.device)
+    leaves = [logits, *loss_fn.parameters()]
 
     def step() -> None:
-        logits.grad = None
-        loss_fn.zero_grad(set_to_none=True)
+        for leaf in leaves:
+            leaf.grad = None
+        loss_fn.skip_step()
         torch.autograd.backward(loss_fn(logits, labels, index=index, features=features))
 
     step()
     loss_fn.after_step()
-    loss_fn.register_forward_pre_hook(lambda *_: loss_fn.skip_step())
     return step
 
 

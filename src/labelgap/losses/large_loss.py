@@ -29,7 +29,7 @@ from labelgap.losses.base.option_checks import (
 )
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, per_head, states, widen
+from labelgap.losses.base.terms import Number, only_where, per_head, states, widen
 
 __all__ = [
     "AbsoluteLargeLoss",
@@ -39,9 +39,11 @@ __all__ = [
     "LargeLossRejection",
     "RelativeLargeLoss",
     "absolute_large_losses",
+    "large_logits",
     "large_loss_correction",
     "large_loss_count",
     "large_loss_rejection",
+    "large_shares",
     "relative_large_losses",
     "top_k_mask",
 ]
@@ -54,6 +56,8 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 
 ROUNDING = 1.0 + 1e-9
 """Makes a share in floats at least as large as the exact one."""
+HOST_DEVICES = frozenset({"cpu"})
+"""Devices whose values the host reads without waiting."""
 
 
 def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share: float | None = None) -> Tensor:
@@ -69,11 +73,13 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share:
         >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
         tensor([[False, False,  True]])
     """
-    value = torch.where(allowed, logits.detach(), -torch.inf)
+    value = only_where(allowed, widen(logits.detach()))
     pool = gather_rows(value, dim=-2).flatten(-2)
-    if pool.shape[-1] == 0:
+    size, readable = pool.shape[-1], count.device.type in HOST_DEVICES and not torch.compiler.is_compiling()
+    if size == 0 or (readable and count.ndim == 0 and not int(count)):
         return torch.zeros_like(allowed)
-    size = pool.shape[-1]
+    if readable and count.ndim == 0 and pool.ndim == 1:
+        return allowed & (value >= pool.topk(int(count), sorted=False).values.amin())
     if largest_share is None:
         ordered = pool.sort(dim=-1, descending=True).values
     else:
@@ -84,20 +90,17 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share:
 
 
 @torch.no_grad()
-def large_loss_count(labels: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
+def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 
-    Arguments: see ``relative_large_losses``.
+    ``unknown`` is the mask of the unknown entries; for the others see ``relative_large_losses``.
 
     Example:
-        >>> large_loss_count(torch.tensor([[1, -1, -1]]), share=exact_percents(20), steps=torch.tensor(1))
+        >>> unknown = torch.tensor([[False, True, True]])
+        >>> large_loss_count(unknown, share=exact_percents(20), steps=torch.tensor(1))
         tensor(1)
     """
-    return _count(states(labels).unknown, share, steps, base)
-
-
-def _count(unknown: Tensor, share: Tensor, steps: Tensor, base: str) -> Tensor:
-    available = all_sum(unknown.sum(dim=(-2, -1)))
+    available = all_sum(torch.count_nonzero(unknown) if unknown.ndim == 2 else unknown.sum(dim=(-2, -1)))
     if base == "unknown":
         return torch.minimum(exact_share(available * steps, share), available)
     entries = all_sum(torch.full_like(available, unknown.shape[-2] * unknown.shape[-1]))
@@ -129,9 +132,16 @@ def relative_large_losses(
         >>> relative_large_losses(logits, labels, share=exact_percents(20), steps=torch.tensor(1))
         tensor([[False, False,  True]])
     """
-    logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
-    unknown = states(labels).unknown
-    count = _count(unknown, share, steps, base)
+    return large_shares(logits, states(labels).unknown, share, steps, base, largest_share)
+
+
+def large_shares(
+    logits: Tensor, unknown: Tensor, share: Tensor, steps: Tensor, base: str, largest_share: float | None
+) -> Tensor:
+    """Return what ``relative_large_losses`` does, for the mask of the unknown entries."""
+    if share.ndim > 1:
+        logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
+    count = large_loss_count(unknown, share=share, steps=steps, base=base)
     return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
 
 
@@ -148,9 +158,18 @@ def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) 
         >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
         tensor([[False, False,  True]])
     """
-    loss = cost_absent(logits)
-    level = per_head(threshold, loss)
-    return states(labels).unknown & ((loss > level) | (level <= 0))
+    return large_logits(logits, states(labels).unknown, threshold)
+
+
+def large_logits(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
+    r"""Return what ``absolute_large_losses`` does, for the mask of the unknown entries.
+
+    The loss :math:`\ln(1 + e^x)` is above R where :math:`x > \ln(e^R - 1) = R + \ln(1 - e^{-R})`.
+    """
+    level = torch.as_tensor(threshold, dtype=torch.float64).clamp(min=0.0)
+    level = level + (-level).expm1().neg().log()
+    logits = widen(logits)
+    return unknown & (logits > (per_head(level, logits) if level.ndim else level))
 
 
 def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, eps: Number = 0.0) -> Tensor:
@@ -227,14 +246,13 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
-        largest = self.largest_share(logits)
-        return relative_large_losses(
-            logits, labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base, largest_share=largest
-        )
+        steps, largest = self.epoch_tensor - 1, self.largest_share(logits)
+        return large_shares(logits, states(labels).unknown, self.share, steps, self.base, largest)
 
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""
-        return large_loss_count(labels, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
+        unknown = states(labels).unknown
+        return large_loss_count(unknown, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
 
 
 class AbsoluteLargeLoss(MixtureLoss, ABC):
@@ -282,9 +300,12 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries whose loss is above R(t); none while warming up."""
-        epoch = self.epoch_tensor.to(widen(logits).dtype)
-        large = absolute_large_losses(logits, labels, threshold=self.r0 - epoch * self.delta_abs)
-        return large & (self.epoch_tensor > self.warmup)[..., None, None]
+        return self.large(logits, states(labels).unknown)
+
+    def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
+        """Mark those entries of a mask whose loss is above R(t)."""
+        threshold = self.r0 - self.epoch_tensor.double() * self.delta_abs
+        return large_logits(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
 
 
 @method("ll-r", paper=KIM_2022, summary="large loss, rejection: assumed negatives with a large loss are left out")

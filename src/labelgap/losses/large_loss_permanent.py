@@ -24,7 +24,7 @@ from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import states
-from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, relative_large_losses
+from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, large_shares
 
 __all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
 
@@ -57,13 +57,14 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
         return None
 
     @abstractmethod
-    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mark the entries that are unknown after all corrections so far and that this step corrects."""
+    def new_corrections(self, logits: Tensor, unknown: Tensor) -> Tensor:
+        """Mark what this step corrects out of the entries that are ``unknown`` after all corrections so far."""
 
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the masks of what earlier steps corrected and of what this step corrects."""
-        before = (self._epochs_of(index) > 0) & states(labels).unknown
-        return before, self.new_corrections(logits, torch.where(before, PRESENT, labels))
+        unknown = states(labels).unknown
+        before = (self._epochs_of(index) > 0) & unknown
+        return before, self.new_corrections(logits, unknown ^ before)
 
     def _epochs_of(self, index: Tensor | None) -> Tensor:
         self.prepared_table()
@@ -134,13 +135,11 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
         tensor([[0, 2, 0]], dtype=torch.int16)
     """
 
-    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def new_corrections(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark the k largest losses of what is still unknown."""
-        steps = (self.epoch_tensor - 1).clamp(max=1)
-        largest = self.largest_share(logits, most_steps=1)
-        return relative_large_losses(
-            logits, labels, share=self.share, steps=steps, base=self.base, largest_share=largest
-        )
+        steps, largest = (self.epoch_tensor - 1).clamp(max=1), self.largest_share(logits, most_steps=1)
+        with torch.no_grad():
+            return large_shares(logits, unknown, self.share, steps, self.base, largest)
 
 
 @method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
@@ -150,6 +149,6 @@ class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLos
     Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
     """
 
-    def new_corrections(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def new_corrections(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark the losses above the threshold of the epoch."""
-        return AbsoluteLargeLoss.modified(self, logits, labels)
+        return self.large(logits.detach(), unknown)

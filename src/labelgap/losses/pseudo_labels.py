@@ -217,13 +217,14 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
 
         def form(x: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-            present = mask_of(labels, x)
-            known = mask_of(labels, x, ABSENT).add_(present)
-            unknown = 1.0 - known
-            labeled = target.eq(target).to(x.dtype).mul_(unknown)
-            weight = labeled * beta
-            as_present = target.nan_to_num(0.0).mul_(weight).add_(present)
-            return mixed(x, known.add_(weight), as_present, labeled.sub_(unknown).mul_(alpha))
+            present, known = mask_of(labels, x), mask_of(labels, x, ABSENT)
+            known.add_(present)
+            target = target.nan_to_num(-1.0)
+            labeled = target.clamp(-1.0, 0.0).add_(1.0)  # a target is a probability
+            labeled.addcmul_(labeled, known, value=-1.0)
+            undecided = (known + labeled).sub_(1.0).mul_(alpha)
+            labeled.mul_(beta)
+            return mixed(x, known.add_(labeled), present.addcmul_(labeled, target), undecided)
 
         return Fused(form, [logits], [labels, target])
 

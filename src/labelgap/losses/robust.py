@@ -14,14 +14,14 @@ from torch import Tensor
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, add_product, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
 
-__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form"]
+__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form", "schedule"]
 
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
@@ -32,6 +32,16 @@ def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
         tensor(0.5000)
     """
     return -torch.expm1(-q * cost) / q
+
+
+def schedule(progress: Number, start: Number) -> tuple[Number, Number, Number]:
+    """Return w, μ and σ of ``generalized_robust``.
+
+    Example:
+        >>> schedule(0.5, 0.0)
+        (0.0, 0.65, 1.25)
+    """
+    return 2.0 * start, 0.5 + 0.3 * progress, 2.0 - 1.5 * progress
 
 
 def generalized_robust(
@@ -61,9 +71,9 @@ def generalized_robust(
     """
     logits = widen(logits)
     probability = torch.sigmoid(logits).detach()
-    mixture = torch.sigmoid(2.0 * start * probability - 2.0)
-    distance = (probability - (0.5 + 0.3 * progress)) / (2.0 - 1.5 * progress)
-    fit = torch.exp(-0.5 * distance.square())
+    w, center, width = schedule(progress, start)
+    mixture = torch.sigmoid(w * probability - 2.0)
+    fit = torch.exp(-0.5 * ((probability - center) / width).square())
     as_present = robust_cost(cost_present(logits), per_head(q2, logits))
     as_absent = robust_cost(cost_absent(logits), per_head(q3, logits))
     soft = fit * (mixture * as_present + (1.0 - mixture) * as_absent)
@@ -71,32 +81,37 @@ def generalized_robust(
 
 
 def robust_form(
-    logits: Tensor, labels: Tensor, *, progress: Tensor, start: Tensor, q2: Number, q3: Number
+    logits: Tensor, labels: Tensor, *, w: Number, center: Number, width: Number, q2: Number, q3: Number
 ) -> tuple[Tensor, Tensor]:
-    r"""Cost and slope of ``generalized_robust``; a known label costs its cross-entropy.
+    r"""Cost and slope of ``generalized_robust``, with the numbers of ``schedule``.
 
-    With :math:`a = p^{q_2} - 1`, :math:`b = (1-p)^{q_3} - 1`, an unknown label costs
+    With :math:`a = p^{q_2} - 1` and :math:`b = (1-p)^{q_3} - 1`, all entries cost
 
-    .. math:: \ell = v \Bigl( k\,\frac{-a}{q_2} + (1-k)\,\frac{-b}{q_3} \Bigr), \qquad
-        \frac{d\ell}{dx} = v\,\bigl( (1-k)\,p\,(1+b) - k\,(1-p)(1+a) \bigr)
+    .. math:: \ell = [y=0]\,x - [y \ne ?]\ln p - g\,\frac{a}{q_2} - h\,\frac{b}{q_3},
+        \qquad g = [y=?]\,v\,k, \quad h = [y=?]\,v\,(1-k)
+
+    .. math:: \frac{d\ell}{dx} = [y \ne ?]\,p - [y=1] - g\,(1+a)\,(1-p) + h\,(1+b)\,p
     """
-    p = torch.sigmoid(logits)
-    log = torch.minimum(p.clamp(min=torch.finfo(p.dtype).tiny).log_(), logits)
-    k = (p * (2.0 * start)).sub_(2.0).sigmoid_()
-    v = (p - (0.5 + 0.3 * progress)).mul_(0.5**0.5 / (2.0 - 1.5 * progress)).square_().neg_().exp_()
+    p = torch.sigmoid(logits).clamp_(min=torch.finfo(logits.dtype).tiny)
+    log = torch.minimum(p.log(), logits)
+    present, absent = mask_of(labels, logits), mask_of(labels, logits, ABSENT)
+    cost, known = absent * logits, absent.add_(present)
+    cost.addcmul_(known, log, value=-1.0)
+    v = (p - center).div_(width).square_().mul_(-0.5).exp_()
+    v.addcmul_(v, known, value=-1.0)
+    g = (p * w).sub_(2.0).sigmoid_().mul_(v)
+    h = v.sub_(g)
     a = (log * q2).expm1_()
+    far = g.addcmul(g, a)
+    add_product(cost, g, a, -1.0 / q2)
     if isinstance(q3, Tensor) or q3 != 1.0:
         b = (log - logits).clamp_(max=0.0).mul_(q3).expm1_()
-        cost, slope = b / -q3, b.add_(1.0).mul_(p)
+        add_product(cost, h, b, -1.0 / q3)
+        slope = far.neg_().lerp_(known, p).sub_(present).addcmul_(h.mul_(p), b.add_(1.0))
     else:
-        cost, slope = p.clone(), p - p.square()
-    cost.lerp_(a / -q2, k).mul_(v)
-    slope.lerp_(a.add_(1.0).mul_(p - 1.0), k).mul_(v)
-    present = mask_of(labels, logits)
-    known = mask_of(labels, logits, ABSENT)
-    known_cost = (known * logits).sub_(log)
-    known.add_(present)
-    return cost.lerp_(known_cost, known), slope.lerp_(p.sub_(present), known)
+        cost.add_(h.mul_(p))
+        slope = h.sub_(far).lerp_(known, p).sub_(present)
+    return cost, slope
 
 
 @method("gr", paper=CHEN_2024, summary="generalized robust: an unknown label is a soft mixture of both states")
@@ -110,30 +125,39 @@ class GeneralizedRobustLoss(LogLoss):
 
     q2: Number
     q3: Number
-    epochs: Tensor
+    epochs: int
+    schedule: Tensor
+    """c, a, w, μ and σ of the epoch, on the device."""
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
         self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
-        self.register_buffer("epochs", torch.tensor(10), persistent=False)
+        self.epochs = 10
+        self.register_buffer("schedule", torch.zeros(5, dtype=torch.float64), persistent=False)
+        self.set_epoch(1)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Learn the number of epochs."""
         super().prepare(table, epochs, seed)
-        self.epochs.fill_(epochs)
+        self.epochs = epochs
+        self.set_epoch(self.epoch)
 
-    def _schedule(self, logits: Tensor) -> dict[str, Tensor]:
-        """Return which share of the training is done with this epoch, and which before it."""
-        total = self.epochs.to(widen(logits).dtype)
-        progress, start = (self.epoch_tensor / total).clamp(max=1.0), ((self.epoch_tensor - 1) / total).clamp(max=1.0)
-        return {"progress": progress, "start": start}
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, and with it which share of the training is done."""
+        super().set_epoch(epoch)
+        progress, start = min(epoch / self.epochs, 1.0), min((epoch - 1) / self.epochs, 1.0)
+        self.schedule.copy_(torch.tensor([progress, start, *schedule(progress, start)], dtype=torch.float64))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``generalized_robust``."""
-        return generalized_robust(logits, labels, **self._schedule(logits), q2=self.q2, q3=self.q3, eps=self.eps)
+        progress, start = self.schedule[:2].to(widen(logits).dtype).unbind()
+        return generalized_robust(logits, labels, progress=progress, start=start, q2=self.q2, q3=self.q3, eps=self.eps)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``robust_form``."""
         logits = with_heads(logits, self.q2, self.q3)
-        q2, q3, schedule = over_batch(self.q2, logits), over_batch(self.q3, logits), self._schedule(logits)
-        return Fused(lambda x, labels: robust_form(x, labels, q2=q2, q3=q3, **schedule), [logits], [labels])
+        q2, q3 = over_batch(self.q2, logits), over_batch(self.q3, logits)
+        _, _, w, center, width = self.schedule.unbind()
+        return Fused(
+            lambda x, labels: robust_form(x, labels, w=w, center=center, width=width, q2=q2, q3=q3), [logits], [labels]
+        )

@@ -15,7 +15,8 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, focused_form, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, mask_of, over_batch, power_form, with_heads
+from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
 from labelgap.losses.base.papers import BEN_BARUCH_2022
@@ -46,7 +47,7 @@ def selective_mask(
         tensor([[False, False,  True]])
     """
     unknown = states(labels).unknown.expand(logits.shape)
-    available = all_sum(unknown.sum(dim=(-2, -1)))
+    available = all_sum(torch.count_nonzero(unknown) if unknown.ndim == 2 else unknown.sum(dim=(-2, -1)))
     images = all_sum(torch.full_like(available, logits.shape[-2]))
     wanted = images * (likelihood_topk.long() if isinstance(likelihood_topk, Tensor) else int(likelihood_topk))
     largest_share = None if isinstance(likelihood_topk, Tensor) else int(likelihood_topk) / max(logits.shape[-1], 1)
@@ -163,7 +164,9 @@ class ClassAwareSelectiveLoss(LogLoss):
         return cost * ~(states(labels).unknown if self.mode == "ignore" else self.modified(logits, labels))
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
-        r"""``focused_form`` of :math:`z = x` where present and −x elsewhere, each state with its γ."""
+        r"""The focus is a constant to the gradient, so that each entry has a cross-entropy with a weight of its own:
+        :math:`(1-p)^{\gamma_+}` where present, :math:`p^{\gamma_-}` where absent, :math:`p^{\gamma_u}` where unknown.
+        """
         gammas = (self.gamma_pos, self.gamma_neg, self.gamma_unknown)
         logits = with_heads(logits, *gammas, self.likelihood_topk, self.prior_threshold)
         positive, negative, unknown = (over_batch(gamma, logits) for gamma in gammas)
@@ -171,12 +174,16 @@ class ClassAwareSelectiveLoss(LogLoss):
 
         def form(x: Tensor, labels: Tensor, *left_out: Tensor) -> tuple[Tensor, ...]:
             present, absent = mask_of(labels, x), mask_of(labels, x, ABSENT)
-            gamma = (present * (positive - unknown)).add_(absent * (negative - unknown)).add_(unknown)
-            sign = (2.0 * present).sub_(1.0)
-            log, slope = focused_form(sign * x, gamma, detach=True)
-            kept = present.add_(absent).neg_() if self.mode == "ignore" else present.fill_(-1.0)
-            for out in left_out:
-                kept.add_(out.view(torch.uint8).to(x.dtype))
-            return log.mul_(kept), slope.mul_(kept).mul_(sign)
+            p = torch.sigmoid(x)
+            weight = absent * power_form(x, p, negative)
+            if self.mode != "ignore":
+                known = absent.add_(present)
+                for out in left_out:
+                    known.add_(out.view(torch.uint8))
+                focus = power_form(x, p, unknown)
+                weight.add_(focus).addcmul_(focus, known, value=-1.0)
+            if isinstance(positive, Tensor) or positive:
+                present.mul_(power_form(-x, torch.sigmoid(-x), positive))
+            return mixed(x, weight.add_(present), present, probability=p)
 
         return Fused(form, [logits], [labels, *left_out])

@@ -12,19 +12,21 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from labelgap.core.distributed import all_max, all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.exp_sums import log_sums, split_axes
 from labelgap.losses.base.fused import is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import Loss
+from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
 from labelgap.losses.base.multi_head import MultiHead
 from labelgap.losses.base.option_checks import check_choice, check_number
 from labelgap.losses.base.papers import KOBAYASHI_2023
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, states
+from labelgap.losses.base.terms import Number, has_state
 
 __all__ = [
     "ContrastLoss",
@@ -53,8 +55,8 @@ def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tenso
         >>> [mask.tolist() for mask in positives_and_negatives(torch.tensor([[1, 0, -1]]), "ignore")]
         [[[True, False, False]], [[False, True, False]]]
     """
-    present, absent, _ = states(labels)
-    return present, ~present if unknown == "negative" else absent
+    present = has_state(labels, PRESENT)
+    return present, ~present if unknown == "negative" else has_state(labels, ABSENT)
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -135,8 +137,9 @@ def fused_contrasts(
         value[..., 0] if isinstance(value, Tensor) else value
         for value in (over_batch(number, logits) for number in (temperature_pos, temperature_neg, bias))
     )
-    gap = sums.negative * t_neg + sums.positive * t_pos + margin
-    cost = torch.where(sums.any_negative & sums.any_positive, -logsigmoid(-gap), 0.0)
+    gap = sums.negative * t_neg + sums.positive * t_pos
+    gap = gap + margin if isinstance(margin, Tensor) or margin else gap
+    cost = torch.where(sums.any_negative & sums.any_positive, softplus(gap, threshold=SOFTPLUS_THRESHOLD), 0.0)
     costs, counted = (split_axes(values, logits, axes) for values in (cost, sums.any_positive))
     return list(zip(costs, counted, strict=True))
 
@@ -168,11 +171,13 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
 def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: bool) -> Tensor:
     """Average the costs that count, or add them up; ``everywhere`` when each process has its own part of them.
 
+    What does not count costs 0.
+
     Example:
         >>> mean_where(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([True, True, False]), "mean", everywhere=False)
         tensor(2.)
     """
-    total, count = (cost * counted).sum(dim=-1), counted.sum(dim=-1)
+    total, count = cost.sum(dim=-1), counted.sum(dim=-1)
     if everywhere:
         total, count = all_sum(total), all_sum(count)
     return total if reduction == "sum" else total / count.clamp(min=1)
@@ -229,10 +234,11 @@ class ContrastLoss(MultiHead, Loss, ABC):
             costs = fused_contrasts(logits, positive, negative, self.axes, **temperatures, bias=self.bias)
         else:
             costs = [contrast(logits, positive, negative, axis, **temperatures, bias=self.bias) for axis in self.axes]
-        total = logits.new_zeros(())
-        for axis, (cost, counted) in zip(self.axes, costs, strict=True):
-            total = total + mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
-        return total
+        parts = [
+            mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
+            for axis, (cost, counted) in zip(self.axes, costs, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 @method("two-way", paper=KOBAYASHI_2023, summary="two-way loss: contrast within images and within classes")

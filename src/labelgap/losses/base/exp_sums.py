@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from labelgap.core.distributed import all_max, all_sum, world_size
-from labelgap.losses.base.fused import refuse_second_derivative
-from labelgap.losses.base.terms import Number, per_head
+from labelgap.losses.base.fused import over_batch, refuse_second_derivative
+from labelgap.losses.base.terms import LOWEST, Number, only_where
 
 __all__ = ["LogSums", "log_sums", "split_axes"]
 
@@ -61,14 +61,14 @@ def log_sums(
         tensor([0.6931])
     """
     with torch.no_grad():
-        inverse_pos, inverse_neg = per_head(t_pos, logits).reciprocal(), per_head(t_neg, logits).reciprocal()
-        of_negatives = torch.where(negative, logits * inverse_neg, -torch.inf)
-        of_positives = torch.where(positive, logits * -inverse_pos, -torch.inf)
+        slope_pos, slope_neg = -1.0 / over_batch(t_pos, logits), 1.0 / over_batch(t_neg, logits)
+        of_negatives = only_where(negative, logits * slope_neg)
+        of_positives = only_where(positive, logits * slope_pos)
         tops = torch.stack([_largest(of_positives, axes), _largest(of_negatives, axes)])
-        found = tops > -torch.inf
+        found = tops > LOWEST / 2
         tops = torch.where(found, tops, 0.0)
-        exponents, mask = torch.maximum(of_negatives, of_positives), positive.to(logits.dtype)
-    constants = (exponents, mask, inverse_pos, inverse_neg, axes, tops)
+        exponents, mask = torch.maximum(of_negatives, of_positives), positive.view(torch.uint8).to(logits.dtype)
+    constants = (exponents, mask, slope_pos, slope_neg, axes, tops)
     sums: Tensor = _ExpSums.apply(logits, *constants)  # type: ignore[no-untyped-call]
     if world_size() > 1:
         parts = zip(split_axes(sums, logits, axes), axes, strict=True)
@@ -103,13 +103,13 @@ class _ExpSums(torch.autograd.Function):
         logits: Tensor,
         exponents: Tensor,
         positive: Tensor,
-        inverse_pos: Tensor,
-        inverse_neg: Tensor,
+        slope_pos: Number,
+        slope_neg: Number,
         axes: Sequence[int],
         tops: Tensor,
     ) -> Tensor:
-        ctx.axes = axes
-        ctx.save_for_backward(exponents, positive, inverse_pos, inverse_neg, tops)
+        ctx.axes, ctx.slopes = axes, (slope_pos, slope_neg)
+        ctx.save_for_backward(exponents, positive, tops)
         sums: tuple[list[Tensor], list[Tensor]] = ([], [])
         for axis, (top_pos, top_neg) in zip(axes, _along(tops, exponents, axes), strict=True):
             weights = _weights(exponents, positive, top_pos, top_neg)
@@ -121,12 +121,12 @@ class _ExpSums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        exponents, positive, inverse_pos, inverse_neg, tops = ctx.saved_tensors
+        (exponents, positive, tops), (slope_pos, slope_neg) = ctx.saved_tensors, ctx.slopes
         result: Tensor | None = None
         both = zip(_along(tops, exponents, ctx.axes), _along(gradients[0], exponents, ctx.axes), strict=True)
         for (top_pos, top_neg), (pos, neg) in both:
             weights = _weights(exponents, positive, top_pos, top_neg)
-            weights.mul_(torch.lerp(neg * inverse_neg, pos * -inverse_pos, positive))
+            weights.mul_(torch.lerp(neg * slope_neg, pos * slope_pos, positive))
             result = weights if result is None else result.add_(weights)
         return result, None, None, None, None, None, None
 

@@ -22,12 +22,14 @@ from labelgap.losses.base.terms import Number, per_head
 __all__ = [
     "Form",
     "Fused",
+    "add_product",
     "focused_form",
     "fused",
     "is_fusible",
     "log_probability",
     "mask_of",
     "over_batch",
+    "power_form",
     "refuse_second_derivative",
     "with_heads",
 ]
@@ -70,41 +72,31 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
         tensor([[6., 8.]])
     """
     form, inputs, constants = parts
-    heads = inputs[0].shape[:-2]
-    constants = [values.expand(*heads, *values.shape[-2:]) for values in constants] if heads else constants
-    size, alone = inputs[0].shape[-2] * inputs[0].shape[-1], world_size() == 1
-    scale = None if reduction == "none" else 1.0 / max(size, 1) if reduction == "mean" and alone else 1.0
+    *heads, rows, classes = inputs[0].shape
+    if heads:
+        constants = [values.expand(*heads, *values.shape[-2:]) for values in constants]
+    alone = world_size() == 1
+    scale = None if reduction == "none" else 1.0 / max(rows * classes, 1) if reduction == "mean" and alone else 1.0
     cost: Tensor = _Fused.apply(form, scale, len(inputs), *inputs, *constants)  # type: ignore[no-untyped-call]
     if scale is None or alone:
         return cost
     total = all_sum(cost)
-    return total if reduction == "sum" else total / all_sum(total.new_full((), size)).clamp(min=1)
+    return total if reduction == "sum" else total / all_sum(total.new_full((), rows * classes)).clamp(min=1)
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: Form, scale: float | None, count: int, *tensors: Tensor) -> Tensor:
         like = tensors[0]
-        block = BLOCK_ENTRIES.get(like.device.type, like.numel())
-        rows = max(1, block * like.shape[-2] // max(like.numel(), 1))
-        if rows >= like.shape[-2]:
+        entries, block = like.numel(), BLOCK_ENTRIES.get(like.device.type)
+        if block is None or entries <= block:
             cost, *slopes = form(*tensors)
-            cost = cost if scale is None else cost.sum() if cost.ndim == 2 else cost.sum(dim=(-2, -1))
+            cost = cost if scale is None else _total(cost, scale)
         else:
-            cost = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
-            slopes = [torch.empty_like(like) for _ in range(count)]
-            for start in range(0, like.shape[-2], rows):
-                size = min(rows, like.shape[-2] - start)
-                entries, *parts = form(*(values.narrow(-2, start, size) for values in tensors))
-                if scale is None:
-                    cost.narrow(-2, start, size).copy_(entries)
-                else:
-                    cost.add_(entries.sum(dim=(-2, -1)))
-                for slope, part in zip(slopes, parts, strict=True):
-                    slope.narrow(-2, start, size).copy_(part)
+            cost, slopes = _in_blocks(form, scale, count, tensors, block)
         ctx.scale, ctx.constants = scale, len(tensors) - count
         ctx.save_for_backward(*slopes)
-        return cost if scale is None or scale == 1.0 else cost.mul_(scale)
+        return cost
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -116,6 +108,34 @@ class _Fused(torch.autograd.Function):
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
         found = [slope * gradient if needed else None for slope, needed in slopes]
         return None, None, None, *found, *[None] * ctx.constants
+
+
+def _total(cost: Tensor, scale: float) -> Tensor:
+    """Return the sum over the batch of each head, times ``scale``: 1, or what makes it the mean."""
+    mean = scale != 1.0
+    if cost.ndim == 2:
+        return cost.mean() if mean else cost.sum()
+    return cost.mean(dim=(-2, -1)) if mean else cost.sum(dim=(-2, -1))
+
+
+def _in_blocks(
+    form: Form, scale: float | None, count: int, tensors: Sequence[Tensor], block: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the cost, of every entry or summed, and the slopes in ``count`` inputs, by blocks of rows."""
+    like = tensors[0]
+    step = max(1, block * like.shape[-2] // like.numel())
+    cost = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
+    slopes = [torch.empty_like(like) for _ in range(count)]
+    for start in range(0, like.shape[-2], step):
+        size = min(step, like.shape[-2] - start)
+        entries, *parts = form(*(values.narrow(-2, start, size) for values in tensors))
+        if scale is None:
+            cost.narrow(-2, start, size).copy_(entries)
+        else:
+            cost.add_(entries.sum(dim=(-2, -1)))
+        for slope, part in zip(slopes, parts, strict=True):
+            slope.narrow(-2, start, size).copy_(part)
+    return cost if scale is None else cost.mul_(scale), slopes
 
 
 def refuse_second_derivative() -> None:
@@ -161,6 +181,18 @@ def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     return labels.to(like.dtype, copy=True).eq_(code)
 
 
+def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
+    """Add ``first · second · factor`` in place; the factor is a plain number or broadcasts.
+
+    Example:
+        >>> add_product(torch.ones(1), torch.ones(1), torch.ones(1), 2.0)
+        tensor([3.])
+    """
+    if isinstance(factor, Tensor):
+        return total.addcmul_(first * factor, second)
+    return total.addcmul_(first, second, value=factor)
+
+
 def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tuple[Tensor, Tensor]:
     r"""Return the focused log-likelihood of a present label and its derivative, with n = 1 − p.
 
@@ -184,6 +216,19 @@ def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tupl
         focus = (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
     slope = absent if detach else (absent - 1.0).mul_(log).mul_(gamma).add_(absent)
     return log.mul_(focus), slope.mul_(focus)
+
+
+def power_form(logits: Tensor, probability: Tensor, gamma: Number) -> Tensor:
+    r"""Return :math:`p^\gamma`; ``gamma`` is a plain number or broadcasts over the logits.
+
+    Example:
+        >>> power_form(torch.zeros(1), torch.full((1,), 0.5), 4.0)
+        tensor([0.0625])
+    """
+    if not isinstance(gamma, Tensor) and gamma in (0, 1, 2, 4):
+        square = probability.square() if gamma > 1 else probability
+        return torch.ones_like(probability) if gamma == 0 else square.square_() if gamma == 4 else square
+    return log_probability(logits).mul_(gamma).exp_()
 
 
 def log_probability(logits: Tensor) -> Tensor:

@@ -8,12 +8,24 @@ r"""Mixtures with their derivative in closed form, block by block (see ``labelga
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from labelgap.core.distributed import all_sum, world_size
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import Form, Fused, fused, is_fusible, mask_of, over_batch, with_heads
-from labelgap.losses.base.mixture import Mixture, expected_positives_penalty, mixture_entries
+from labelgap.losses.base.fused import (
+    Form,
+    Fused,
+    fused,
+    is_fusible,
+    mask_of,
+    over_batch,
+    refuse_second_derivative,
+    with_heads,
+)
+from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, reduce, widen
 
 __all__ = ["fused_mixture", "mixed"]
@@ -36,7 +48,8 @@ def fused_mixture(
     """
     if not is_fusible(eps):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
-    logits = with_heads(widen(logits), *(weight for row in mixture.rows for weight in row))
+    expected = 0.0 if mixture.expected_positives is None else mixture.expected_positives
+    logits = with_heads(widen(logits), expected, *(weight for row in mixture.rows for weight in row))
     constants = [labels] if modified is None else [labels, modified]
     estimate = mixture.label_estimate
     form = _form(mixture, logits) if estimate is None else _estimate_form(mixture, logits)
@@ -44,10 +57,40 @@ def fused_mixture(
     cost = fused(Fused(form, inputs, constants), reduction)
     if mixture.expected_positives is None:
         return cost
-    for student in inputs:
-        penalty = torch.as_tensor(expected_positives_penalty(student, mixture))
-        cost = cost + reduce(penalty.expand_as(logits), reduction)
-    return cost
+    penalty: Tensor = _ExpectedPositives.apply(mixture, *inputs)  # type: ignore[no-untyped-call]
+    if reduction == "none":
+        return cost + penalty[..., None, None]
+    entries = logits.shape[-2] * logits.shape[-1]
+    return cost + (penalty if reduction == "mean" else penalty * all_sum(penalty.new_full((), entries)))
+
+
+class _ExpectedPositives(torch.autograd.Function):
+    r"""The penalties on the number of positives of all inputs, with P positives per image of the global batch.
+
+    .. math:: R = w \Bigl( \frac{P - \kappa}{K} \Bigr)^2, \qquad
+        \frac{dR}{dx} = \frac{2 w}{B K} \cdot \frac{P - \kappa}{K}\, p\,(1-p)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mixture: Mixture, *inputs: Tensor) -> Tensor:
+        rows, classes = inputs[0].shape[-2:]
+        probabilities = [torch.sigmoid(values) for values in inputs]
+        positives = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
+        images = max(rows, 1) if world_size() == 1 else all_sum(positives.new_full((), rows)).clamp(min=1)
+        expected, weight = mixture.expected_positives, mixture.expected_weight
+        assert expected is not None
+        expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
+        excess = (positives / images - expected) / classes
+        ctx.save_for_backward(excess * (2.0 * weight / classes) / images, *probabilities)
+        return excess.square().sum(dim=0) * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        factors, *probabilities = ctx.saved_tensors
+        factors = all_sum(factors * gradients[0])[..., None, None]
+        pairs = zip(factors, probabilities, strict=True)
+        return None, *(torch.addcmul(p, p, p, value=-1.0).mul_(factor) for factor, p in pairs)
 
 
 def mixed(
@@ -66,21 +109,34 @@ def mixed(
         >>> mixed(torch.zeros(1), 1.0, 0.0)
         (tensor([0.6931]), tensor([0.5000]))
     """
-    size = logits.abs()
-    small = size.neg().exp_()
+    minus = logits.abs().neg_()
+    small = minus.exp()
     log = small.log1p()
-    slope = torch.sigmoid(logits).mul_(both) if probability is None else probability * both
-    cost = logits.clamp(min=0.0).mul_(both)
-    if isinstance(present, Tensor):
-        slope, cost = slope.sub_(present), cost.addcmul_(present, logits, value=-1.0)
-    elif present:
-        slope, cost = slope.sub_(present), cost.sub_(logits, alpha=present)
-    cost = cost.addcmul_(log, both) if isinstance(both, Tensor) else cost.add_(log, alpha=both)
-    if isinstance(entropy, Tensor) or entropy:
-        small = small.div_(small + 1.0)
-        cost.add_(torch.addcmul(log, size, small).mul_(entropy))
-        slope.sub_(torch.addcmul(small, small, small, value=-1.0).mul_(logits).mul_(entropy))
+    has_entropy = isinstance(entropy, Tensor) or entropy != 0
+    total = small + 1.0 if has_entropy or probability is None else small
+    if probability is None:
+        p = torch.maximum(small, logits.sign()).div_(total)  # e^min(x, 0) / (1 + e^-|x|), accurate for both signs
+    slope = _times(p, both) if probability is None else probability * both
+    cost = _times(logits.clamp(min=0.0).add_(log), both)
+    if isinstance(present, Tensor) or present:
+        slope, cost = slope.sub_(present), _add(cost, logits, present, -1.0)
+    if has_entropy:
+        tail = small.div_(total)
+        _add(cost, log.addcmul_(minus, tail, value=-1.0), entropy)
+        _add(slope, tail.addcmul_(tail, tail, value=-1.0).mul_(logits), entropy, -1.0)
     return cost, slope
+
+
+def _times(values: Tensor, factor: Number) -> Tensor:
+    """Multiply in place."""
+    return values if not isinstance(factor, Tensor) and factor == 1.0 else values.mul_(factor)
+
+
+def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Tensor:
+    """Add values times a factor, in place."""
+    if isinstance(factor, Tensor):
+        return total.addcmul_(values, factor, value=sign)
+    return total.add_(values, alpha=sign * factor)
 
 
 class _States:
