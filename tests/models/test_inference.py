@@ -83,11 +83,11 @@ def test_a_linear_head_scores_the_features_of_inference(
     backbone: EfficientNetLite, images: Tensor, float32: None
 ) -> None:
     network = Classifier(backbone, 3, average_flips=True).eval()
-    found = inference_network(network, CPU)
+    found = inference_network(network, CPU, trained=False)
     torch.testing.assert_close(found(images), network(images), rtol=1e-4, atol=1e-4)
     assert found.head is network.head and network.backbone is backbone
     other = Classifier(SmallCNN(), 3)
-    assert inference_network(other, CPU).backbone is other.backbone
+    assert inference_network(other, CPU, trained=False).backbone is other.backbone
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,13 @@ def test_the_precision_is_what_the_cpu_computes_with(acl: bool, float16: bool, e
         patch.object(torch.ops.mkldnn, "_is_mkldnn_acl_supported", lambda: acl),
     ):
         assert inference.cpu_precision.__wrapped__() == expected
+
+
+def test_a_backbone_that_was_trained_with_its_head_stays_in_float32(backbone: EfficientNetLite) -> None:
+    with patch.object(inference, "cpu_precision", lambda: "bfloat16"):
+        fixed, trained = (inference_backbone(backbone, CPU, trained=trained) for trained in (False, True))
+    assert isinstance(fixed, FoldedEfficientNet) and isinstance(trained, FoldedEfficientNet)
+    assert (fixed.dtype, trained.dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_another_pytorch_computes_in_float32() -> None:

@@ -44,10 +44,13 @@ def make_run(
     marks: Sequence[str] = MARKS,
     calibration: dict[str, Any] | None = None,
     finished: bool = True,
+    protocol: str | None = None,
     **settings: Any,
 ) -> Run:
     """Write the folder of an untrained run; other classes than ``CLASSES`` have default thresholds."""
-    linear = backbone in ("features", "efficientnet-lite0") and head == "linear"
+    by_default = "linear" if backbone in ("features", "efficientnet-lite0") and head == "linear" else "end-to-end"
+    protocol = protocol or by_default
+    linear = protocol == "linear"
     folder.mkdir(parents=True)
     config = RunConfig.checked(
         data={},
@@ -55,7 +58,7 @@ def make_run(
         method="an",
         why=None,
         backbone=backbone,
-        protocol="linear" if linear else "end-to-end",
+        protocol=protocol,
         head=head,
         epochs=1,
         lr=0.1,

@@ -7,7 +7,9 @@ Two changes make an EfficientNet-Lite about twice as fast (docs/results/cpu.md):
   by the Arm Compute Library that PyTorch's Linux packages contain. Elsewhere a 16-bit convolution is computed by a
   reference implementation, a hundred times slower, so that the CPU is asked first.
 
-Features of 16-bit convolutions differ, so the precision is a part of the key of the feature cache.
+Features of 16-bit convolutions differ, so the precision is a part of the key of the feature cache. The scores of a run
+are those of one precision: a head is used with the features that it was trained on, and a network that was trained as a
+whole, in 32 bits, stays in 32.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] 
 """The last copy of every backbone, with what identifies the state of its weights."""
 
 
-def inference_backbone(backbone: Backbone, device: torch.device) -> Backbone:
+def inference_backbone(backbone: Backbone, device: torch.device, *, trained: bool = False) -> Backbone:
     """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
 
     It is a copy without gradients, made anew when the weights of the backbone have changed.
@@ -51,30 +53,33 @@ def inference_backbone(backbone: Backbone, device: torch.device) -> Backbone:
     Args:
         backbone: on ``device``; not changed.
         device: of the computation.
+        trained: whether the backbone was trained together with its head, not as the fixed input of one.
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone
-    state = tuple(
+    precision = inference_precision(backbone, device, trained=trained)
+    versions = (
         (value.data_ptr(), None if value.is_inference() else value._version)
         for value in (*backbone.parameters(), *backbone.buffers())
     )
+    state = (precision, *versions)
     known, folded = _copies.get(backbone, (None, None))
     if folded is None or known != state:
-        folded = FoldedEfficientNet(backbone, inference_precision(backbone, device))
+        folded = FoldedEfficientNet(backbone, precision)
         _copies[backbone] = state, folded
     return folded
 
 
-def inference_network(network: Classifier, device: torch.device) -> Classifier:
-    """Return a network with the same head on ``inference_backbone``: for heads that were trained on its features."""
+def inference_network(network: Classifier, device: torch.device, *, trained: bool) -> Classifier:
+    """Return a network with the same head on ``inference_backbone``."""
     fast = copy(network)
-    fast._modules = {**network._modules, "backbone": inference_backbone(network.backbone, device)}
+    fast._modules = {**network._modules, "backbone": inference_backbone(network.backbone, device, trained=trained)}
     return fast
 
 
-def inference_precision(backbone: Backbone, device: torch.device) -> Precision:
+def inference_precision(backbone: Backbone, device: torch.device, *, trained: bool = False) -> Precision:
     """Return the precision of ``inference_backbone``'s convolutions."""
-    fast = isinstance(backbone, EfficientNetLite) and device.type == "cpu"
+    fast = isinstance(backbone, EfficientNetLite) and device.type == "cpu" and not trained
     return cpu_precision() if fast else "float32"
 
 

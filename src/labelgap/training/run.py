@@ -187,8 +187,7 @@ class Run:
             return predict_logits(network, inputs, batch_size=64)
         if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
-            linear = self.config.protocol == "linear"
-            scorer = inference_network(network, torch_device) if linear else network
+            scorer = inference_network(network, torch_device, trained=self.config.trains_backbone)
             return predict_logits(scorer, inputs, batch_size=64)
         (features,) = extract_features(
             [images],
@@ -198,6 +197,7 @@ class Run:
             workers=workers,
             reporter=reporter or Reporter(quiet=True),
             average_flips=self.config.average_flips,
+            trained=self.config.trains_backbone,
         )
         return predict_logits(network.head, FeatureInputs(torch.from_numpy(features).to(torch_device)))
 

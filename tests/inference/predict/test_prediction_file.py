@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
+from scipy.special import expit
 from tests.training.untrained_run import CLASSES, MARKS, make_run
 
 import labelgap as lg
@@ -214,6 +216,23 @@ def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_pa
     predict_to_file(run, both, tmp_path / "a.csv", device="cpu", batch_size=10)
     predict_to_file(run, images, tmp_path / "b.csv", device="cpu", batch_size=10)
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.parametrize("protocol", ["linear", "end-to-end"])
+def test_evaluate_and_predict_score_an_image_alike_in_one_precision(tmp_path: Path, protocol: str) -> None:
+    run = make_run(tmp_path / "run", backbone="efficientnet-lite0", protocol=protocol, size=64)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+    evaluated = run.logits(ArrayImages(pixels), device="cpu", cached=True)  # of evaluate; it fills the cache
+    np.testing.assert_allclose(run.logits(ArrayImages(pixels), device="cpu"), evaluated, rtol=0, atol=1e-5)
+    for name, images in (("cached", pixels), ("computed", pixels[:, ::-1])):
+        predict_to_file(run, ArrayImages(images.copy()), tmp_path / f"{name}.parquet", device="cpu", layout="wide")
+        found = pq.read_table(tmp_path / f"{name}.parquet").select([f"score.{each}" for each in CLASSES])
+        expected = expit(run.logits(ArrayImages(images.copy()), device="cpu"))
+        np.testing.assert_allclose(np.column_stack(found.columns), expected, rtol=0, atol=1e-5)
+    if protocol == "end-to-end":
+        with torch.no_grad():
+            values = run.model.normalize(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            np.testing.assert_allclose(run.model.eval()(values).numpy(), evaluated, rtol=0, atol=2e-4)
 
 
 def test_features_are_predicted_like_images(tmp_path: Path, images: ArrayImages) -> None:

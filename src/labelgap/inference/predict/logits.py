@@ -31,7 +31,8 @@ class CachedLogits:
         self._cache: CachedFeatures | None = None
         if self.network.reads_features:
             config, backbone = run.config, self.network.backbone
-            self._cache = CachedFeatures(backbone, device, config.transform, average_flips=config.average_flips)
+            options = {"average_flips": config.average_flips, "trained": config.trains_backbone}
+            self._cache = CachedFeatures(backbone, device, config.transform, **options)
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""
@@ -50,7 +51,7 @@ def iterate_logits(
 ) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
     """Yield batches of rows with the logits that the network computes, NaN for unreadable images."""
     network = run.model.to(device)
-    scorer = inference_network(network, device) if run.config.protocol == "linear" else network
+    scorer = inference_network(network, device, trained=run.config.trains_backbone)
     batches = read_batches(
         images,
         rows,

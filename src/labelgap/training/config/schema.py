@@ -187,6 +187,11 @@ class RunConfig(BaseModel):
     select: Literal["clean", "known", "observed", "last"]
     trace: Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"]
 
+    @property
+    def trains_backbone(self) -> bool:
+        """Whether the whole network is trained, not a head on fixed features."""
+        return self.protocol != "linear"
+
     def fingerprint(self) -> str:
         """Return a digest of every setting that affects the numbers: not of ``why`` and ``checkpoint_minutes``."""
         settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)

@@ -92,6 +92,7 @@ def extract_features(
     reporter: Reporter,
     everywhere: bool = True,
     average_flips: bool = False,
+    trained: bool = False,
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
@@ -108,12 +109,13 @@ def extract_features(
         reporter: shows the progress, how many images were computed, and what the user should know of the cache.
         everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
         average_flips: whether features are the mean of those of an image and of its mirror image.
+        trained: whether the backbone was trained together with its head; see ``inference_backbone``.
     """
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
     halves: list[list[NDArray[np.float32]]] = []
     for mirrored in _halves(average_flips):
         with fail_together(), single_process():
-            found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter, mirrored)
+            found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter, mirrored, trained)
         halves.append(found)
         total: Counter[str] = sum(gather_objects(counts), Counter())
         if total["images"]:
@@ -135,6 +137,7 @@ def _extract(
     workers: int,
     reporter: Reporter,
     mirrored: bool,
+    trained: bool,
 ) -> tuple[list[NDArray[np.float32]], Counter[str]]:
     """Return the features of one process, and how many images it computed, read from the cache and copied."""
     digests = open_digests()
@@ -143,8 +146,8 @@ def _extract(
     features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
     counts = Counter[str]()
     if len(features):
-        store = _open_store(backbone, transform, device, reporter, mirrored)
-        extraction = _Extraction(contents, starts, features, store, batch_size, mirrored)
+        store = _open_store(backbone, transform, device, reporter, mirrored, trained)
+        extraction = _Extraction(contents, starts, features, store, batch_size, mirrored, trained)
         backbone = backbone.to(device).eval()
         inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
         counts = extraction.run(inputs, backbone, reporter)
@@ -155,10 +158,17 @@ class CachedFeatures:
     """The features of a network that are in the cache, to be read only."""
 
     def __init__(
-        self, backbone: Backbone, device: torch.device, transform: str = "resize", *, average_flips: bool = False
+        self,
+        backbone: Backbone,
+        device: torch.device,
+        transform: str = "resize",
+        *,
+        average_flips: bool = False,
+        trained: bool = False,
     ) -> None:
         self._width, self._digests, quiet = backbone.num_features, open_digests(), Reporter(quiet=True)
-        self._stores = [_open_store(backbone, transform, device, quiet, half) for half in _halves(average_flips)]
+        halves = _halves(average_flips)
+        self._stores = [_open_store(backbone, transform, device, quiet, half, trained) for half in halves]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have features, and the ``(N, D)`` features.
@@ -199,10 +209,15 @@ def _mean(halves: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def _open_store(
-    backbone: Backbone, transform: str, device: torch.device, reporter: Reporter, mirrored: bool
+    backbone: Backbone,
+    transform: str,
+    device: torch.device,
+    reporter: Reporter,
+    mirrored: bool,
+    trained: bool = False,
 ) -> RowStore:
     transform = f"{transform}, mirrored" if mirrored else transform
-    precision = inference_precision(backbone, device)
+    precision = inference_precision(backbone, device, trained=trained)
     metadata = {
         "backbone": backbone.name,
         "size": backbone.input_spec.size,
@@ -225,9 +240,10 @@ class _Extraction:
         store: RowStore,
         batch_size: int,
         mirrored: bool = False,
+        trained: bool = False,
     ) -> None:
         self.contents, self.starts, self.features, self.store = contents, starts, features, store
-        self.mirrored = mirrored
+        self.mirrored, self.trained = mirrored, trained
         self.bytes = features.view(np.uint8)
         self.keys = np.concatenate([content.keys for content in contents])
         every = np.arange(len(features))
@@ -242,7 +258,7 @@ class _Extraction:
         """Compute what is missing, a block at a time, and store it; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
-            backbone = inference_backbone(backbone, inputs[0].device)
+            backbone = inference_backbone(backbone, inputs[0].device, trained=self.trained)
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
                 while self.batches:
