@@ -201,9 +201,12 @@ class CompactReference:
         self.labels, self.kept, self.phi = table.to_dense(), kept, np.zeros(table.shape)
         self.phi[self.labels == PRESENT], self.phi[self.labels == ABSENT] = KNOWN, -KNOWN
 
-    def step(self, index: NDArray[np.int64], gradient: NDArray[np.float64], rate: float) -> None:
-        """Move each unknown entry about as Adam does in an epoch; keep the highest, and the mean of the others."""
-        factor = math.sqrt((1 - 0.999 ** (len(self.phi) / len(index))) / 0.001)
+    def step(self, index: NDArray[np.int64], gradient: NDArray[np.float64], rate: float, images: int) -> None:
+        """Move each unknown entry of a batch about as Adam does in an epoch of steps with so many images.
+
+        The highest are kept, and the mean of the others.
+        """
+        factor = math.sqrt((1 - 0.999 ** (len(self.phi) / images)) / 0.001)
         for row in index.tolist():
             free = [k for k in range(self.labels.shape[1]) if self.labels[row, k] == UNKNOWN]
             for k in free:
@@ -213,25 +216,29 @@ class CompactReference:
             self.phi[row, others] = self.phi[row, others].mean() if others else 0
 
 
-def test_a_compact_estimate_follows_its_reference_step_by_step() -> None:
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_compact_estimate_follows_its_reference_step_by_step(accumulate: int) -> None:
     random, table, lr = np.random.default_rng(1), a_table(), 0.03
     made = role(table, storage="compact", kept_classes=2).double()
     shadow = CompactReference(table, kept=2)
     optimizer = torch.optim.Adam(made.parameter_groups(lr))
     for number in range(12):
-        index, logits = np.array(BATCHES[number % 3]), random.normal(0, 3, (len(BATCHES[number % 3]), CLASSES))
-        batch = Batch(logits, table.to_dense()[index], index, logits, table, state={"phi": shadow.phi})
-        answer = reference_of("role").answer(batch, expected_positives=1.5)
-        leaf = torch.from_numpy(logits).requires_grad_()
+        images = BATCHES[number % 3]
         optimizer.zero_grad()
-        cost = made(leaf, table.batch(index), index=torch.from_numpy(index))
-        torch.autograd.backward(cost)
+        for index in np.array_split(np.array(images), accumulate):
+            logits = random.normal(0, 3, (len(index), CLASSES))
+            batch = Batch(logits, table.to_dense()[index], index, logits, table, state={"phi": shadow.phi})
+            answer = reference_of("role").answer(batch, expected_positives=1.5)
+            leaf = torch.from_numpy(logits).requires_grad_()
+            cost = made(leaf, table.batch(index), index=torch.from_numpy(index))
+            torch.autograd.backward(cost, torch.tensor(len(index) / len(images), dtype=torch.float64))
+            np.testing.assert_allclose(cost.item(), answer.loss, rtol=1e-7)
+            assert leaf.grad is not None
+            expected = np.asarray(answer.gradient) * len(index) / len(images)
+            np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-6, atol=1e-9)
+            shadow.step(index, np.asarray(answer.learned["phi"]), 10 * lr, len(images))
         optimizer.step()
         made.after_step()
-        np.testing.assert_allclose(cost.item(), answer.loss, rtol=1e-7)
-        assert leaf.grad is not None
-        np.testing.assert_allclose(leaf.grad.numpy(), answer.gradient, rtol=1e-6, atol=1e-9)
-        shadow.step(index, np.asarray(answer.learned["phi"]), 10 * lr)
 
 
 @pytest.mark.parametrize("options", [{"reduction": "none"}, {"reduction": "sum"}, {"eps": 1e-12}])

@@ -1,52 +1,40 @@
-"""Regularized online label estimation (Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021).
-
-The unknown labels are parameters, learned together with the classifier: each is the other's teacher, both must agree
-with the known labels, and both must have the expected number of positives.
-"""
+"""The method `role`, and its estimate of all labels as a dense array."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from labelgap.core.distributed import all_sum, gather_rows, world_size
+from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.labels.sparse import entries_of_rows
-from labelgap.losses.base.compact_rows import CompactRows, EstimateRows, compress_rows
-from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, LabelEstimate, Mixture, mixture_entries
+from labelgap.losses.base.compact_rows import CompactRows
+from labelgap.losses.base.mixture import LabelEstimate, Mixture, mixture_entries
 from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.option_checks import check_choice, check_integer
 from labelgap.losses.base.papers import COLE_2021
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head
+from labelgap.losses.base.terms import Number
 from labelgap.losses.expected_positives import ExpectedPositivesLoss
+from labelgap.losses.role.compact import (
+    KNOWN_LOGIT,
+    MIN_PROBABILITY,
+    CompactBatch,
+    CostWithGradient,
+    compact_terms,
+    known_entries,
+    move_estimates,
+)
 
-__all__ = [
-    "CompactTerms",
-    "KnownEntries",
-    "OnlineLabelEstimation",
-    "compact_terms",
-    "initial_label_logits",
-    "online_label_estimation",
-]
+__all__ = ["OnlineLabelEstimation", "initial_label_logits", "online_label_estimation"]
 
-KNOWN_LOGIT = math.log(0.995 / 0.005)
 INITIAL_RANGE = math.log(0.6 / 0.4)
-MIN_PROBABILITY = 1e-5
-MAX_LOGIT = math.log((1 - MIN_PROBABILITY) / MIN_PROBABILITY)
-HALF_STEP = 0.01
-"""A compact estimate moves by half a step where its probability differs by so much from the classifier's."""
-ADAM_BETA = 0.999
-"""Adam's decay of squared gradients."""
 
 
 def initial_label_logits(table: LabelTable, seed: int, heads: tuple[int, ...] = ()) -> Tensor:
@@ -93,109 +81,6 @@ def online_label_estimation(
         tensor([[1.3863, 0.6931]])
     """
     return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
-
-
-class KnownEntries(NamedTuple):
-    """The known labels of a batch.
-
-    Attributes:
-        places: ``(C,)``, ``row · K + class``.
-        present: ``(C,)`` whether it is present, else absent.
-    """
-
-    places: Tensor
-    present: Tensor
-
-
-class CompactTerms(NamedTuple):
-    """What a batch with a compact estimate gives.
-
-    Attributes:
-        cost: ``(…)`` the mean over all entries of all processes.
-        gradient: ``(…, B, K)`` the derivative in the logits of the sum over all entries.
-        estimate: ``(…, B, K)`` the logits φ.
-        direction: ``(…, B, K)`` against which φ moves, from −1 to 1; 0 where the label is known.
-        entries: how many the cost is the mean of.
-    """
-
-    cost: Tensor
-    gradient: Tensor
-    estimate: Tensor
-    direction: Tensor
-    entries: Tensor
-
-
-def compact_terms(logits: Tensor, rows: EstimateRows, known: KnownEntries, expected_positives: Number) -> CompactTerms:
-    r"""Compute the cost of `role` and its derivatives where most entries of an image share an estimate.
-
-    With P the mean number of positives of the batch under p, and :math:`[y]` 1 for known labels,
-
-    .. math:: \ell = \tfrac12 \bigl\{ (1 + [y]) (\ln(1 + e^x) + \ln(1 + e^\varphi)) - (q + [y=1])\,x
-        - (p + [y=1])\,\varphi \bigr\}
-
-    .. math:: \frac{\partial}{\partial x} = \tfrac12 \bigl\{ (1 + [y])\,p - q - [y=1]
-        + \tfrac{2}{K} (P - \kappa)\, p\,(1-p) \bigr\}
-
-    and the same in φ with p and q exchanged. Functions of φ are evaluated for the stored entries and once for the
-    others of an image; the sums over all entries are then corrected at the known ones.
-    """
-    classes, values, rest = rows.classes, *(part.to(logits.dtype) for part in rows[1:])
-    count, shared = logits.shape[-1], logits.shape[-1] - classes.shape[-1]
-    kappa = per_head(expected_positives, logits)[..., 0, 0]
-    p, phi = torch.sigmoid(logits), rows.dense(count, values, rest)
-    q, q_rest = values.sigmoid(), rest.sigmoid()
-    cost = _softplus_sum(logits) + softplus(values).sum(-1)
-    cost += (shared * softplus(rest) - q_rest * logits.sum(-1, keepdim=True) - rest * p.sum(-1, keepdim=True)).sum(-1)
-    cost -= (logits.gather(-1, classes) * (q - q_rest) + p.gather(-1, classes) * (values - rest)).sum(-1)
-    total_q = (q.sum(-1) + shared * q_rest.sum(-1)).sum(-1)
-    # at known entries: from the cost of an unknown one to that of a known one, with φ at its fixed value
-    x_k, p_k, before = (part.flatten(-2).index_select(-1, known.places) for part in (logits, p, phi))
-    y = known.present.to(logits.dtype)
-    fixed, q_fixed, q_before = (2 * y - 1) * KNOWN_LOGIT, 0.005 + 0.99 * y, before.sigmoid()
-    cost_k = softplus(x_k, threshold=SOFTPLUS_THRESHOLD) + 2 * softplus(fixed) - softplus(before)
-    cost_k -= (q_fixed + y - q_before) * x_k + (p_k + y) * fixed - p_k * before
-    total_q = total_q + (q_fixed - q_before).sum(-1)
-    phi.flatten(-2).index_copy_(-1, known.places, fixed.expand(before.shape))
-
-    images = all_sum(logits.new_full((), logits.shape[-2])).clamp(min=1)
-    sums = all_sum(torch.stack([cost.sum(-1) + cost_k.sum(-1), p.sum(dim=(-2, -1)), total_q]))
-    excess = sums[1:] / images - kappa
-    slope_p, slope_q = (2 / count * excess)[..., None, None]
-    gradient = (p * -slope_p).add_(1 + slope_p).mul_(p).sub_(q_rest).scatter_add_(-1, classes, q_rest - q)
-    gradient.flatten(-2).index_add_(-1, known.places, p_k + q_before - q_fixed - y)
-    direction = (q_rest + slope_q * q_rest * (1 - q_rest) - p).scatter_(
-        -1, classes, q + slope_q * q * (1 - q) - p.gather(-1, classes)
-    )
-    direction.flatten(-2).index_fill_(-1, known.places, 0.0)
-    mean = 0.5 * (sums[0] / (images * count) + (excess / count).square().sum(0))
-    direction = direction.div_(direction.abs().add_(HALF_STEP))
-    return CompactTerms(mean, gradient.mul_(0.5), phi, direction, images * count)
-
-
-def _softplus_sum(values: Tensor) -> Tensor:
-    r"""Return :math:`\sum_k \ln(1 + e^x) = \sum_k \max(x, 0) + \ln \prod_k (1 + e^{-|x|})` of each row.
-
-    The factors are at most 2, so that a few of them are multiplied before the logarithm, which is the slow part.
-    """
-    factors = values.abs().neg_().exp_().add_(1)
-    for _ in range(4):
-        if (half := factors.shape[-1] // 2) and factors.shape[-1] == 2 * half:
-            factors = factors[..., :half] * factors[..., half:]
-    return values.clamp(min=0).sum(-1) + factors.log_().sum(-1)
-
-
-class _CostWithGradient(torch.autograd.Function):
-    """A cost ``(…)`` whose derivative in the logits was computed along with it."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return cost.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * upstream[..., None, None], None, None
 
 
 @method(
@@ -246,6 +131,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         self.storage = check_choice("storage", storage, ("auto", "dense", "compact"))
         self.kept_classes = int(check_integer("kept_classes", kept_classes, 1))
         self.compact = None
+        self._step: list[CompactBatch] = []
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Create φ: dense, or compact where that is asked for or the table is large."""
@@ -301,7 +187,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         assert self.compact is not None and index is not None
         self.check_rows(index)
         rows, kappa = self.compact.rows(index.to(self.compact.slot.device)), self.required_positives()
-        known = self._known_entries(index)
+        known = known_entries(self.prepared_table(), index, self.epoch_tensor.device)
         with torch.no_grad():
             terms = compact_terms(logits, rows, known, kappa)
         if self.reduction == "none" or isinstance(self.eps, Tensor) or self.eps:
@@ -309,35 +195,23 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         else:
             scale = world_size() / terms.entries if self.reduction == "mean" else world_size()
             total = terms.cost if self.reduction == "mean" else terms.cost * terms.entries
-            cost = _CostWithGradient.apply(logits, total, terms.gradient.mul_(scale))  # type: ignore[no-untyped-call]
+            cost = CostWithGradient.apply(logits, total, terms.gradient.mul_(scale))  # type: ignore[no-untyped-call]
         unmoved = self.step_size.detach() - self.step_size  # 0, and its derivative is −1
         cost = cost + (unmoved[..., None] / terms.entries if self.reduction == "none" else unmoved.squeeze(-1))
-        return self.mark(cost, index, terms.estimate, terms.direction, known.places)
-
-    def _known_entries(self, index: Tensor) -> KnownEntries:
-        """Return the known labels of some rows; the host looks them up."""
-        table = self.prepared_table()
-        entries, lengths, _ = entries_of_rows(table.starts, index.cpu().numpy())
-        places = np.repeat(np.arange(len(index)) * len(table.classes), lengths) + table.columns[entries]
-        found = torch.from_numpy(places), torch.from_numpy(table.values[entries] == PRESENT)
-        return KnownEntries(*(part.to(self.epoch_tensor.device) for part in found))
+        return self.mark(cost, *CompactBatch(index, terms.estimate, terms.direction, known.places))
 
     def commit(self, *values: Tensor) -> None:
-        """Move the estimates of a step by the step size of the optimizer, in every process."""
-        assert self.compact is not None
-        index, estimate, direction, places = values
-        index = gather_rows(index.to(self.compact.slot.device))
-        steps = len(self.compact.slot) / max(len(index), 1)
-        factor = math.sqrt((1 - ADAM_BETA**steps) / (1 - ADAM_BETA))
-        moved = (direction * (-factor * self.step_size[..., None].to(estimate.dtype))).add_(estimate)
-        rows = compress_rows(moved.clamp_(-MAX_LOGIT, MAX_LOGIT), self.kept_classes, places)
-        self.compact.store(index, EstimateRows(*(gather_rows(part, dim=-2) for part in rows)))
+        """Keep a batch until all of the step are there."""
+        self._step.append(CompactBatch(*values))
 
+    @torch.no_grad()
     def after_step(self) -> None:
-        """Move the estimates of the images of the step, and read the step size anew."""
+        """Move the compact estimates of the images of a step, and read the step size anew."""
         super().after_step()
         if self.compact is not None:
-            self.step_size.detach().zero_()
+            move_estimates(self.compact, self._step, self.step_size)
+            self._step.clear()
+            self.step_size.zero_()
 
     def weights(self, classes: int) -> Mixture:
         """The mixture with the estimate of all training images."""
