@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from labelgap.models import register_backbone
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare
+    from labelgap.studies.sweep import sweep
     from labelgap.training import Run, fit, open_run
     from labelgap.training.estimator.classifier import LabelGapClassifier
     from labelgap.training.estimator.scorers import average_precision_scorer, observed_scorer
@@ -62,6 +63,7 @@ __all__ = [
     "register_backbone",
     "register_dataset",
     "register_method",
+    "sweep",
     "verify",
     "write_report",
 ]
@@ -105,6 +107,7 @@ _HOMES = {
     "models": ("register_backbone",),
     "reporting": ("write_report",),
     "studies.compare": ("compare",),
+    "studies.sweep": ("sweep",),
     "training": (
         "Run",
         "fit",

@@ -28,7 +28,7 @@ _PANELS: Final = {
     "Train and evaluate": (
         *("demo", "train", "compare", "linear-eval", "evaluate", "predict", "export", "report", "verify"),
     ),
-    "Studies": ("reproduce",),
+    "Studies": ("reproduce", "sweep"),
     "Find missing labels": ("audit", "review", "apply", "revisions"),
     "Data": ("inspect", "convert", "shard"),
     "Lists": ("methods", "datasets", "backbones", "cache"),

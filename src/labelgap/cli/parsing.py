@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, nearest
+from labelgap.core.text import parse_scalar
 
 __all__ = [
     "parse_duration",
@@ -63,15 +64,7 @@ def parse_value(text: str) -> Any:
     """
     if "," in text:
         return [parse_value(part.strip()) for part in text.split(",")]
-    words = {"true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return parse_scalar(text)
 
 
 def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any]:

@@ -13,6 +13,7 @@ __all__ = [
     "escape_control",
     "format_option",
     "html_facts",
+    "parse_scalar",
     "plural",
     "pluralize",
     "quote_formula",
@@ -45,6 +46,25 @@ def escape_control(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def parse_scalar(text: str) -> bool | int | float | str:
+    """Parse an integer, a float, true or false; anything else stays a string.
+
+    Example:
+        >>> [parse_scalar(text) for text in ("3", "1e-3", "True", "all")]
+        [3, 0.001, True, 'all']
+    """
+    words = {"true": True, "false": False}
+    stripped = text.strip()
+    if stripped.lower() in words:
+        return words[stripped.lower()]
+    for kind in (int, float):
+        try:
+            return kind(stripped)
+        except ValueError:
+            continue
+    return text
 
 
 def quote_formula(text: str) -> str:

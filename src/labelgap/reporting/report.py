@@ -1,4 +1,4 @@
-"""``write_report``: the files that describe a run, a study or a comparison to a reader."""
+"""``write_report``: the files that describe a run, a study, a comparison or a sweep to a reader."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.reproduction import reproduction_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
+from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import is_comparison
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import is_reproduction
 from labelgap.studies.study import FILE as STUDY_FILE
+from labelgap.studies.sweep import Sweep
+from labelgap.studies.sweep.results import is_sweep
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.run_folder import sweep_run
@@ -29,19 +32,19 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    what: Run | Study | Comparison | Reproduction | str | os.PathLike[str],
+    what: Run | Study | Comparison | Reproduction | Sweep | str | os.PathLike[str],
     *,
     data: Dataset | None = None,
     images: bool = True,
 ) -> Path:
-    """Write ``report.html`` into the folder of a run, a study, a comparison or tables of papers; and the model card.
+    """Write ``report.html`` into the folder of a run, a study, a comparison, a sweep or tables of papers; and its card.
 
     The page is one file that loads nothing. A study links to the reports of its runs that exist: write those first.
     Only a finished run has a model card. Without ``data``, an existing one is kept, because it may hold more than the
     run's folder can tell.
 
     Args:
-        what: a run, a study, a comparison, tables of papers, or the folder of one.
+        what: a run, a study, a comparison, a sweep, tables of papers, or the folder of one.
         data: the data set of the run; it adds label counts and example images.
         images: whether the page may contain images of the data set.
 
@@ -53,6 +56,8 @@ def write_report(
         page = render_template("comparison.html", page=comparison_page(opened), has_images=False)
     elif isinstance(opened, Reproduction):
         page = render_template("reproduction.html", page=reproduction_page(opened), has_images=False)
+    elif isinstance(opened, Sweep):
+        page = render_template("sweep.html", page=sweep_page(opened), has_images=False)
     elif isinstance(opened, Study):
         for _, run in opened.runs:
             _check_classes(run, data)
@@ -76,15 +81,17 @@ def write_report(
 
 
 def _open(
-    what: Run | Study | Comparison | Reproduction | str | os.PathLike[str],
-) -> Run | Study | Comparison | Reproduction:
-    if isinstance(what, Run | Study | Comparison | Reproduction):
+    what: Run | Study | Comparison | Reproduction | Sweep | str | os.PathLike[str],
+) -> Run | Study | Comparison | Reproduction | Sweep:
+    if isinstance(what, Run | Study | Comparison | Reproduction | Sweep):
         return what
     folder = Path(what)
     if is_reproduction(folder):
         return Reproduction.open(folder)
     if is_comparison(folder):
         return Comparison.open(folder)
+    if is_sweep(folder):
+        return Sweep.open(folder)
     if (folder / STUDY_FILE).exists():
         return open_study(folder)
     if (folder / CONFIG_FILE).exists():

@@ -58,7 +58,7 @@ from labelgap.training.loop.processes import (
     lock_together,
 )
 from labelgap.training.loop.trace import merge_trace
-from labelgap.training.loop.trainer import TrainingContext, should_stop
+from labelgap.training.loop.trainer import EpochCallback, TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import (
@@ -87,6 +87,7 @@ class _Execution:
     reporter: Reporter
     resume: bool
     accept_changes: bool
+    on_epoch: EpochCallback | None
 
 
 def fit(
@@ -109,15 +110,14 @@ def fit(
     resume: bool = False,
     accept_changes: bool = False,
     quiet: bool = False,
+    on_epoch: EpochCallback | None = None,
     **training: Unpack[TrainingSettings],
 ) -> Run:
     """Train a classifier on a data set and write a run folder.
 
-    A loss or a network is copied, not changed; docs/extending.md says how such a run is reopened.
-
     Args:
         data: the data set.
-        method: one of ``methods()``; "auto", which chooses one by the label states; or a loss object.
+        method: one of ``methods()``; "auto", by the label states; or a loss object, which is copied (docs/extending).
         options: of the method.
         backbone: name of a backbone, or a module that returns features; by default that of the data.
         protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
@@ -134,6 +134,7 @@ def fit(
         resume: continue the stopped run in ``out``, to the numbers of an unbroken one.
         accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
+        on_epoch: called with the history after every epoch (in linear-init of the network); what it raises ends it.
         **training: epochs, rates, optimizer …, see ``TrainingSettings``.
 
     Returns:
@@ -141,7 +142,8 @@ def fit(
     """
     folder, torch_device = Path(out), choose_device(device)
     init_distributed(torch_device)
-    execution = _Execution(torch_device, choose_workers(workers, torch_device), Reporter(quiet), resume, accept_changes)
+    workers = choose_workers(workers, torch_device)
+    execution = _Execution(torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch)
     with lock_together(folder, "training"):
         check_links(folder)
         source = copy_backbone(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
@@ -197,9 +199,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
                 write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
             write_data_identity(folder, identity)
             write_config(folder, config)
-    context = TrainingContext(
-        folder, data, config, selection, network, device, execution.workers, reporter, data_changed=identity.changed
-    )
+    shared = (selection, network, device, execution.workers, reporter, identity.changed, execution.on_epoch)
+    context = TrainingContext(folder, data, config, *shared)
     if config.protocol != "linear":
         _finish(context, _train_network(context, loss_fn))
     else:
@@ -221,7 +222,7 @@ def _prepare(
     identity = DataIdentity.of(data)
     data, request = handle_reviewed_absents(data, request, log)
     changes = DataChanges()
-    if stored is not None and not _is_complete(folder):
+    if stored is not None and Run(folder).metrics.get("interrupted", True):
         identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=log)
         request = as_started(request, stored) if changes else request
     config, selection, loss_fn = resolve_config(data, request, device, stored)
@@ -273,12 +274,6 @@ def _with_chosen_settings(context: TrainingContext, validation: CrossValidation,
         validation.save(context.folder, fingerprint)
         write_config(context.folder, config)
     return replace(context, config=config)
-
-
-def _is_complete(folder: Path) -> bool:
-    """Whether the run in a folder is finished and was not interrupted."""
-    metrics = Run(folder).metrics
-    return bool(metrics) and not metrics["interrupted"]
 
 
 def _train_head(

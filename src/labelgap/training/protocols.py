@@ -92,7 +92,8 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     """
     config = context.config
     assert config.linear is not None
-    first = replace(context, folder=context.folder / LINEAR_FOLDER, config=_linear_config(config, config.linear))
+    own = _linear_config(config, config.linear)
+    first = replace(context, folder=context.folder / LINEAR_FOLDER, config=own, on_epoch=None)
     features, handoff = linear_features(first), None
     with fail_together(), single_process():
         if is_main_process():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,9 +30,11 @@ from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["REVISIONS_FILE", "Trainer", "TrainingContext", "should_stop"]
+__all__ = ["EpochCallback", "REVISIONS_FILE", "Trainer", "TrainingContext", "should_stop"]
 
 REVISIONS_FILE = "revisions.parquet"
+EpochCallback = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Called with the history of a run after every epoch: one record each, the last is of that epoch."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class TrainingContext:
     """What every phase of a run needs; ``folder`` is that of the run, or of its phase.
 
     ``data_changed`` is whether the run is resumed on other data: the trace of its first epochs is of other labels.
+    ``on_epoch`` is called after every epoch; what it raises ends the training.
     """
 
     folder: Path
@@ -50,6 +54,7 @@ class TrainingContext:
     workers: int
     reporter: Reporter
     data_changed: bool = False
+    on_epoch: EpochCallback | None = None
 
 
 class Trainer(ABC):
@@ -123,6 +128,8 @@ class Trainer(ABC):
                     seed_everything(derive_seed(config.seed, "training"))
                 while state.epoch < config.epochs and not should_stop(state, config.stop_below):
                     self.train_epoch(state, state.epoch + 1)
+                    if self.context.on_epoch is not None:
+                        self.context.on_epoch(state.history)
             except KeyboardInterrupt:
                 self.save_position(state)
                 within = "" if state.partial is None else f" and {state.partial.batches:,} of {steps:,} batches"

@@ -1,0 +1,153 @@
+"""Figures of a sweep: the importance of each setting, and all trials in parallel coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from labelgap.reporting.formatting import truncate_label
+from labelgap.reporting.style import (
+    BACKGROUND_COLOR,
+    BLUE,
+    GRID_COLOR,
+    MUTED_COLOR,
+    NARROW,
+    TEXT_COLOR,
+    VERMILLION,
+    WIDE,
+    make_figure,
+)
+from labelgap.studies.sweep.results import Sweep, SweepTrial
+from labelgap.studies.sweep.search_space import Parameter, Value
+
+__all__ = ["importance_figure", "parallel_figure"]
+
+_MAX_LABELS: Final = 14
+"""Values of a parameter that are written beside its axis."""
+_GOOD: Final = 0.1
+"""Share of the trials that is drawn in blue: the best ones."""
+
+
+def importance_figure(sweep: Sweep, *, width: float = WIDE) -> Figure:
+    """Draw the share of the variance of the scores that each setting explains."""
+    rows = sorted(sweep.importance.items(), key=lambda pair: -pair[1])
+    figure, (axis,) = make_figure(width=width, height=0.8 + 0.36 * len(rows))
+    places = np.arange(len(rows))
+    axis.barh(places, [value for _, value in rows], height=0.55, color=BLUE)
+    for place, (_, value) in zip(places, rows, strict=True):
+        axis.annotate(
+            f"{100 * value:.0f} %",
+            (value, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            color=TEXT_COLOR,
+            fontsize=11,
+        )
+    names = [truncate_label(name.replace("_", " "), 24 if width > NARROW else 16) for name, _ in rows]
+    axis.set_yticks(places, names, parse_math=False)
+    axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_xlim(0, max(1.15 * max(value for _, value in rows), 0.1))
+    axis.grid(False)
+    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    return figure
+
+
+def parallel_figure(sweep: Sweep, score: str, *, width: float = WIDE) -> Figure:
+    """Draw every trial with a score as a line over an axis for each setting, and one for the score.
+
+    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray.
+    """
+    trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
+    figure, (axis,) = make_figure(width=width, height=4.2)
+    axis.grid(False)
+    axis.spines["bottom"].set_visible(False)
+    columns = [_Column.of(parameter, trials) for parameter in sweep.space]
+    scores = [100 * (trial.score or 0.0) for trial in trials]
+    columns.append(_Column("score", min(scores), max(scores)))
+    ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
+    good = max(round(_GOOD * len(ranks)), 2)
+    for trial in sorted(trials, key=lambda each: -ranks.get(each.number, len(trials))):
+        rank = ranks.get(trial.number, len(trials))
+        values = [*(trial.values.get(parameter.name) for parameter in sweep.space), 100 * (trial.score or 0.0)]
+        heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
+        places = np.arange(len(columns))
+        if rank == 0:
+            axis.plot(places, heights, color=VERMILLION, linewidth=2.6, marker="o", markersize=6, zorder=5)
+        elif rank < good:
+            axis.plot(places, heights, color=BLUE, linewidth=1.6, zorder=4)
+        else:
+            dashes = (0, (3, 2)) if trial.state == "pruned" else "-"
+            axis.plot(places, heights, color=MUTED_COLOR, linewidth=0.8, alpha=0.55, linestyle=dashes)
+    _draw_columns(axis, columns)
+    names = [truncate_label(parameter.name.replace("_", " "), 16) for parameter in sweep.space]
+    labels = [*names, truncate_label(score, 24 if width > NARROW else 12)]
+    axis.set_xticks(range(len(columns)), labels, parse_math=False)
+    axis.tick_params(axis="x", labelcolor=TEXT_COLOR, labelsize=12)
+    axis.set_yticks([])
+    axis.set_ylim(-0.05, 1.05)
+    axis.set_xlim(-0.3, len(columns) - 0.6)
+    return figure
+
+
+class _Column:
+    """One axis of the parallel coordinates: the height of a value, from 0 to 1, and the values beside it."""
+
+    def __init__(self, name: str, low: float, high: float, log: bool = False, choices: Sequence[Value] = ()) -> None:
+        self.name, self.low, self.high, self.log, self.choices = name, low, high, log, list(choices)
+
+    @classmethod
+    def of(cls, parameter: Parameter, trials: Sequence[SweepTrial]) -> _Column:
+        if parameter.choices:
+            numbers = all(isinstance(value, int | float) for value in parameter.choices)
+            ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
+            return cls(parameter.name, 0, len(ordered) - 1, choices=ordered)
+        return cls(parameter.name, float(parameter.low), float(parameter.high), parameter.log)
+
+    def height(self, value: Value | None) -> float:
+        if self.choices:
+            value = self.choices.index(value) if value in self.choices else 0
+        number = float(value or 0)
+        low, high = (np.log(self.low), np.log(self.high)) if self.log else (self.low, self.high)
+        number = float(np.log(number)) if self.log else number
+        return 0.5 if high == low else float((number - low) / (high - low))
+
+    def ticks(self) -> list[tuple[float, str]]:
+        if self.choices:
+            step = -(-len(self.choices) // _MAX_LABELS)
+            return [(self.height(value), _text(value)) for value in self.choices[::step]]
+        ends = [self.low, self.high]
+        middle = float(np.sqrt(self.low * self.high)) if self.log else sum(ends) / 2
+        return [(self.height(value), f"{value:.3g}") for value in (self.low, middle, self.high)]
+
+
+def _draw_columns(axis: object, columns: Sequence[_Column]) -> None:
+    from matplotlib.axes import Axes
+
+    assert isinstance(axis, Axes)
+    for place, column in enumerate(columns):
+        axis.plot([place, place], [0, 1], color=MUTED_COLOR, linewidth=1.0, zorder=2)
+        for height, text in column.ticks():
+            label = axis.annotate(
+                truncate_label(text, 14),
+                (place, height),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                color=TEXT_COLOR,
+                fontsize=10,
+                zorder=6,
+                parse_math=False,
+            )
+            label.set_bbox({"facecolor": BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
+
+
+def _text(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,77 @@
+"""The values of a sweep's page, for ``sweep.html``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labelgap.reporting.figures.sweep import importance_figure, parallel_figure
+from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
+from labelgap.reporting.html import FigureRenderer
+from labelgap.reporting.run_description import find_method
+from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining
+from labelgap.reporting.tables.sweep import score_name, sweep_columns, sweep_rows
+from labelgap.studies.sweep.results import Sweep, format_values
+
+__all__ = ["sweep_page"]
+
+
+def sweep_page(sweep: Sweep) -> dict[str, Any]:
+    """Return the values of the template."""
+    figures, score = FigureRenderer(), score_name(sweep)
+    scored = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
+    shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
+    best, run = sweep.best, sweep.best_run()
+    return {
+        "title": single_line(f"The settings of {sweep.method} on {sweep.data}"),
+        "progress": describe_progress(sweep),
+        "finding": _finding(sweep, score),
+        "observed": sweep.rule == "observed",
+        "parallel": figures.render(
+            lambda width: parallel_figure(sweep, score, width=width),
+            f"Every trial as a line over its settings; the best: {format_values(best.values) if best else 'none'}.",
+        )
+        if scored
+        else None,
+        "pruned": any(trial.state == "pruned" for trial in sweep.trials),
+        "importance": figures.render(lambda width: importance_figure(sweep, width=width), f"Importance: {shares}.")
+        if sweep.importance
+        else None,
+        "columns": ("", *sweep_columns(sweep)),
+        "rows": sweep_rows(sweep),
+        "selection": selection_rule_text(sweep.rule),
+        "retraining": describe_retraining(sweep),
+        "command": best_command(sweep, whole_path=False),
+        "report": "best/report.html" if run is not None and (run.path / "report.html").is_file() else "",
+        "failed": [
+            (f"trial {trial.number}", single_line(f"{format_values(trial.values)}: {trial.reason}"))
+            for trial in sweep.trials
+            if trial.state == "failed"
+        ][:20],
+        "settings": _settings(sweep),
+    }
+
+
+def _finding(sweep: Sweep, score: str) -> str:
+    """Return the best trial, and what its run reached on test."""
+    best, run = sweep.best, sweep.best_run()
+    if best is None:
+        return ""
+    text = f"Trial {best.number} is the best, with {format_values(best.values)}: {score} {100 * (best.score or 0):.2f}"
+    measured = None if run is None else (run.metrics.get("test") or {}).get("map")
+    return f"{text}; test mAP {format_measure(measured)}, measured for this one alone." if measured else f"{text}."
+
+
+def _settings(sweep: Sweep) -> list[tuple[str, str]]:
+    entry = find_method(sweep.method)
+    pairs = [
+        ("method", sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})"),
+        ("data", sweep.data),
+        ("images", ", ".join(f"{count:,} {name}" for name, count in sweep.images.items())),
+        ("backbone", sweep.backbone),
+        ("protocol", sweep.protocol),
+        ("epochs", str(sweep.epochs)),
+        ("searched", "; ".join(map(str, sweep.space))),
+        ("storage", sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage),
+        ("time of all trials", format_elapsed(sweep.seconds)),
+    ]
+    return [(name, single_line(text)) for name, text in pairs]

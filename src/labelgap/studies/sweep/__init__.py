@@ -1,0 +1,9 @@
+"""Sweep the settings of one method: many trials, chosen by optuna, selected by the score of val.
+
+``sweep`` trains them; a ``Sweep`` holds the results and reads them back from the folder.
+"""
+
+from labelgap.studies.sweep.results import Sweep
+from labelgap.studies.sweep.runner import sweep
+
+__all__ = ["Sweep", "sweep"]

@@ -1,0 +1,145 @@
+"""What all trials of a sweep share, and the settings of each: a trial is a request of ``fit`` with other values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import PurePath
+from typing import Any, Final
+
+import torch
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset
+from labelgap.data.identity import DataIdentity
+from labelgap.losses import method_options
+from labelgap.studies.sweep.search_space import Parameter, Value, is_option, parse_parameter, search_space
+from labelgap.training.config.check import check_request
+from labelgap.training.config.resolve import TrainingRequest, prepare_data, resolve_config
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.reviewed_labels import handle_reviewed_absents
+from labelgap.training.selection import Selection
+
+__all__ = ["SweepPlan", "check_sweep", "make_request", "plan_sweep", "with_values"]
+
+_NOT_SHARED: Final = {"format", "data", "classes", "why", "trace", "precision", "weights", "backbone_input"}
+"""Of a configuration: what differs between machines or is compared by itself."""
+
+Search = Mapping[str, str | Sequence[Value]]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What all trials share.
+
+    Attributes:
+        data: with train and val alone: test is measured once, for the best trial.
+        request: what is fixed.
+        config: of a trial with the first value of every parameter.
+        selection: how epochs and trials are selected.
+        space: what is searched.
+        first: the values that ``fit`` would use, as far as the space has them.
+    """
+
+    data: Dataset
+    request: TrainingRequest
+    config: RunConfig
+    selection: Selection
+    space: tuple[Parameter, ...]
+    first: Mapping[str, Value]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the sweep is of, by name: digests that processes on other machines compare."""
+        left_out = {*_NOT_SHARED, *(parameter.name for parameter in self.space), "options", "method", "backbone_lr"}
+        settings = self.config.model_dump(mode="json", exclude=left_out)
+        settings["weights"] = self.config.weights and PurePath(self.config.weights).name
+        searched = {parameter.name for parameter in self.space}
+        options = {name: value for name, value in self.config.options.items() if name not in searched}
+        return {
+            "method": self.config.method,
+            "data": _digest([DataIdentity.of(self.data).digest(), self.data.classes]),
+            "search space": "; ".join(map(str, self.space)),
+            "settings": json.dumps({**settings, "options": options}, sort_keys=True),
+        }
+
+    @property
+    def study_name(self) -> str:
+        """The name of the study in a storage: another for every method, data set, search space and setting."""
+        return f"labelgap {self.config.method} {_digest(self.identity)}"
+
+    def resolve(self, values: Mapping[str, Any], device: torch.device) -> RunConfig:
+        """Return the configuration of a trial; ``InputError`` where its values do not fit together."""
+        return resolve_config(self.data, with_values(self.request, values), device)[0]
+
+
+def make_request(method: str, settings: Mapping[str, Any]) -> TrainingRequest:
+    """Return the arguments of ``fit``, as a caller gave them, as a request; trials are not traced."""
+    own = {item.name for item in fields(TrainingRequest)} - {"method", "training"}
+    if "trace" in settings:
+        raise InputError("trials are not traced: train the best settings with trace afterwards.")
+    training: Any = {name: value for name, value in settings.items() if name not in own}
+    given = {name: value for name, value in settings.items() if name in own and value is not None}
+    return TrainingRequest(method, **given, trace="off", training=training)
+
+
+def with_values(request: TrainingRequest, values: Mapping[str, Any]) -> TrainingRequest:
+    """Return a request with the values of a trial: options of its method, and settings of training."""
+    options = {name: value for name, value in values.items() if is_option(name, str(request.method))}
+    training: Any = {**request.training, **{name: value for name, value in values.items() if name not in options}}
+    return replace(request, options={**request.options, **options}, training=training)
+
+
+def check_sweep(request: TrainingRequest, search: Search, trials: int) -> None:
+    """Raise an error for a name or value that is wrong whatever the data are."""
+    if trials < 1:
+        raise InputError(f"--trials {trials}: at least one is needed.")
+    check_request(request)
+    if request.method == "auto":
+        for name, values in search.items():
+            parse_parameter(name, values)
+        return
+    space = search_space(str(request.method), search, _fixed(request))
+    for number in range(2):
+        check_request(with_values(request, {each.name: each.ends[-number] for each in space}))
+
+
+def plan_sweep(
+    data: Dataset, request: TrainingRequest, search: Search, device: torch.device, log: Callable[[str], None]
+) -> SweepPlan:
+    """Resolve what a request leaves open; ``InputError`` where no val can select a trial."""
+    data = prepare_data(data, request, device)
+    data, request = handle_reviewed_absents(data, request, log)
+    data = replace(data, test=None)
+    if request.method == "auto":
+        config, _, _ = resolve_config(data, request, device)
+        log(f"{config.method}: {config.why}")
+        request = replace(request, method=config.method)
+    given = {name: parse_parameter(name, values).ends[0] for name, values in search.items()}
+    method = str(request.method)
+    search_space(method, search, _fixed(request))  # a wrong name is refused before it is set
+    usual, selection, _ = resolve_config(data, with_values(request, given), device)
+    if selection.labels is None:
+        raise InputError(
+            f"a sweep selects settings by the score of val, and here {selection.why}. Give a val split; "
+            "`labelgap compare` cross-validates without one."
+        )
+    factor = None if usual.protocol == "linear" else usual.lr / usual.backbone_lr
+    space = search_space(method, search, _fixed(request), factor)
+    first = {**method_options(method), **{name: getattr(usual, name, None) for name in ("lr", "batch_size")}}
+    first |= dict(usual.options)
+    own = {each.name: first[each.name] for each in space if each.name not in search and first.get(each.name) in each}
+    values = {each.name: each.ends[0] for each in space}
+    config, _, _ = resolve_config(data, with_values(request, values), device)
+    return SweepPlan(data, request, config, selection, space, own)
+
+
+def _fixed(request: TrainingRequest) -> dict[str, Any]:
+    """Return the settings and options that the user gave."""
+    return {**{name: value for name, value in request.training.items() if value is not None}, **request.options}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

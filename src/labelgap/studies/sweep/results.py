@@ -1,0 +1,200 @@
+"""The results of a sweep: its search space, every trial, and the best; ``sweep.json`` holds all of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import write_json, write_text
+from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.stored import read_json
+from labelgap.core.text import quote_formulas
+from labelgap.studies.sweep.search_space import Parameter, Value
+from labelgap.training import Run, open_run
+from labelgap.training.config.schema import CONFIG_FILE
+
+__all__ = ["BEST_FOLDER", "FILE", "FORMAT", "Sweep", "SweepTrial", "TABLE", "format_values", "is_sweep"]
+
+FORMAT: Final = 1
+FILE: Final = "sweep.json"
+TABLE: Final = "trials.csv"
+BEST_FOLDER: Final = "best"
+
+State = Literal["complete", "pruned", "failed", "running"]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+Score = Annotated[float, Field(ge=0, le=1)]
+Values = Annotated[dict[Text, Value], Field(max_length=1000)]
+
+
+@dataclass(frozen=True)
+class SweepTrial:
+    """One setting that was tried.
+
+    Attributes:
+        number: of the trial, from 0, in the order of their start.
+        values: of the searched settings and options.
+        state: "complete"; "pruned", stopped since it was behind the others; "failed"; "running" in another process.
+        score: of val, in its best epoch; None where none was scored.
+        epoch: the best one.
+        epochs: how many were trained.
+        seconds: of the training; of heads that were trained together its share.
+        reason: why it failed.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    number: Annotated[int, Field(ge=0)]
+    values: Values
+    state: State
+    score: Score | None = None
+    epoch: Annotated[int, Field(ge=0)] = 0
+    epochs: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    reason: Text = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The trials of one method on one data set.
+
+    Attributes:
+        path: the folder.
+        method: whose settings are searched.
+        data: name of the data set.
+        images: number of images in each split.
+        protocol: of the training.
+        backbone: of the training.
+        epochs: of a trial that is not pruned, where they are not searched.
+        rule: that selects epochs and trials; see ``training.selection``.
+        space: what is searched.
+        asked: number of trials that was asked for, or all points of a smaller space.
+        storage: its URL, without a password.
+        study: name of the study in the storage.
+        identity: digests of what all its trials share, by which another process recognizes it.
+        trials: in the order of their numbers.
+        importance: name → share of the variance of the scores that it explains; empty with few trials.
+        retrained_score: of val, of the run in ``best/``; None before it is trained.
+        seconds: of the training of all trials.
+    """
+
+    path: Path
+    method: str
+    data: str
+    images: Mapping[str, int]
+    protocol: str
+    backbone: str
+    epochs: int
+    rule: str
+    space: tuple[Parameter, ...]
+    asked: int
+    storage: str
+    study: str
+    identity: Mapping[str, str]
+    trials: tuple[SweepTrial, ...] = field(default=(), repr=False)
+    importance: Mapping[str, float] = field(default_factory=dict)
+    retrained_score: float | None = None
+
+    @property
+    def ranked(self) -> list[SweepTrial]:
+        """The complete trials, the best first; of equals the first."""
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.score is not None]
+        return sorted(complete, key=lambda trial: (-(trial.score or 0.0), trial.number))
+
+    @property
+    def best(self) -> SweepTrial | None:
+        """The trial with the highest score of val."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the training of all trials."""
+        return sum(trial.seconds for trial in self.trials)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trials that were asked for have ended."""
+        return len(self.trials) >= self.asked and all(trial.state != "running" for trial in self.trials)
+
+    def best_run(self) -> Run | None:
+        """Return the run with the best settings; None before it is trained."""
+        if not (self.path / BEST_FOLDER / CONFIG_FILE).exists():
+            return None
+        run = open_run(self.path / BEST_FOLDER)
+        return run if run.finished else None
+
+    def write(self) -> None:
+        """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
+        stored = asdict(self)
+        del stored["path"]
+        write_json(self.path / FILE, {"format": FORMAT, **stored})
+        write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
+        if self.finished:
+            write_manifest(self.path, [FILE, TABLE])
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Sweep:
+        """Read the folder of a sweep."""
+        folder = Path(path)
+        if not is_sweep(folder):
+            raise RunError(f"{folder} is not a sweep: it has no {FILE}.")
+        check_files(folder, [FILE])
+        stored = read_json(folder / FILE, _StoredSweep, format=FORMAT, remedy="Sweep into another --out.")
+        return cls(folder, **{name: getattr(stored, name) for name in _StoredSweep.model_fields if name != "format"})
+
+
+class _StoredSweep(BaseModel):
+    """``sweep.json``, which may come from anybody."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    format: Literal[1]
+    method: Text
+    data: Text
+    images: Annotated[dict[Text, int], Field(max_length=10)]
+    protocol: Text
+    backbone: Text
+    epochs: int
+    rule: Literal["clean", "known", "observed"]
+    space: Annotated[tuple[Parameter, ...], Field(min_length=1, max_length=1000)]
+    asked: Annotated[int, Field(ge=1)]
+    storage: Text
+    study: Text
+    identity: Annotated[dict[Text, Text], Field(max_length=100)]
+    trials: Annotated[tuple[SweepTrial, ...], Field(max_length=1_000_000)]
+    importance: Annotated[dict[Text, Score], Field(max_length=1000)]
+    retrained_score: Score | None
+
+
+def format_values(values: Mapping[str, Value]) -> str:
+    """Return the values of a trial as text.
+
+    Example:
+        >>> format_values({"lr": 0.00012345, "batch_size": 16})
+        'lr 0.0001234, batch size 16'
+    """
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder holds a sweep."""
+    return (folder / FILE).is_file()
+
+
+def _to_csv(trials: Sequence[SweepTrial], names: Sequence[str]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(quote_formulas(["trial", "state", "val_score", "epoch", "epochs", "seconds", *names, "reason"]))
+    for trial in trials:
+        score = "" if trial.score is None else f"{trial.score:.6f}"
+        row: list[Any] = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
+        writer.writerow(quote_formulas(map(str, [*row, *(trial.values.get(name, "") for name in names), trial.reason])))
+    return text.getvalue()

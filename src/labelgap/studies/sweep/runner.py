@@ -1,0 +1,250 @@
+"""``sweep``: try settings of one method, each as ``fit`` would train it, and train the best one as a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import make_folder, remove_file
+from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.text import pluralize
+from labelgap.core.trust import refuse_links
+from labelgap.data.dataset import Dataset
+from labelgap.studies.sweep.plan import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
+from labelgap.studies.sweep.results import BEST_FOLDER, FILE, Sweep, SweepTrial, format_values, is_sweep
+from labelgap.studies.sweep.storage import (
+    Heartbeat,
+    check_optuna,
+    hide_password,
+    open_storage,
+    quiet_optuna,
+    reaching,
+)
+from labelgap.studies.sweep.trial_queue import TrialQueue
+from labelgap.studies.sweep.trials import (
+    fit_arguments,
+    is_head,
+    load_features,
+    train_head_trials,
+    train_network_trial,
+)
+from labelgap.training.config.resolve import is_run_folder
+from labelgap.training.config.schema import read_config
+from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.fit import fit
+from labelgap.training.progress import Reporter
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.storages import RDBStorage
+
+__all__ = ["sweep"]
+
+HEADS: Final = 8
+"""Linear heads that are trained at once; the next ones are chosen by their scores."""
+TRIALS_FOLDER: Final = "trials"
+"""Where networks are trained, each in a folder of its own until it has ended."""
+FEW_TRIALS: Final = 8
+"""With fewer complete trials the importance of a setting is not estimated."""
+_WAIT: Final = 86400.0
+"""Seconds to wait for another process that trains the best settings in the same folder."""
+
+
+class _Execution(NamedTuple):
+    """Where and how trials are trained, which does not change them."""
+
+    device: str
+    workers: int | None
+    reporter: Reporter
+
+
+def sweep(
+    data: Dataset,
+    method: str = "auto",
+    *,
+    search: Search | None = None,
+    trials: int = 40,
+    storage: str | None = None,
+    out: str | os.PathLike[str] = "runs/sweep",
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Sweep:
+    """Try settings of a method and train the best ones: the learning rate, the batch size, options of the method.
+
+    Settings are chosen by optuna's TPE sampler, from those that ``fit`` would use on. Val selects epochs and trials;
+    test is measured once, by the run of the best trial in ``out/best``. Linear heads are trained several at once; the
+    training of a network is stopped when its val score is below the median of the others at the same epoch.
+
+    Args:
+        data: the data set.
+        method: one of ``methods()``; "auto" chooses by the label states.
+        search: name of a setting or option → its range ("1e-5..1e-2:log") or values (``[8, 16]``), instead of what the
+            method's paper searched.
+        trials: how many, over all processes; those that the storage has are not repeated.
+        storage: URL of a database, for processes on several machines; by default a file in ``out``.
+        out: folder; a sweep that was stopped in it is resumed.
+        device: "auto", "cpu", "cuda", "mps".
+        workers: processes that decode images.
+        quiet: print nothing.
+        **settings: further arguments of ``fit``: options, protocol, epochs …; what is given is not searched.
+    """
+    request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
+    check_sweep(request, given, trials)
+    check_optuna()
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+    reporter = Reporter(quiet)
+    plan = plan_sweep(data, request, given, choose_device(device), reporter.log)
+    _check_folder(folder, plan)
+    with quiet_optuna():
+        result = _run_trials(data, plan, trials, storage, folder, _Execution(device, workers, reporter))
+    with lock_folder(folder, "finishing a sweep", wait=_WAIT):
+        if result.finished:
+            result = _train_best(result, data, plan, _Execution(device, workers, reporter))
+        result.write()
+    return result
+
+
+def _run_trials(
+    data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
+) -> Sweep:
+    """Train the trials that the storage does not have yet, and return all of them."""
+    make_folder(folder)
+    storage = open_storage(url, folder)
+    shown = hide_password(storage.url)
+    with reaching(storage.url):
+        study = _open_study(storage, plan)
+        with Heartbeat(storage) as heartbeat:
+            queue = TrialQueue(study, plan.space, trials, heartbeat)
+            with lock_folder(folder, "starting a sweep", wait=60):
+                _check_folder(folder, plan)
+                remove_file(folder / MANIFEST_FILE)  # it is not finished any more
+                _results(plan, queue, study, folder, shown, data).write()
+            queue.suggest(plan.first)
+            _train(queue, plan, folder, execution)
+        return _results(plan, queue, study, folder, shown, data)
+
+
+def _check_folder(folder: Path, plan: SweepPlan) -> None:
+    """Refuse a folder that holds something else, or a sweep of something else."""
+    if not folder.exists():
+        return
+    refuse_links(folder)
+    if not is_sweep(folder):
+        known = (FILE, TRIALS_FOLDER, BEST_FOLDER)
+        if any(not path.name.startswith((".", "sweep.")) and path.name not in known for path in folder.iterdir()):
+            raise RunError(f"{folder} holds something else than a sweep: choose another --out.")
+        return
+    stored, now = Sweep.open(folder).identity, plan.identity
+    for name, text in now.items():
+        before = str(stored.get(name))
+        if before != text:
+            shown = f" ({before}, now {text})" if name in ("method", "search space") else ""
+            raise RunError(f"{folder} holds a sweep with another {name}{shown}: choose another --out.")
+
+
+def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
+    """Open the study of a plan in a storage, or create it."""
+    import optuna
+
+    name = plan.study_name
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(plan.config.epochs // 3, 1))
+    open_settings: dict[str, Any] = {"storage": storage, "pruner": pruner, "load_if_exists": True}
+    study = optuna.create_study(study_name=name, direction="maximize", **open_settings)
+    study.sampler = optuna.samplers.TPESampler(seed=plan.request.seed + len(study.get_trials(deepcopy=False)))
+    return study
+
+
+def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution) -> None:
+    """Train until there are as many trials as asked for."""
+    device, workers, reporter = execution
+    heads, done, on_device = is_head(plan.config), len(queue.results()), choose_device(device)
+    reporter.log(f"{plan.config.method}, {plan.config.protocol}: {'; '.join(map(str, plan.space))}")
+    reporter.log(plan.selection.why)
+    reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
+    features: dict[str, Tensor] | None = None
+    with reporter.bar("trials", queue.total, done):
+        try:
+            while asked := queue.ask(HEADS if heads else 1):
+                if heads:
+                    features = features or load_features(plan, on_device, choose_workers(workers, on_device), reporter)
+                    claimed = {trial.number: trial for trial in asked}
+                    for ended in train_head_trials(claimed, plan, features, on_device):
+                        _tell(queue, claimed[ended.number], ended, reporter)
+                else:
+                    out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
+                    _tell(queue, asked[0], train_network_trial(asked[0], plan, out, device, workers), reporter)
+        except KeyboardInterrupt:
+            reporter.log("stopped: the finished trials are stored, and the same command resumes from there")
+            raise
+
+
+def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
+    """Store the end of a trial, and log it where there is no bar, or where it is the best so far."""
+    before = max((each.score or 0.0 for each in queue.results() if each.state == "complete"), default=-1.0)
+    queue.tell(trial, ended)
+    best = ended.state == "complete" and (ended.score or 0.0) > before
+    if best or ended.state == "failed" or not reporter.console.is_terminal:
+        state = "" if ended.state == "complete" else f" {ended.state}"
+        score = "" if ended.score is None else f" val score {100 * ended.score:.2f}"
+        note = (", the best so far" if best else "") + (f": {ended.reason}" if ended.reason else "")
+        reporter.log(f"trial {ended.number}:{state}{score} ({format_values(ended.values)}){note}")
+    reporter.advance()
+
+
+def _results(plan: SweepPlan, queue: TrialQueue, study: Study, folder: Path, storage: str, data: Dataset) -> Sweep:
+    """Return the sweep as the storage has it now."""
+    config, trials = plan.config, queue.results()
+    images = {split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))}
+    about = (data.name, images, config.protocol, config.backbone, config.epochs, plan.selection.rule, plan.space)
+    where = (queue.total, storage, plan.study_name, plan.identity)
+    return Sweep(folder, config.method, *about, *where, trials, _importance(study, trials, plan.space))
+
+
+def _importance(study: Study, trials: Sequence[SweepTrial], space: Sequence[Any]) -> dict[str, float]:
+    """Return the share of the variance of the scores that each parameter explains (fANOVA)."""
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    scores = [trial.score for trial in trials if trial.state == "complete"]
+    if len(scores) < FEW_TRIALS or len(set(scores)) < 2 or len(space) < 2:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return {name: min(max(float(value), 0.0), 1.0) for name, value in found.items()}
+
+
+def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execution) -> Sweep:
+    """Train the best trial as a run on all splits, which measures test; not again where it is there already."""
+    device, workers, reporter = execution
+    best = result.best
+    if best is None:
+        reasons = [trial.reason for trial in result.trials if trial.reason]
+        raise RunError(f"no trial was successful. The first of them: {reasons[0] if reasons else 'no score'}")
+    folder, request = result.path / BEST_FOLDER, replace(with_values(plan.request, best.values), trace="auto")
+    config = plan.resolve(best.values, choose_device(device))
+    if is_run_folder(folder) and read_config(folder).model_copy(update=_open_settings(config)) != config:
+        shutil.rmtree(folder)
+    reporter.log(f"trial {best.number} is the best: training it as a run in {folder}")
+    settings: dict[str, Any] = {"device": device, "workers": workers, "resume": is_run_folder(folder), "quiet": True}
+    run = fit(data, **fit_arguments(request), out=folder, **settings)
+    if not run.finished or run.metrics["interrupted"]:
+        raise KeyboardInterrupt
+    shutil.rmtree(result.path / TRIALS_FOLDER, ignore_errors=True)
+    return replace(result, retrained_score=run.metrics["score"])
+
+
+def _open_settings(config: Any) -> dict[str, Any]:
+    """Return the settings of a configuration that are not compared."""
+    return {name: getattr(config, name) for name in ("why", "trace", "precision", "data")}

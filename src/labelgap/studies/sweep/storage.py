@@ -1,0 +1,188 @@
+"""The storage of a sweep: a database of optuna's, which processes on many machines may share."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.text import escape_control, truncate_text
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+__all__ = [
+    "DATABASE",
+    "GRACE",
+    "Heartbeat",
+    "check_optuna",
+    "hide_password",
+    "open_storage",
+    "quiet_optuna",
+    "reaching",
+]
+
+DATABASE: Final = "sweep.sqlite"
+"""The storage in the folder of a sweep, where none is given."""
+INTERVAL: Final = 30
+GRACE: Final = 150
+"""Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
+_DRIVERS: Final = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql")}
+"""Database → the driver that is used where the URL names none, and the package that has it."""
+_TIMEOUTS: Final = {"sqlite": {"timeout": 60}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
+
+
+def check_optuna() -> None:
+    """Raise an error with the command that installs optuna where it is not installed."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"a sweep needs the package {error.name}: pip install 'labelgap[sweep]'.") from None
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Keep the messages of optuna from the terminal while the block runs."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", message="Heartbeat of storage")  # it is recorded by a thread of ours
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def hide_password(url: str) -> str:
+    """Return a URL that can be shown.
+
+    Example:
+        >>> hide_password("postgresql://ann:secret@db.example/sweeps?password=also")
+        'postgresql://ann:***@db.example/sweeps'
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return f"{url.partition(':')[0][:20]}:…"
+
+
+def open_storage(url: str | None, folder: Path) -> RDBStorage:
+    """Connect to a storage, and create its tables where it has none.
+
+    Args:
+        url: of a database, as SQLAlchemy writes it: ``sqlite:///FILE``, ``postgresql://USER@HOST/NAME``.
+        folder: of the sweep; it holds the storage where no URL is given.
+
+    Raises:
+        InputError: the URL is none, or its driver is not installed.
+        RunError: the database cannot be reached.
+    """
+    from optuna.storages import RDBStorage
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        address = URL.create("sqlite", database=str(folder.resolve() / DATABASE)) if url is None else make_url(url)
+        database = address.get_backend_name()
+    except (ArgumentError, ValueError):
+        raise _not_a_url(str(url)) from None
+    if address.drivername == database and database in _DRIVERS:
+        address = address.set(drivername=f"{database}+{_DRIVERS[database][0]}")
+    engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
+    text = address.render_as_string(hide_password=False)
+    with reaching(text):
+        return RDBStorage(text, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Turn what a database raises while the block runs into an error that shows no password."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+
+    shown = hide_password(url)
+    try:
+        yield
+    except NoSuchModuleError:
+        raise _not_a_url(url) from None
+    except ImportError as error:
+        database = url.partition(":")[0].partition("+")[0]
+        package = _DRIVERS.get(database, ("", ""))[1] or getattr(error, "name", None) or "of its driver"
+        raise InputError(f"the storage {shown} needs another package: pip install '{package}'.") from None
+    except RuntimeError as error:
+        if "optuna" not in str(error):
+            raise
+        raise RunError(f"the storage {shown} is of another version of optuna ({_reason(error, url)}).") from None
+    except (StorageInternalError, SQLAlchemyError) as error:
+        raise RunError(
+            f"the storage {shown} cannot be used ({_reason(error, url)}). Finished trials are safe in it: when it can "
+            "be reached again, the same command resumes."
+        ) from None
+
+
+def _not_a_url(url: str) -> InputError:
+    return InputError(
+        f"--storage {hide_password(url)} is not the URL of a database: write sqlite:///FILE or "
+        "postgresql://USER:PASSWORD@HOST/NAME."
+    )
+
+
+def _reason(error: BaseException, url: str) -> str:
+    """Return the first line of what the driver says, without the password."""
+    from sqlalchemy.engine import make_url
+
+    while error.__cause__ is not None and not getattr(error, "orig", None):
+        error = error.__cause__
+    text = str(getattr(error, "orig", None) or error).strip()
+    secrets = [make_url(url).password, *make_url(url).query.values()]
+    for secret in secrets:
+        if secret:
+            text = text.replace(str(secret), "***")
+    return truncate_text(escape_control((text.splitlines() or [type(error).__name__])[0].rstrip(".")), 200)
+
+
+class Heartbeat:
+    """Tells the storage that trials are being trained, from a thread, while the block runs.
+
+    A process on another machine runs the trials again when their heartbeat has stopped.
+    """
+
+    def __init__(self, storage: RDBStorage) -> None:
+        self._storage, self._trials = storage, set[int]()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="labelgap-heartbeat")
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def add(self, trial: int) -> None:
+        """Record the first heartbeat of a trial, by its id in the storage."""
+        self._storage.record_heartbeat(trial)
+        self._trials.add(trial)
+
+    def remove(self, trial: int) -> None:
+        """Record no more heartbeats of a trial."""
+        self._trials.discard(trial)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERVAL):
+            for trial in tuple(self._trials):
+                try:
+                    self._storage.record_heartbeat(trial)
+                except Exception:  # the training itself reports a storage that cannot be reached
+                    continue

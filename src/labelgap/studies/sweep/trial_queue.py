@@ -1,0 +1,213 @@
+"""The trials of a study in a storage that processes share: which setting is tried next, and what became of it.
+
+Every trial is claimed by one process. A trial whose process died is marked as failed, and its setting is queued again:
+at once where the process was on this machine, else when its heartbeat has stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from labelgap.studies.sweep.results import SweepTrial
+from labelgap.studies.sweep.search_space import Parameter, Value, grid_points
+from labelgap.studies.sweep.storage import GRACE, Heartbeat
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+__all__ = ["TrialQueue"]
+
+RESULT: Final = "labelgap"
+"""Attribute of an ended trial: what ``SweepTrial`` has beside its number and values."""
+WORKER: Final = "worker"
+"""Attribute of a claimed trial: the process that trains it."""
+DROPPED: Final = "dropped"
+"""Attribute of a trial that was asked for and not trained."""
+ORIGIN: Final = "origin"
+RETRY_OF: Final = "retry_of"
+_MAX_RETRIES: Final = 2
+_MAX_POINTS: Final = 100_000
+_MAX_DUPLICATES: Final = 50
+
+
+class TrialQueue:
+    """The trials of a study.
+
+    Args:
+        study: of optuna.
+        space: what is searched.
+        total: number of trials, over all processes.
+        heartbeat: of the storage.
+    """
+
+    def __init__(self, study: Study, space: Sequence[Parameter], total: int, heartbeat: Heartbeat) -> None:
+        self.study, self.space, self.heartbeat = study, space, heartbeat
+        self.total = int(min(total, math.prod(parameter.size for parameter in space)))
+        self._distributions = {parameter.name: _distribution(parameter) for parameter in space}
+        self._own = set[int]()
+        self._worker = _process()
+
+    def suggest(self, values: Mapping[str, Value]) -> None:
+        """Queue a setting, in which other parameters may be open, as the first one of the study."""
+        if not self._trials() and values:
+            self.study.enqueue_trial(dict(values), skip_if_exists=True)
+
+    def ask(self, most: int) -> list[Trial]:
+        """Claim the next trials, at most so many; none where no more are wanted."""
+        self.recover()
+        asked: list[Trial] = []
+        while len(asked) < most and (trial := self._next()) is not None:
+            asked.append(trial)
+        return asked
+
+    def tell(self, trial: Trial, ended: SweepTrial) -> None:
+        """Store what became of a trial; ignored where another process has taken it over."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        result = {name: value for name, value in asdict(ended).items() if name not in ("number", "values", "state")}
+        try:
+            trial.set_user_attr(RESULT, result)
+            value = ended.score if ended.state == "complete" else None
+            self.study.tell(trial, value, state=states[ended.state])
+        except UpdateFinishedTrialError:
+            pass
+        finally:
+            self._release(trial)
+
+    def results(self) -> tuple[SweepTrial, ...]:
+        """Return the trials that count, those of other processes too."""
+        return tuple(_result(trial) for trial in self._trials() if _counts(trial))
+
+    def origin(self, trial: Trial) -> int:
+        """Return the number of the trial that this one repeats, or its own."""
+        return int(trial.user_attrs.get(ORIGIN, trial.number))
+
+    def recover(self) -> None:
+        """Queue the settings of trials again whose process has died, a few times at most."""
+        from optuna.storages import fail_stale_trials
+        from optuna.trial import TrialState
+
+        for trial in self._trials():
+            if trial.state == TrialState.RUNNING and self._is_dead(trial):
+                self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        fail_stale_trials(self.study)
+        trials = self._trials()
+        repeated = {trial.user_attrs.get(RETRY_OF) for trial in trials}
+        for trial in trials:
+            lost = trial.state == TrialState.FAIL and not {RESULT, DROPPED} & set(trial.user_attrs)
+            origin = trial.user_attrs.get(ORIGIN, trial.number)
+            retries = sum(each.user_attrs.get(ORIGIN) == origin for each in trials)
+            if lost and trial.number not in repeated and retries < _MAX_RETRIES:
+                about = {RETRY_OF: trial.number, ORIGIN: origin}
+                self.study.enqueue_trial(trial.params, user_attrs=about)
+
+    def _next(self) -> Trial | None:
+        """Claim one trial whose setting is new; several processes may ask at the same time."""
+        for _ in range(_MAX_DUPLICATES):
+            if sum(map(_counts, self._trials())) >= self.total:
+                return None
+            trial = self._claim()
+            if trial is None:
+                continue
+            earlier = [each for each in self._trials() if each.number < trial.number and _counts(each)]
+            if len(earlier) >= self.total:
+                self._drop(trial)
+                return None
+            if all(each.params != trial.params for each in earlier):
+                return trial
+            self._drop(trial)
+            if (point := self._untried([each.params for each in earlier])) is not None:
+                self.study.enqueue_trial(point)
+        return None
+
+    def _claim(self) -> Trial | None:
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        trial = self.study.ask(self._distributions)
+        self._own.add(trial.number)
+        try:
+            trial.set_user_attr(WORKER, self._worker)
+            self.heartbeat.add(trial._trial_id)
+        except UpdateFinishedTrialError:
+            self._own.discard(trial.number)
+            return None
+        return trial
+
+    def _drop(self, trial: Trial) -> None:
+        from optuna.trial import TrialState
+
+        trial.set_user_attr(DROPPED, True)
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+        self._release(trial)
+
+    def _release(self, trial: Trial) -> None:
+        self.heartbeat.remove(trial._trial_id)
+        self._own.discard(trial.number)
+
+    def _untried(self, tried: Sequence[Mapping[str, Any]]) -> dict[str, Value] | None:
+        """Return a random point of a finite space that was not tried; None where the space is too large to list."""
+        points = grid_points(self.space, _MAX_POINTS)
+        left = [point for point in points or () if point not in tried]
+        return random.Random(len(tried)).choice(left) if left else None
+
+    def _is_dead(self, trial: FrozenTrial) -> bool:
+        """Return whether the process of a running trial is known to have ended."""
+        worker = trial.user_attrs.get(WORKER)
+        if worker is None:  # killed between two operations
+            started = trial.datetime_start
+            return started is not None and abs((datetime.now() - started).total_seconds()) > GRACE
+        if worker == self._worker:
+            return trial.number not in self._own
+        host, process, created = str(worker).rsplit(" ", 2)
+        return host == platform.node() and _process(int(process)) != f"{host} {process} {created}"
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+
+def _process(number: int | None = None) -> str:
+    """Return what identifies a process among all that share a storage: machine, number and start; "" where it ended."""
+    try:
+        process = psutil.Process(number or os.getpid())
+        return f"{platform.node()} {process.pid} {process.create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Return whether a trial is one of those that were asked for: it runs, or it has a result."""
+    from optuna.trial import TrialState
+
+    return trial.state == TrialState.RUNNING or (trial.state.is_finished() and RESULT in trial.user_attrs)
+
+
+def _result(trial: FrozenTrial) -> SweepTrial:
+    from optuna.trial import TrialState
+
+    names = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
+    state: Any = names.get(trial.state, "failed")
+    result = {} if state == "running" else trial.user_attrs.get(RESULT, {})
+    return SweepTrial(trial.number, dict(trial.params), state, **result)
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if parameter.choices:
+        return CategoricalDistribution(parameter.choices)
+    if parameter.integer:
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
+    return FloatDistribution(float(parameter.low), float(parameter.high), log=parameter.log)
