@@ -1,4 +1,4 @@
-"""``verify``: whether every file of a run, a study, a comparison or a review is as it was written, and can be read.
+"""``verify``: whether every file of a run, a study, a comparison, a sweep or a review is as written, and can be read.
 
 Nothing is written, no class or file that a folder names is loaded, and nothing is downloaded. ``accept_changes`` is for
 files that were changed on purpose, ``trust_folder`` for a folder that somebody else made.
@@ -42,6 +42,9 @@ from labelgap.studies.compare.heads import check_head
 from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
 from labelgap.studies.study import FILE as STUDY
+from labelgap.studies.sweep import Sweep
+from labelgap.studies.sweep.results import BEST_FOLDER
+from labelgap.studies.sweep.results import FILES as SWEEP
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
@@ -54,10 +57,11 @@ from labelgap.training.run_folder import RUN_FILES
 
 __all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
-Kind = Literal["run", "study", "comparison", "linear evaluation", "review"]
+Kind = Literal["run", "study", "comparison", "linear evaluation", "sweep", "review"]
 _DOCUMENTS: Final[dict[str, Kind]] = {
     COMPARISON: "comparison",
     LINEAR_EVAL[0]: "linear evaluation",
+    SWEEP[0]: "sweep",
     STUDY: "study",
     CONFIG_FILE: "run",
     REVIEW_FILE: "review",
@@ -90,8 +94,8 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison", "linear evaluation" or "review".
-        files: those that labelgap wrote, also those of a study's runs, and what does not belong there.
+        kind: "run", "study", "comparison", "linear evaluation", "sweep" or "review".
+        files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
 
@@ -115,7 +119,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: of a run, a study with all its runs, a comparison, or a review.
+        path: of a run, a study with all its runs, a comparison, a sweep with its best run, or a review.
 
     Raises:
         RunError: the folder is nothing of these.
@@ -211,7 +215,9 @@ def _kind(folder: Path) -> Kind:
 
 
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the names of a study's runs, and functions that return their folders."""
+    """Return the names of the runs of a study or a sweep, and functions that return their folders."""
+    if kind == "sweep" and (folder / BEST_FOLDER).exists():
+        return [(BEST_FOLDER, partial(Path, folder / BEST_FOLDER))]
     if kind == "study":
         with suppress(RunError):
             study = open_study(folder)
@@ -253,6 +259,8 @@ def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
         yield from _run_readers(folder)
     elif kind == "study":
         yield STUDY, partial(open_study, folder)
+    elif kind == "sweep":
+        yield SWEEP[0], partial(Sweep.open, folder)
     elif kind == "comparison":
         yield COMPARISON, partial(Comparison.open, folder)
         for name in _heads(folder):
@@ -317,6 +325,7 @@ def _finished_files(kind: Kind) -> tuple[str, ...]:
         "run": RUN_FILES,
         "comparison": (COMPARISON, TABLE, TRIALS),
         "linear evaluation": LINEAR_EVAL,
+        "sweep": SWEEP,
         "study": (STUDY,),
         "review": (CANDIDATES,),
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 
 from labelgap.core.text import pluralize
 from labelgap.studies.sweep.results import Sweep
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
-__all__ = ["best_command", "describe_progress", "describe_retraining"]
+__all__ = ["best_command", "describe_progress", "describe_retraining", "wrapped_command"]
 
 _OUT = "runs/best"
 _TOLERANCE = 1e-6
@@ -30,9 +31,9 @@ def describe_retraining(sweep: Sweep) -> str:
         return ""
     score, again = sweep.best.score, sweep.retrained_score
     if abs(score - again) < _TOLERANCE:
-        return f"trial {sweep.best.number} was trained again as a run, to the same val score {100 * again:.2f}"
+        return f"Trial {sweep.best.number} was trained again as a run, to the same val score {100 * again:.2f}"
     return (
-        f"trial {sweep.best.number} had the val score {100 * score:.2f}, and {100 * again:.2f} when it was trained "
+        f"Trial {sweep.best.number} had the val score {100 * score:.2f}, and {100 * again:.2f} when it was trained "
         "again as a run: on another device, or by operations of a GPU that are not deterministic"
     )
 
@@ -47,3 +48,23 @@ def best_command(sweep: Sweep, *, whole_path: bool = True) -> str:
         return ""
     config = run.config if whole_path else without_directories(run.config)
     return train_command(config, _OUT) or train_script(config, _OUT)
+
+
+def wrapped_command(command: str) -> str:
+    r"""Return a command with an option on each line, which a shell reads as one.
+
+    Example:
+        >>> print(wrapped_command("labelgap train 'my tags.csv' --lr 0.1 --nesterov --out runs/best"))
+        labelgap train 'my tags.csv' \
+          --lr 0.1 \
+          --nesterov \
+          --out runs/best
+    """
+    if "\n" in command:  # Python
+        return command
+    lines: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n  ".join(map(shlex.join, lines))

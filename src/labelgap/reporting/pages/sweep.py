@@ -8,7 +8,7 @@ from labelgap.reporting.figures.sweep import importance_figure, parallel_figure
 from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.run_description import find_method
-from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining
+from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining, wrapped_command
 from labelgap.reporting.tables.sweep import score_name, sweep_columns, sweep_rows
 from labelgap.studies.sweep.results import Sweep, format_values
 
@@ -40,7 +40,7 @@ def sweep_page(sweep: Sweep) -> dict[str, Any]:
         "rows": sweep_rows(sweep),
         "selection": selection_rule_text(sweep.rule),
         "retraining": describe_retraining(sweep),
-        "command": best_command(sweep, whole_path=False),
+        "command": wrapped_command(best_command(sweep, whole_path=False)),
         "report": "best/report.html" if run is not None and (run.path / "report.html").is_file() else "",
         "failed": [
             (f"trial {trial.number}", single_line(f"{format_values(trial.values)}: {trial.reason}"))

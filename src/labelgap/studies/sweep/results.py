@@ -21,11 +21,12 @@ from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["BEST_FOLDER", "FILE", "FORMAT", "Sweep", "SweepTrial", "TABLE", "format_values", "is_sweep"]
+__all__ = ["BEST_FOLDER", "FILE", "FILES", "FORMAT", "Sweep", "SweepTrial", "TABLE", "format_values", "is_sweep"]
 
 FORMAT: Final = 1
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"
+FILES: Final = (FILE, TABLE)
 BEST_FOLDER: Final = "best"
 
 State = Literal["complete", "pruned", "failed", "running"]
@@ -137,7 +138,7 @@ class Sweep:
         write_json(self.path / FILE, {"format": FORMAT, **stored})
         write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
         if self.finished:
-            write_manifest(self.path, [FILE, TABLE])
+            write_manifest(self.path, FILES)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Sweep:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +36,10 @@ GRACE: Final = 150
 _DRIVERS: Final = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql")}
 """Database → the driver that is used where the URL names none, and the package that has it."""
 _TIMEOUTS: Final = {"sqlite": {"timeout": 60}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
+
+_ATTEMPTS: Final = 10
+_TAKEN: Final = re.compile(r"already exists|unique|duplicate", re.IGNORECASE)
+"""What a database says where two processes create the same table or row."""
 
 
 def check_optuna() -> None:
@@ -89,7 +95,7 @@ def open_storage(url: str | None, folder: Path) -> RDBStorage:
     """
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import URL, make_url
-    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
     try:
         address = URL.create("sqlite", database=str(folder.resolve() / DATABASE)) if url is None else make_url(url)
@@ -101,6 +107,13 @@ def open_storage(url: str | None, folder: Path) -> RDBStorage:
     engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
     text = address.render_as_string(hide_password=False)
     with reaching(text):
+        for _ in range(_ATTEMPTS):
+            try:
+                return RDBStorage(text, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
+            except SQLAlchemyError as error:
+                if not _TAKEN.search(str(error)):
+                    raise
+                time.sleep(0.5)  # another process creates the tables at this moment
         return RDBStorage(text, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
 
 

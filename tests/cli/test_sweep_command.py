@@ -1,0 +1,99 @@
+"""``labelgap sweep`` as a person meets it: the command at its end, its page in a browser, and wrong input."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import call
+from tests.studies.compare.small_features import write
+
+import labelgap as lg
+from labelgap.studies.sweep import Sweep
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUICK = ("--epochs", "2", "--device", "cpu")
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    write(tmp_path / "vectors.npz")
+    return tmp_path
+
+
+def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(
+    vectors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
+    assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *QUICK) == 0
+    said, found = capsys.readouterr(), Sweep.open("runs/sweep")
+    assert [each.name for each in found.space] == ["lr", "batch_size", "alpha"] and len(found.trials) == 9
+    assert "9 of 9 trials: 9 complete" in said.out and "to the same val score" in said.out
+    assert f"trial {found.ranked[0].number}: val score" in said.err
+    (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))
+    assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
+    again = lg.open_run("runs/best")
+    assert found.best is not None and again.metrics["score"] == found.best.score
+    assert again.metrics["test"] == lg.open_run("runs/sweep/best").metrics["test"]
+    assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
+    page = Path("runs/sweep/report.html").read_text(encoding="utf-8")
+    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 4
+    look_at(vectors / "runs" / "sweep" / "report.html")
+
+
+def look_at(page: Path) -> None:
+    """Open a page in a browser, where there is one: all figures are shown, and nothing is wider than the window."""
+    if CHROMIUM is None:
+        return
+    playwright: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (1280, 390):
+            opened = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+            problems: list[str] = []
+            opened.on("console", lambda message, problems=problems: problems.append(message.text))
+            opened.goto(page.as_uri())
+            shown = "() => [...document.querySelectorAll('svg')].filter((each) => each.checkVisibility()).length"
+            wide = "() => document.documentElement.scrollWidth > innerWidth"
+            assert opened.evaluate(shown) == 2 and not opened.evaluate(wide) and not problems
+        browser.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "ll-x"), "Did you mean 'll-r'"),
+        (("--method", "ll-r", "--search", "delta_rell=0.1,0.2"), "Did you mean 'delta_rel'"),
+        (("--method", "ll-r", "--search", "lr"), "write it as key=value"),
+        (("--method", "ll-r", "--search", "lr=1e-2..1e-5"), "is empty"),
+        (("--method", "ll-r", "--lr", "1e-3", "--option", "delta_rel=0.2"), "nothing is left to search"),
+        (("--method", "ll-r", "--search", "weight_decay=-1,0"), "weight_decay"),
+        (("--method", "ll-r", "--trials", "0"), "at least one is needed"),
+        (("--storage", "nonsense"), "is not the URL of a database"),
+        (("--storage", "oracles://ann:s3cret@db/x"), "is not the URL of a database"),
+        (("--storage", "postgresql://ann:s3cret@127.0.0.1:1/x"), "cannot be used (connection failed"),
+        (("--storage", "sqlite:///missing/folder/x.sqlite"), "cannot be used (unable to open database file"),
+    ],
+)
+def test_wrong_input_is_one_message_without_a_password(
+    vectors: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    if "postgresql" in arguments[-1]:
+        pytest.importorskip("psycopg", reason="psycopg, the driver of PostgreSQL, is not installed")
+    assert call("sweep", "vectors.npz", "--method", "ll-r", *arguments, *QUICK) == 2
+    said = capsys.readouterr()
+    assert message in said.err and "Traceback" not in said.err and "s3cret" not in said.err + said.out
+
+
+def test_without_optuna_the_command_that_installs_it_is_shown(
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert call("sweep", "vectors.npz", "--method", "ll-r") == 2
+    assert "a sweep needs the package optuna: pip install 'labelgap[sweep]'." in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""A PostgreSQL server for a test: Debian's, started as a user without privileges, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["PASSWORD", "postgresql"]
+
+PASSWORD = "s3cret/@word"
+QUOTED = "s3cret%2F%40word"
+
+
+@contextmanager
+def postgresql() -> Iterator[str]:
+    """Yield the URL of a new, empty database; skip the test where there is no server or no driver."""
+    psycopg = pytest.importorskip("psycopg", reason="psycopg, the driver of PostgreSQL, is not installed")
+    folders = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    programs = next((Path(each).parent for each in folders if each), None)
+    if programs is None:
+        pytest.skip("there is no PostgreSQL on this machine (Debian: apt-get install postgresql)")
+    folder = Path(tempfile.mkdtemp(prefix="labelgap-postgresql-"))
+    user: dict[str, Any] = {}
+    if os.getuid() == 0:  # the server refuses to run as root
+        account = pwd.getpwnam("nobody")
+        os.chown(folder, account.pw_uid, account.pw_gid)
+        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    secret = folder / "password"
+    secret.write_text(PASSWORD, encoding="utf-8")
+    secret.chmod(0o644)
+    data, quiet = folder / "data", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    try:
+        initialize = [programs / "initdb", "-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
+        subprocess.run(initialize, check=True, **quiet, **user)
+        settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
+        options = [word for setting in settings for word in ("-c", setting)]
+        server = subprocess.Popen([programs / "postgres", "-D", data, *options], **quiet, **user)
+        try:
+            _wait(psycopg, port, server)
+            yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
+        finally:
+            server.terminate()
+            server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> None:
+    """Wait until the server accepts connections."""
+    while server.poll() is None:
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(host="127.0.0.1", port=port, user="ann", password=PASSWORD, dbname="postgres").close()
+            return
+        time.sleep(0.1)
+    raise AssertionError("the server has ended")

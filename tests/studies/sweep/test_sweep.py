@@ -1,0 +1,272 @@
+"""A sweep: chosen on val alone, resumed after kills, shared by processes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.studies.compare.small_features import features
+from tests.studies.sweep.database import PASSWORD, postgresql
+
+import labelgap as lg
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Dataset
+from labelgap.studies.sweep import Sweep, runner, trials
+from labelgap.studies.sweep.plan import make_request, plan_sweep
+from labelgap.studies.sweep.trial_queue import WORKER
+
+optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
+QUICK: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return features()
+
+
+@pytest.fixture(scope="module")
+def finished(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    search = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
+    out = tmp_path_factory.mktemp("sweep") / "a"
+    return lg.sweep(data, "ll-r", search=search, trials=12, out=out, seed=3, **QUICK)
+
+
+def keys(sweep: Sweep) -> list[str]:
+    return sorted(json.dumps(trial.values, sort_keys=True) for trial in sweep.trials)
+
+
+def in_process(work: Callable[[], object]) -> int:
+    """Start a copy of this process that does some work; return its number."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def exit_code(process: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_makes_of_it(
+    finished: Sweep, data: Dataset, tmp_path: Path
+) -> None:
+    best, run = finished.best, finished.best_run()
+    assert best is not None and run is not None and finished.finished and len(finished.trials) == 12
+    assert best.score == max(trial.score or 0 for trial in finished.trials) == finished.retrained_score
+    assert run.metrics["test"]["map"] is not None and sum(finished.importance.values()) == pytest.approx(1)
+    worst = finished.ranked[-1]
+    settings = {"options": {"delta_rel": worst.values["delta_rel"]}, "lr": worst.values["lr"], "seed": 3}
+    alone = lg.fit(data, "ll-r", out=tmp_path / "alone", **settings, **QUICK)  # type: ignore[arg-type]
+    assert (alone.metrics["score"], alone.metrics["best_epoch"]) == (worst.score, worst.epoch)
+    reopened = Sweep.open(finished.path)
+    assert reopened == replace(finished, path=finished.path)
+    assert lg.verify(finished.path).intact
+
+
+def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
+    finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+
+    def count(claimed: Mapping[int, Any], *rest: Any) -> Iterator[Any]:
+        trained.extend(claimed)
+        return trials.train_head_trials(claimed, *rest)
+
+    monkeypatch.setattr(runner, "train_head_trials", count)
+    settings = {"search": {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}, "out": finished.path, "seed": 3, **QUICK}
+    assert lg.sweep(data, "ll-r", trials=12, **settings).trials == finished.trials and not trained
+    more = lg.sweep(data, "ll-r", trials=15, **settings)
+    assert more.trials[:12] == finished.trials and len(more.trials) == 15 and len(trained) == 3
+
+
+def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sweep, data: Dataset) -> None:
+    assert data.test is not None
+    search = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
+    request = make_request("ll-r", {"epochs": 2, "seed": 3})
+    for given in (data, replace(data, test=None)):
+        plan = plan_sweep(given, request, search, CPU, print)
+        assert plan.data.test is None and plan.study_name == finished.study
+    relabeled = replace(data, train=replace(data.train, labels=data.train.truth))  # type: ignore[arg-type]
+    assert plan_sweep(relabeled, request, search, CPU, print).study_name != finished.study
+
+
+def test_a_small_space_is_tried_as_a_whole_and_the_usual_setting_first(data: Dataset, tmp_path: Path) -> None:
+    found = lg.sweep(data, "an", trials=40, out=tmp_path / "s", **QUICK)
+    assert found.trials[0].values == {"lr": 1e-3, "batch_size": 16}
+    assert len(set(keys(found))) == len(found.trials) == found.asked == 8
+
+
+def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Path) -> None:
+    original = trials.train_heads
+
+    def killed(*given: Any, **named: Any) -> Any:
+        if batches:
+            os.kill(os.getpid(), signal.SIGKILL)
+        batches.append(1)
+        return original(*given, **named)
+
+    def work() -> None:
+        trials.train_heads = killed  # in the copy of this process alone
+        lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
+
+    batches: list[int] = []
+    assert exit_code(in_process(work)) == -signal.SIGKILL
+    found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
+    assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12
+    assert len(set(keys(found))) == 12
+    (study,) = optuna.get_all_study_summaries(f"sqlite:///{tmp_path / 's' / 'sweep.sqlite'}")
+    stored = optuna.load_study(study_name=study.study_name, storage=f"sqlite:///{tmp_path / 's' / 'sweep.sqlite'}")
+    lost = [trial for trial in stored.trials if trial.state.name == "FAIL" and not trial.user_attrs.get("dropped")]
+    again = [trial for trial in stored.trials if "retry_of" in trial.user_attrs]
+    assert len(lost) == 4 == len(again) and all(trial.state.name == "COMPLETE" for trial in again)
+    assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[str]:
+    yield f"sqlite:///{folder / 'shared.sqlite'}"
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
+    total, original = 24, trials.train_heads
+    with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
+
+        def work(name: str, other: str) -> None:
+            def together(*given: Any, **named: Any) -> Any:
+                (tmp_path / name).touch()
+                for _ in range(10_000):  # neither trains before the other has trials
+                    if (tmp_path / other).exists():
+                        break
+                    time.sleep(0.01)
+                return original(*given, **named)
+
+            trials.train_heads = together
+            lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
+
+        processes = [in_process(lambda: work("a", "b")), in_process(lambda: work("b", "a"))]
+        assert [exit_code(process) for process in processes] == [0, 0]
+        found = [Sweep.open(tmp_path / f"out-{name}") for name in "ab"]
+        last = max(found, key=lambda sweep: sum(trial.state != "running" for trial in sweep.trials))
+        assert last.finished and len(set(keys(last))) == len(last.trials) == total
+        assert last.retrained_score == last.best.score  # type: ignore[union-attr]
+        stored = optuna.load_study(study_name=last.study, storage=url.replace("postgresql:", "postgresql+psycopg:"))
+        workers = {trial.user_attrs[WORKER] for trial in stored.trials if WORKER in trial.user_attrs}
+        assert len(workers) == 2
+        assert PASSWORD not in (last.path / "sweep.json").read_text(encoding="utf-8")
+    if database == "postgresql":  # the server has ended
+        with pytest.raises(
+            RunError, match=r"postgresql\+psycopg://ann:\*\*\*@127.0.0.1:\d+/postgres cannot be used"
+        ) as error:
+            lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / "out-a", **QUICK)
+        assert "s3cret" not in str(error.value)
+
+
+class Scripted:
+    """A trial of optuna that is pruned after an epoch."""
+
+    def __init__(self, number: int, params: dict[str, Any], last: int) -> None:
+        self.number, self.params, self.last, self.scores = number, params, last, dict[int, float]()
+
+    def report(self, value: float, step: int) -> None:
+        self.scores[step] = value
+
+    def should_prune(self) -> bool:
+        return max(self.scores, default=0) >= self.last
+
+
+def test_networks_report_the_score_of_every_epoch_stop_when_behind_and_resume(tmp_path: Path) -> None:
+    data = lg.load("digits", train=40, val=30, test=20)
+    request = make_request("ll-r", {"epochs": 4, "batch_size": 20})
+    plan = plan_sweep(data, request, {"lr": [1e-3, 3e-3]}, CPU, print)
+    assert plan.config.protocol == "end-to-end" and plan.config.backbone_lr == plan.config.lr
+    values = {"lr": 3e-3, "delta_rel": 0.2}
+    stopped = trials.train_network_trial(Scripted(0, values, 2), plan, tmp_path / "a", "cpu", 0)  # type: ignore[arg-type]
+    assert (stopped.state, stopped.epochs) == ("pruned", 2) and not (tmp_path / "a").exists()
+    whole = Scripted(1, values, 99)
+    unbroken = trials.train_network_trial(whole, plan, tmp_path / "b", "cpu", 0)  # type: ignore[arg-type]
+    assert unbroken.state == "complete" and list(whole.scores) == [1, 2, 3, 4]
+    assert unbroken.score == max(whole.scores.values()) and stopped.score in whole.scores.values()
+
+    def work() -> None:
+        def kill(history: Any) -> None:
+            if len(history) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        arguments = trials.fit_arguments(trials.with_values(request, values))
+        lg.fit(plan.data, **arguments, out=tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
+
+    assert exit_code(in_process(work)) == -signal.SIGKILL
+    again = Scripted(2, values, 99)
+    resumed = trials.train_network_trial(again, plan, tmp_path / "c", "cpu", 0)  # type: ignore[arg-type]
+    assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
+
+
+def test_a_sweep_of_networks_ends_with_the_best_run(tmp_path: Path) -> None:
+    data = lg.load("digits", train=40, val=30, test=20)
+    search = {"lr": [1e-3, 3e-3, 1e30]}
+    found = lg.sweep(data, "an", search=search, trials=3, out=tmp_path / "s", batch_size=20, **QUICK)
+    assert sorted(trial.state for trial in found.trials) in (["complete"] * 3, ["complete", "complete", "failed"])
+    assert found.best is not None and found.retrained_score == found.best.score
+    assert not (tmp_path / "s" / "trials").exists()
+
+
+def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"trials": 12, "out": finished.path, "seed": 3, **QUICK}
+    search: dict[str, Any] = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
+    with pytest.raises(RunError, match=r"another method \(ll-r, now ll-ct\)"):
+        lg.sweep(data, "ll-ct", search=search, **settings)
+    with pytest.raises(RunError, match="another search space"):
+        lg.sweep(data, "ll-r", **settings)
+    with pytest.raises(RunError, match="another settings"):
+        lg.sweep(data, "ll-r", search=search, **{**settings, "seed": 4})
+    other = replace(data, val=replace(data.val, labels=data.val.labels.drop(0.1, seed=0)))  # type: ignore[type-var,union-attr]
+    with pytest.raises(RunError, match="another data"):
+        lg.sweep(other, "ll-r", search=search, select="known", **settings)
+    old = tmp_path / "old"
+    old.mkdir()
+    stored = json.loads((finished.path / "sweep.json").read_text(encoding="utf-8"))
+    (old / "sweep.json").write_text(json.dumps({**stored, "format": 99}), encoding="utf-8")
+    with pytest.raises(RunError, match=r"sweep\.json"):
+        lg.sweep(data, "ll-r", search=search, **{**settings, "out": old})
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    with pytest.raises(RunError, match="something else than a sweep"):
+        lg.sweep(data, "ll-r", search=search, **{**settings, "out": tmp_path / "notes"})
+
+
+def test_without_val_there_is_nothing_to_choose_by(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"by the score of val, and here there is no val split.*compare"):
+        lg.sweep(features(splits=("test",)), "an", out=tmp_path / "s", **QUICK)
+    assert not (tmp_path / "s").exists()
+
+
+def test_trials_that_all_fail_say_why(data: Dataset, tmp_path: Path) -> None:
+    vectors = np.full((len(data.train), 6), 1e30, dtype=np.float32)
+    huge = replace(data, train=replace(data.train, images=type(data.train.images)(vectors)))  # type: ignore[call-arg]
+    with pytest.raises(RunError, match=r"no trial was successful.*lower learning rate"):
+        lg.sweep(huge, "an", search={"lr": [1e30, 1e31]}, batch_size=16, out=tmp_path / "s", **QUICK)
