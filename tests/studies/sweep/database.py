@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -39,12 +40,23 @@ def postgresql() -> Iterator[str]:
     secret = folder / "password"
     secret.write_text(PASSWORD, encoding="utf-8")
     secret.chmod(0o644)
-    data, quiet = folder / "data", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    data = folder / "data"
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     try:
-        initialize = [programs / "initdb", "-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
+        initialize: list[str | Path] = [
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "ann",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={secret}",
+            "-N",
+        ]
         subprocess.run(initialize, check=True, **quiet, **user)
         settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
         options = [word for setting in settings for word in ("-c", setting)]
@@ -53,7 +65,7 @@ def postgresql() -> Iterator[str]:
             _wait(psycopg, port, server)
             yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # the fast shutdown, which waits for no client
             server.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -25,10 +25,13 @@ import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.studies.sweep import Sweep, runner, trials
-from labelgap.studies.sweep.plan import make_request, plan_sweep
+from labelgap.studies.sweep.plan import make_request, plan_sweep, with_values
+from labelgap.studies.sweep.storage import open_storage, quiet_optuna
 from labelgap.studies.sweep.trial_queue import WORKER
+from labelgap.training.heads import train_heads
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
+SEARCH: dict[str, Any] = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
 QUICK: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
 CPU = torch.device("cpu")
 
@@ -40,9 +43,8 @@ def data() -> Dataset:
 
 @pytest.fixture(scope="module")
 def finished(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    search = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
     out = tmp_path_factory.mktemp("sweep") / "a"
-    return lg.sweep(data, "ll-r", search=search, trials=12, out=out, seed=3, **QUICK)
+    return lg.sweep(data, "ll-r", search=SEARCH, trials=12, out=out, seed=3, **QUICK)
 
 
 def keys(sweep: Sweep) -> list[str]:
@@ -97,7 +99,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
         return trials.train_head_trials(claimed, *rest)
 
     monkeypatch.setattr(runner, "train_head_trials", count)
-    settings = {"search": {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}, "out": finished.path, "seed": 3, **QUICK}
+    settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
     assert lg.sweep(data, "ll-r", trials=12, **settings).trials == finished.trials and not trained
     more = lg.sweep(data, "ll-r", trials=15, **settings)
     assert more.trials[:12] == finished.trials and len(more.trials) == 15 and len(trained) == 3
@@ -105,13 +107,12 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
 
 def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sweep, data: Dataset) -> None:
     assert data.test is not None
-    search = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
     request = make_request("ll-r", {"epochs": 2, "seed": 3})
     for given in (data, replace(data, test=None)):
-        plan = plan_sweep(given, request, search, CPU, print)
+        plan = plan_sweep(given, request, SEARCH, CPU, print)
         assert plan.data.test is None and plan.study_name == finished.study
     relabeled = replace(data, train=replace(data.train, labels=data.train.truth))  # type: ignore[arg-type]
-    assert plan_sweep(relabeled, request, search, CPU, print).study_name != finished.study
+    assert plan_sweep(relabeled, request, SEARCH, CPU, print).study_name != finished.study
 
 
 def test_a_small_space_is_tried_as_a_whole_and_the_usual_setting_first(data: Dataset, tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_small_space_is_tried_as_a_whole_and_the_usual_setting_first(data: Dat
 
 
 def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Path) -> None:
-    original = trials.train_heads
+    original = train_heads
 
     def killed(*given: Any, **named: Any) -> Any:
         if batches:
@@ -130,7 +131,7 @@ def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Pat
         return original(*given, **named)
 
     def work() -> None:
-        trials.train_heads = killed  # in the copy of this process alone
+        setattr(trials, "train_heads", killed)  # noqa: B010 (in the copy of this process alone)
         lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
 
     batches: list[int] = []
@@ -138,10 +139,10 @@ def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Pat
     found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12
     assert len(set(keys(found))) == 12
-    (study,) = optuna.get_all_study_summaries(f"sqlite:///{tmp_path / 's' / 'sweep.sqlite'}")
-    stored = optuna.load_study(study_name=study.study_name, storage=f"sqlite:///{tmp_path / 's' / 'sweep.sqlite'}")
-    lost = [trial for trial in stored.trials if trial.state.name == "FAIL" and not trial.user_attrs.get("dropped")]
-    again = [trial for trial in stored.trials if "retry_of" in trial.user_attrs]
+    with quiet_optuna(), open_storage(None, tmp_path / "s") as storage:
+        stored = optuna.load_study(study_name=found.study, storage=storage).trials
+    lost = [trial for trial in stored if trial.state.name == "FAIL" and not trial.user_attrs.get("dropped")]
+    again = [trial for trial in stored if "retry_of" in trial.user_attrs]
     assert len(lost) == 4 == len(again) and all(trial.state.name == "COMPLETE" for trial in again)
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
 
@@ -153,7 +154,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
-    total, original = 24, trials.train_heads
+    total, original = 20, train_heads
     with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
 
         def work(name: str, other: str) -> None:
@@ -165,7 +166,7 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
                     time.sleep(0.01)
                 return original(*given, **named)
 
-            trials.train_heads = together
+            setattr(trials, "train_heads", together)  # noqa: B010
             lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
 
         processes = [in_process(lambda: work("a", "b")), in_process(lambda: work("b", "a"))]
@@ -174,9 +175,9 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
         last = max(found, key=lambda sweep: sum(trial.state != "running" for trial in sweep.trials))
         assert last.finished and len(set(keys(last))) == len(last.trials) == total
         assert last.retrained_score == last.best.score  # type: ignore[union-attr]
-        stored = optuna.load_study(study_name=last.study, storage=url.replace("postgresql:", "postgresql+psycopg:"))
-        workers = {trial.user_attrs[WORKER] for trial in stored.trials if WORKER in trial.user_attrs}
-        assert len(workers) == 2
+        with quiet_optuna(), open_storage(url, tmp_path) as storage:
+            stored = optuna.load_study(study_name=last.study, storage=storage).trials
+        assert len({trial.user_attrs[WORKER] for trial in stored if WORKER in trial.user_attrs}) == 2
         assert PASSWORD not in (last.path / "sweep.json").read_text(encoding="utf-8")
     if database == "postgresql":  # the server has ended
         with pytest.raises(
@@ -217,7 +218,7 @@ def test_networks_report_the_score_of_every_epoch_stop_when_behind_and_resume(tm
             if len(history) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        arguments = trials.fit_arguments(trials.with_values(request, values))
+        arguments = trials.fit_arguments(with_values(request, values))
         lg.fit(plan.data, **arguments, out=tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
 
     assert exit_code(in_process(work)) == -signal.SIGKILL
@@ -237,26 +238,25 @@ def test_a_sweep_of_networks_ends_with_the_best_run(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trials": 12, "out": finished.path, "seed": 3, **QUICK}
-    search: dict[str, Any] = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
     with pytest.raises(RunError, match=r"another method \(ll-r, now ll-ct\)"):
-        lg.sweep(data, "ll-ct", search=search, **settings)
+        lg.sweep(data, "ll-ct", search=SEARCH, **settings)
     with pytest.raises(RunError, match="another search space"):
         lg.sweep(data, "ll-r", **settings)
     with pytest.raises(RunError, match="another settings"):
-        lg.sweep(data, "ll-r", search=search, **{**settings, "seed": 4})
+        lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "seed": 4})
     other = replace(data, val=replace(data.val, labels=data.val.labels.drop(0.1, seed=0)))  # type: ignore[type-var,union-attr]
     with pytest.raises(RunError, match="another data"):
-        lg.sweep(other, "ll-r", search=search, select="known", **settings)
+        lg.sweep(other, "ll-r", search=SEARCH, select="known", **settings)
     old = tmp_path / "old"
     old.mkdir()
     stored = json.loads((finished.path / "sweep.json").read_text(encoding="utf-8"))
     (old / "sweep.json").write_text(json.dumps({**stored, "format": 99}), encoding="utf-8")
     with pytest.raises(RunError, match=r"sweep\.json"):
-        lg.sweep(data, "ll-r", search=search, **{**settings, "out": old})
+        lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": old})
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").touch()
     with pytest.raises(RunError, match="something else than a sweep"):
-        lg.sweep(data, "ll-r", search=search, **{**settings, "out": tmp_path / "notes"})
+        lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": tmp_path / "notes"})
 
 
 def test_without_val_there_is_nothing_to_choose_by(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from labelgap.studies.sweep.storage import (
     hide_password,
     open_storage,
     quiet_optuna,
-    reaching,
 )
 from labelgap.studies.sweep.trial_queue import TrialQueue
 from labelgap.studies.sweep.trials import (
@@ -121,9 +120,8 @@ def _run_trials(
 ) -> Sweep:
     """Train the trials that the storage does not have yet, and return all of them."""
     make_folder(folder)
-    storage = open_storage(url, folder)
-    shown = hide_password(storage.url)
-    with reaching(storage.url):
+    with open_storage(url, folder) as storage:
+        shown = hide_password(storage.url)
         study = _open_study(storage, plan)
         with Heartbeat(storage) as heartbeat:
             queue = TrialQueue(study, plan.space, trials, heartbeat)

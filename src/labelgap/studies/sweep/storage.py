@@ -82,8 +82,9 @@ def hide_password(url: str) -> str:
         return f"{url.partition(':')[0][:20]}:…"
 
 
-def open_storage(url: str | None, folder: Path) -> RDBStorage:
-    """Connect to a storage, and create its tables where it has none.
+@contextmanager
+def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
+    """Connect to a storage, and create its tables where it has none; connections are closed at the end of the block.
 
     Args:
         url: of a database, as SQLAlchemy writes it: ``sqlite:///FILE``, ``postgresql://USER@HOST/NAME``.
@@ -91,11 +92,10 @@ def open_storage(url: str | None, folder: Path) -> RDBStorage:
 
     Raises:
         InputError: the URL is none, or its driver is not installed.
-        RunError: the database cannot be reached.
+        RunError: the database cannot be reached, at the beginning or later.
     """
-    from optuna.storages import RDBStorage
     from sqlalchemy.engine import URL, make_url
-    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    from sqlalchemy.exc import ArgumentError
 
     try:
         address = URL.create("sqlite", database=str(folder.resolve() / DATABASE)) if url is None else make_url(url)
@@ -107,14 +107,27 @@ def open_storage(url: str | None, folder: Path) -> RDBStorage:
     engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
     text = address.render_as_string(hide_password=False)
     with reaching(text):
-        for _ in range(_ATTEMPTS):
-            try:
-                return RDBStorage(text, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
-            except SQLAlchemyError as error:
-                if not _TAKEN.search(str(error)):
-                    raise
-                time.sleep(0.5)  # another process creates the tables at this moment
-        return RDBStorage(text, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
+        storage = _connect(text, engine)
+        try:
+            yield storage
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def _connect(url: str, engine: dict[str, Any]) -> RDBStorage:
+    """Connect to a database; where another process creates its tables at this moment, after that."""
+    from optuna.storages import RDBStorage
+    from sqlalchemy.exc import SQLAlchemyError
+
+    for attempt in range(_ATTEMPTS):
+        try:
+            return RDBStorage(url, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
+        except SQLAlchemyError as error:
+            if not _TAKEN.search(str(error)) or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(0.5)
+    raise AssertionError
 
 
 @contextmanager
