@@ -58,14 +58,16 @@ from labelgap.training.run_folder import RUN_FILES
 __all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
 Kind = Literal["run", "study", "comparison", "linear evaluation", "sweep", "review"]
-_DOCUMENTS: Final[dict[str, Kind]] = {
-    COMPARISON: "comparison",
-    LINEAR_EVAL[0]: "linear evaluation",
-    SWEEP[0]: "sweep",
-    STUDY: "study",
-    CONFIG_FILE: "run",
-    REVIEW_FILE: "review",
+_FILES: Final[dict[Kind, tuple[str, ...]]] = {
+    "comparison": (COMPARISON, TABLE, TRIALS),
+    "linear evaluation": LINEAR_EVAL,
+    "sweep": SWEEP,
+    "study": (STUDY,),
+    "run": RUN_FILES,
+    "review": (CANDIDATES,),
 }
+"""The files that the manifest of a finished folder lists from the beginning, as far as they exist."""
+_DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, files in _FILES.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
 Reader = tuple[str, Callable[[], object]]
@@ -158,7 +160,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
     added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_heads(folder))
-    write_manifest(folder, (*_finished_files(kind), *added))
+    write_manifest(folder, (*_FILES[kind], *added))
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
@@ -232,7 +234,7 @@ def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
         found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
-        unlisted = (name for name in _finished_files(kind) if name not in found and (folder / name).exists())
+        unlisted = (name for name in _FILES[kind] if name not in found and (folder / name).exists())
         return found | dict.fromkeys(unlisted, _UNLISTED)
     except RunError as error:
         return {MANIFEST_FILE: str(error)}
@@ -317,19 +319,6 @@ def _check_predictions(folder: Path, config: RunConfig) -> None:
 def _read_candidates(path: Path) -> None:
     read_metadata(path)
     read_candidates(path)
-
-
-def _finished_files(kind: Kind) -> tuple[str, ...]:
-    """Return the files that the manifest of a finished folder lists from the beginning, as far as they exist."""
-    files: dict[Kind, tuple[str, ...]] = {
-        "run": RUN_FILES,
-        "comparison": (COMPARISON, TABLE, TRIALS),
-        "linear evaluation": LINEAR_EVAL,
-        "sweep": SWEEP,
-        "study": (STUDY,),
-        "review": (CANDIDATES,),
-    }
-    return files[kind]
 
 
 def _heads(folder: Path) -> list[str]:
