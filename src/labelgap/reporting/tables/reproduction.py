@@ -9,8 +9,8 @@ from rich.table import Table
 from labelgap.reporting.formatting import NO_VALUE, format_learning_rate, format_options
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.reproduce import Reproduction, paper_tables
-from labelgap.studies.reproduce.results import CellResult
-from labelgap.studies.reproduce.tables import Cell
+from labelgap.studies.reproduce.results import CellResult, format_images
+from labelgap.studies.reproduce.tables import Cell, paper_images
 
 __all__ = ["REPRODUCTION_COLUMNS", "reproduction_notes", "reproduction_rows", "reproduction_table"]
 
@@ -32,6 +32,7 @@ def reproduction_notes(reproduction: Reproduction, table: str) -> list[str]:
         notes.append(paper.note)
     if reproduction.settings.changed:
         notes.append(f"Not as in the paper: {reproduction.settings.describe()}.")
+    notes += dict.fromkeys(note for cell, result in filled if (note := _other_images(cell, result)))
     if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
         notes.append("One seed says nothing about the spread.")
     return notes
@@ -52,6 +53,15 @@ def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
         difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
     spread = NO_VALUE if result.deviation is None else f"{result.deviation:.2f}"
     return cell.column.name, f"{result.mean:.2f}", spread, paper, difference, _setting(cell, result)
+
+
+def _other_images(cell: Cell, result: CellResult) -> str:
+    """Return a note where the data have not as many images as in the paper."""
+    expected = paper_images(cell.column.data)
+    if not expected or expected == result.images:
+        return ""
+    found, printed = format_images(result.images), format_images(expected)
+    return f"Other images than in the paper: {cell.column.data} has {found} here (train/val/test), {printed} there."
 
 
 def _setting(cell: Cell, result: CellResult) -> str:

@@ -18,11 +18,10 @@ from typing import Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.reproduce.results import ReproductionSettings
-from labelgap.studies.reproduce.sources import shown_labels
+from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
 from labelgap.training.config.defaults import TrainingSettings
@@ -104,7 +103,7 @@ def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[
 
 def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
     """Return the run with a folder named after all that determines it: equal runs of other tables are this one."""
-    parts = {**asdict(run.request), "data": DataIdentity.of(run.data).digest()}
+    parts = {**asdict(run.request), "data": data_digest(run.data)}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
     name = f"{training.data}-{training.method}-{training.protocol}-{run.request.seed}-{key}"
     return replace(run, folder=run.folder / FOLDER / name)

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -22,7 +22,7 @@ from labelgap.core.text import quote_formulas
 from labelgap.studies.compare.results import STRICT, Count, Seconds, Text
 from labelgap.studies.reproduce.tables import Cell, paper_tables
 
-__all__ = ["CellResult", "FILE", "Reproduction", "ReproductionSettings", "TABLE", "is_reproduction"]
+__all__ = ["CellResult", "FILE", "Reproduction", "ReproductionSettings", "TABLE", "format_images", "is_reproduction"]
 
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
@@ -84,6 +84,7 @@ class CellResult:
         training: digest of what was trained on which data, with how many seeds: the same is not trained again.
         seconds: of the training, shared with other cells of it.
         device: "cpu", "cuda" or "mps".
+        images: of train, val and test; val is left out where there is none.
     """
 
     __pydantic_config__ = STRICT
@@ -98,6 +99,7 @@ class CellResult:
     training: Text
     seconds: Seconds
     device: Text
+    images: tuple[Count, ...]
 
     @property
     def mean(self) -> float:
@@ -187,7 +189,7 @@ class Reproduction:
 
 _HEADERS: Final = (
     *("table", "row", "data", "protocol", "metric", "ours", "std", "seeds", "paper", "difference", "source"),
-    *("lr", "batch_size", "options", "settings_tried", "epochs", "values", "device", "seconds"),
+    *("lr", "batch_size", "options", "settings_tried", "epochs", "values", "device", "seconds", "images"),
 )
 
 
@@ -199,12 +201,27 @@ def _csv_row(cell: Cell, result: CellResult) -> list[object]:
         *(("", "", "") if published is None else (f"{published.value:g}", _signed(result, cell), published.source)),
         *(result.setting.get("lr", ""), result.setting.get("batch_size", "")),
         *(json.dumps(result.setting["options"]), result.settings_tried, " ".join(map(str, result.epochs))),
-        *(" ".join(f"{value:.2f}" for value in result.values), result.device, f"{result.seconds:.0f}"),
+        *(
+            " ".join(f"{value:.2f}" for value in result.values),
+            result.device,
+            f"{result.seconds:.0f}",
+            format_images(result.images),
+        ),
     ]
 
 
 def _signed(result: CellResult, cell: Cell) -> str:
     return "" if cell.published is None else f"{round(result.mean - cell.published.value, 2) + 0.0:.2f}"
+
+
+def format_images(images: Sequence[int]) -> str:
+    """Return numbers of images of the splits.
+
+    Example:
+        >>> format_images((4574, 1143, 5823))
+        '4,574/1,143/5,823'
+    """
+    return "/".join(f"{count:,}" for count in images)
 
 
 def is_reproduction(folder: Path) -> bool:

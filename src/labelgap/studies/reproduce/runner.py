@@ -17,7 +17,6 @@ from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
 from labelgap.studies.reproduce.linear import (
     evaluate_features,
     linear_groups,
@@ -28,7 +27,7 @@ from labelgap.studies.reproduce.linear import (
 from labelgap.studies.reproduce.measures import measure_run
 from labelgap.studies.reproduce.networks import network_runs, select_run, train_networks, with_seed
 from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
-from labelgap.studies.reproduce.sources import DataSource, open_sources, unmet_need
+from labelgap.studies.reproduce.sources import DataSource, data_digest, open_sources, unmet_need
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
@@ -72,7 +71,7 @@ class Plan:
 
     def digest(self, training: Training) -> str:
         """Return a digest of a training, its data, its settings and the number of seeds."""
-        parts = [training.key, DataIdentity.of(self.data(training)).digest(), asdict(self.reproduction.settings)]
+        parts = [training.key, data_digest(self.data(training)), asdict(self.reproduction.settings)]
         return hashlib.sha256(json.dumps([*parts, self.seeds], sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -274,7 +273,8 @@ def _results(
     execution: Mapping[str, Any],
     failed: dict[str, str],
 ) -> list[CellResult]:
-    device, digest, results = choose_device(execution["device"]).type, plan.digest(training), []
+    device, digest, results = choose_device(execution["device"]).type, plan.digest(training), list[CellResult]()
+    images = tuple(len(split) for split in plan.data(training).splits)
     for cell, measured in values.items():
         known = [value for value in measured if value is not None]
         if len(known) < len(measured):
@@ -282,7 +282,7 @@ def _results(
             continue
         percent = tuple(value if cell.column.metric == "epoch" else 100 * value for value in known)
         name = plan.table.name, cell.row.name, cell.column.name
-        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device))
+        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images))
     return results
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.identity import DataIdentity
 from labelgap.data.readers.features import is_feature_file
 from labelgap.data.registry import dataset_names, load, open_data
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables
 
-__all__ = ["DataSource", "HEAD_PROTOCOLS", "open_sources", "shown_labels", "unmet_need"]
+__all__ = ["DataSource", "HEAD_PROTOCOLS", "data_digest", "observed", "open_sources", "shown_labels", "unmet_need"]
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
 HEAD_PROTOCOLS: Final = ("linear", "linear-eval")
 """Those that train a head on fixed features."""
+_MAX_CACHED: Final = 64
+"""Draws of labels and digests of data that are kept: the cells of a table share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +99,27 @@ def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
 
 def shown_labels(training: Training, data: Dataset) -> LabelView | SkippedMethod:
     """Return the labels that a method sees in its paper, or why it cannot run."""
-    return label_view_for(training.method, LabelViews(observed(training, data), 1, None, LABEL_SEED))
+    return _shown_labels(training.method, training.labels, data)
 
 
 def observed(training: Training, data: Dataset) -> Dataset:
     """Return the data with the labels of the paper: one positive of each image, all, or those that there are."""
-    if training.labels == "single-positive":
+    return _observed(training.labels, data)
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def data_digest(data: Dataset) -> str:
+    """Return a digest of images and labels."""
+    return DataIdentity.of(data).digest()
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def _shown_labels(method: str, labels: str, data: Dataset) -> LabelView | SkippedMethod:
+    return label_view_for(method, LabelViews(_observed(labels, data), 1, None, LABEL_SEED))
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def _observed(labels: str, data: Dataset) -> Dataset:
+    if labels == "single-positive":
         return data.observe(positives=1, negatives=0, seed=LABEL_SEED)
-    return data.reveal() if training.labels == "all" else data
+    return data.reveal() if labels == "all" else data

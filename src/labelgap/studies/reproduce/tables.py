@@ -18,7 +18,18 @@ from typing import Any, Final, Literal
 
 from labelgap.core.errors import InputError, UnknownNameError, nearest
 
-__all__ = ["Cell", "Column", "METRICS", "PaperTable", "Published", "Row", "Training", "find_table", "paper_tables"]
+__all__ = [
+    "Cell",
+    "Column",
+    "METRICS",
+    "PaperTable",
+    "Published",
+    "Row",
+    "Training",
+    "find_table",
+    "paper_images",
+    "paper_tables",
+]
 
 METRICS: Final = {
     "map": "test mAP",
@@ -205,9 +216,18 @@ def paper_tables() -> dict[str, PaperTable]:
         >>> list(paper_tables())[:3]
         ['cole-table1', 'cole-table2', 'cole-coco-role']
     """
-    published = _read_published()
-    stored = tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
-    return {name: _table(name, published, **definition) for name, definition in stored.items()}
+    published, stored = _read_published(), _read_definitions()
+    return {name: _table(name, published, **stored[name]) for name in stored if name != "images"}
+
+
+def paper_images(data: str) -> tuple[int, ...]:
+    """Return how many images the splits of a data set have in the papers; empty where it is not known.
+
+    Example:
+        >>> paper_images("voc2012")
+        (4574, 1143, 5823)
+    """
+    return tuple(_read_definitions()["images"].get(data, ()))
 
 
 def find_table(name: str) -> PaperTable:
@@ -216,6 +236,11 @@ def find_table(name: str) -> PaperTable:
     if name not in tables:
         raise UnknownNameError("table", name, tables, "`labelgap reproduce` lists all tables.")
     return tables[name]
+
+
+@cache
+def _read_definitions() -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
 
 
 def _read_published() -> dict[tuple[str, str, str], Published]:
