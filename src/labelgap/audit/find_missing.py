@@ -3,71 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.audit.calibration import ScoreCalibration
 from labelgap.audit.candidates import FILE, FORMAT, KINDS, Audit, write_candidates
-from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
-from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
+from labelgap.audit.run_scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.audit.scorers import Scorer
-from labelgap.audit.zero_shot import zero_shot_scorer
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
-from labelgap.labels import LabelTable
-from labelgap.models import is_pretrained
 from labelgap.training import Run, open_run
-from labelgap.training.config.cost import format_duration
-from labelgap.training.config.schema import CONFIG_FILE, RunConfig
-from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.extract import split_features
-from labelgap.training.folds import assign_folds, fold_groups
+from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.devices import choose_device
 from labelgap.training.loop.processes import check_same, fail_together, init_distributed, lock_together
 from labelgap.training.progress import Reporter
 from labelgap.training.reviewed_labels import reviewed_labels
 from labelgap.training.run_folder import clean_folder
-from labelgap.training.selection import choose_selection
 
 __all__ = ["RunOrRuns", "find_missing"]
 
-PathLike = str | os.PathLike[str]
 RunOrRuns = Run | PathLike | Sequence[Run | PathLike]
-
-
-@dataclass(frozen=True, eq=False)
-class _Context:
-    """The arguments that all steps of an audit share."""
-
-    data: Dataset
-    splits: tuple[str, ...]
-    folds: int
-    seed: int
-    device: str
-    workers: int | None
-    reporter: Reporter
-    zero_shot: str | None
-    zero_shot_weights: PathLike | None
-
-    @property
-    def tables(self) -> dict[str, LabelTable]:
-        return {name: self.data.split(name).labels for name in self.splits}
-
-    def assign_folds(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        groups = fold_groups(self.data, "train", features)
-        return assign_folds(self.data.train.labels, self.folds, self.seed, groups)
 
 
 def find_missing(
@@ -125,11 +89,17 @@ def find_missing(
             loaded, names = _load_data(opened, data, splits)
             if is_main_process():
                 remove_partials_of(path)
-                if opened[0].finished and path.parent == opened[0].path:
-                    clean_folder(opened[0].path, interrupted=opened[0].metrics["interrupted"])
+                _clean_finished(opened[0], path)
         check_same({"data": DataIdentity.of(loaded).digest()} if is_distributed() else {})
-        context = _Context(loaded, names, folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights)
+        settings = folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights
+        context = AuditContext(loaded, names, *settings)
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
+
+
+def _clean_finished(run: Run, path: Path) -> None:
+    """Remove what a stopped command left in the folder of a finished run that an audit writes to."""
+    if run.finished and path.parent == run.path:
+        clean_folder(run.path, interrupted=run.metrics["interrupted"])
 
 
 def _load_data(
@@ -151,17 +121,17 @@ def _output_file(target: Path) -> Path:
     return path
 
 
-def _audit(runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path) -> Audit:
+def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path) -> Audit:
     """Score and rank the labels, and write the candidates."""
-    prior = _zero_shot_scorers(context)
-    with _scorers(runs, context) as scorers, fail_together(), single_process():
+    prior = zero_shot_scorers(context)
+    with run_scorers(runs, context) as scorers, fail_together(), single_process():
         if is_main_process():
             _write_ranking(runs, context, limits, path, [*scorers, *prior])
     return Audit(path)
 
 
 def _write_ranking(
-    runs: Sequence[Run], context: _Context, limits: CandidateLimits, path: Path, scorers: Sequence[Scorer]
+    runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path, scorers: Sequence[Scorer]
 ) -> None:
     """Rank the labels and write the candidates, in one process."""
     images = sum(map(len, context.tables.values()))
@@ -180,19 +150,6 @@ def _write_ranking(
     if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
         about = describe_review(path.parent, context.data.recipe, context.data.classes)
         write_review_file(path.parent, about)
-
-
-def _zero_shot_scorers(context: _Context) -> list[Scorer]:
-    """Return the scorer of the zero-shot scores; none if the user names no model for them."""
-    if context.zero_shot is None:
-        if context.zero_shot_weights is not None:
-            raise InputError("--zero-shot-weights belongs to --zero-shot: say of which model they are.")
-        return []
-    device = choose_device(context.device)
-    workers = choose_workers(context.workers, device)
-    name, weights = context.zero_shot, context.zero_shot_weights
-    options: Any = {"device": device, "workers": workers, "reporter": context.reporter}
-    return [zero_shot_scorer(context.data, context.splits, name, weights, **options)]
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:
@@ -218,81 +175,13 @@ def _check_runs(runs: Sequence[Run], data: Dataset, splits: Sequence[str], *, fr
                 raise InputError(f"{run.path} was trained on other labels than {runs[0].path}: audit them separately.")
 
 
-@contextmanager
-def _scorers(runs: Sequence[Run], context: _Context) -> Iterator[list[Scorer]]:
-    """Yield a scorer for each run, in their order; remove what they store on disk after success."""
-    scorers: dict[int, Scorer] = {}
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    networks: dict[Path, FoldNetworks] = {}
-    with ExitStack() as locks:
-        for number, run in enumerate(runs):
-            config = run.config
-            if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
-                key = (config.backbone, config.weights, config.size, config.select, _averages_flips(config))
-                groups.setdefault(key, []).append(number)
-                continue
-            network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
-            if run.path not in networks:
-                locks.enter_context(network.locked())
-            networks[run.path] = network
-            context.reporter.log(_retraining_message(run, context.folds))
-            with context.reporter.bar(f"{config.method}: networks of {context.folds} folds", context.folds):
-                scorers[number] = network.scorer(context.splits, context.reporter.advance)
-        for group in groups.values():
-            scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
-        yield [scorers[number] for number in range(len(runs))]
-        if is_main_process():
-            for network in networks.values():
-                network.clear()
-
-
-def _averages_flips(config: RunConfig) -> bool:
-    """Return whether the linear head of a run was trained on features averaged with those of mirror images."""
-    return config.protocol == "linear" and config.average_flips
-
-
-def _retraining_message(run: Run, folds: int) -> str:
-    seconds = float(run.metrics.get("seconds", 0.0)) * (folds - 1)
-    duration = f", about {format_duration(seconds)} in all" if seconds else ""
-    return f"{run.config.backbone} has no pretrained weights: it is trained again for each of {folds} folds{duration}"
-
-
-def _train_heads(runs: Sequence[Run], context: _Context) -> Sequence[Scorer]:
-    """Train the heads of runs that share their features."""
-    data, device = context.data, choose_device(context.device)
-    observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
-    selection = choose_selection(observed, truth, runs[0].config.select)
-    features = split_features(
-        data,
-        sorted({*context.splits, "train", *(() if selection.labels is None else ("val",))}),
-        runs[0].initial_backbone,
-        device,
-        choose_workers(context.workers, device),
-        context.reporter,
-        average_flips=_averages_flips(runs[0].config),
-    )
-    fold = context.assign_folds(features["train"])
-    heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
-    with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
-        return train_folds(
-            features,
-            data.train.labels,
-            fold,
-            selection,
-            heads,
-            device=device,
-            seed=context.seed,
-            advance=context.reporter.advance,
-        )
-
-
-def _trained_images(run: Run, context: _Context) -> int | None:
+def _trained_images(run: Run, context: AuditContext) -> int | None:
     counts = [run.count_training_images(context.data, name) for name in context.splits]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _metadata(
-    runs: Sequence[Run], context: _Context, limits: CandidateLimits, ranking: CandidateRanking
+    runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, ranking: CandidateRanking
 ) -> dict[str, Any]:
     unknown = np.asarray(sum(table.counts().unknown for table in context.tables.values()))
     return {

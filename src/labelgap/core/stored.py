@@ -58,6 +58,8 @@ SIGNATURE: Final = "signature"
 """Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
 _ROWS_PER_BYTE: Final = 16
 """Rows that a byte of a Parquet file may stand for: names and numbers of rows differ, so they need more than that."""
+_CELLS_AT_ONCE: Final = 1 << 22
+"""Cells of a Parquet file that are in memory at once where only some rows are wanted."""
 _TEXT_PER_BYTE: Final = 1000
 """Bytes of text that a byte of a Parquet file may stand for: a dictionary repeats a long name without end."""
 
@@ -267,7 +269,8 @@ def read_table(
             wanted = pa.schema([(name, schema[name]) for name in schema], metadata=found.metadata)
             if where is None:
                 return _plain_table(parquet.read(columns=wanted.names), wanted, size)
-            batches = (pa.table(batch) for batch in parquet.iter_batches(columns=wanted.names))
+            rows = max(1, _CELLS_AT_ONCE // max(len(wanted), 1))
+            batches = (pa.table(batch) for batch in parquet.iter_batches(rows, columns=wanted.names))
             parts = [_plain_table(each, wanted, size).filter(where) for each in batches]
             return pa.concat_tables([wanted.empty_table(), *parts])
 

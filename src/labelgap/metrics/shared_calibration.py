@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -51,7 +52,12 @@ _PSEUDO_LABELS: Final = 0.5
 _MAX_DEVIATION: Final = 8.0
 """Logits farther than this from the mean, in standard deviations, count as this."""
 _BINS: Final = 512
-"""Above this number of images, logits of a class and state that are close to each other count as their mean."""
+"""Above this number of images, logits of a class and state that are close to each other count as their mean: those of
+one of so many bins."""
+_MANY_CLASSES: Final = 1000
+_COARSE_BINS: Final = 128
+"""The number of bins with more than so many classes. The parameters that they share have data enough, and the time of
+the fit grows with classes × bins; a bin is an eighth of a standard deviation wide."""
 
 Array = NDArray[np.float64]
 
@@ -162,10 +168,20 @@ class _Entries:
     value: Array
     count: Array
 
+    @cached_property
+    def known(self) -> tuple[Array, Array]:
+        """How many labels of every class are known to be present, and absent."""
+        present, absent = (self._sums((self.state == state) * self.count) for state in (PRESENT, ABSENT))
+        return present, absent
+
+    @cached_property
+    def unknown(self) -> Array:
+        """How many labels of every class are unknown."""
+        return self._sums((self.state == UNKNOWN) * self.count)
+
     def start(self) -> Array:
         """Return parameters to start from: ln a, then b, logit c and logit d of every class."""
-        present, absent = (self._sums((self.state == state) * self.count) for state in (PRESENT, ABSENT))
-        offset, known = (logit((number + 0.5) / (self.images + 1)) for number in (present, absent))
+        offset, known = (logit((number + 0.5) / (self.images + 1)) for number in self.known)
         return np.concatenate([[LOG_SLOPE], offset - 0.5, np.zeros(self.classes), known])
 
     def objective(self, parameters: Array) -> tuple[float, Array]:
@@ -173,16 +189,17 @@ class _Entries:
         log_slope, slope = parameters[0], np.exp(min(parameters[0], _MAX_LOG_SLOPE))
         offset, present_known, absent_known = parameters[1:].reshape(3, -1)
         line = slope * self.value + offset[self.column]
-        present, absent = log_expit(line), log_expit(-line)
-        hidden = log_expit(-present_known)[self.column] + present
-        either = np.logaddexp(hidden, log_expit(-absent_known)[self.column] + absent)
+        present, hidden_classes = log_expit(line), log_expit(-present_known)
+        # ln P(unknown) = ln((1 - c) p) - ln P(present | unknown), and P(present | unknown) = sigma(line + a ratio)
+        log_posterior = log_expit(line + (hidden_classes - log_expit(-absent_known))[self.column])
         unknown = self.state == UNKNOWN
-        cost = -self.count @ np.where(unknown, either, np.where(self.state == PRESENT, present, absent))
-        posterior = np.where(unknown, np.exp(hidden - either), self.state == PRESENT)
+        either = hidden_classes[self.column] + present - log_posterior
+        cost = -self.count @ np.where(unknown, either, present - line * (self.state == ABSENT))
+        posterior = np.where(unknown, np.exp(log_posterior), self.state == PRESENT)
         error = self.count * (np.exp(present) - posterior)
 
-        known = [self._sums((self.state == state) * self.count) for state in (PRESENT, ABSENT)]
-        missing = [self._sums(unknown * self.count * share) for share in (posterior, 1 - posterior)]
+        known, missing = [*self.known], [self._sums(unknown * self.count * posterior)]
+        missing.append(self.unknown - missing[0])
         known[1], missing[1] = known[1] + _PSEUDO_LABELS, missing[1] + _PSEUDO_LABELS
         mean, precision = offset.mean(), FREQUENCY_DEVIATION**-2
         mean_known = present_known.sum() * precision / (self.classes * precision + MEAN_FREQUENCY_DEVIATION**-2)
@@ -213,7 +230,7 @@ def _mean_and_deviation(logits: Floats, columns: NDArray[np.int64]) -> tuple[flo
 
 def _collect(logits: Floats, codes: Codes, columns: NDArray[np.int64], center: float, deviation: float) -> _Entries:
     """Return the entries of some classes; close logits of many images count as their mean."""
-    parts = []
+    parts, bins = [], _BINS if columns.size <= _MANY_CLASSES else _COARSE_BINS
     for chunk in slices(columns.size, len(logits)):
         part = columns[chunk]
         values = (logits[:, part].astype(np.float64) - center) / deviation
@@ -221,17 +238,19 @@ def _collect(logits: Floats, codes: Codes, columns: NDArray[np.int64], center: f
         column = np.broadcast_to(np.arange(part.size), values.shape).ravel()
         count = np.ones(flat.size)
         if len(logits) > _BINS:
-            column, state, flat, count = _binned(column, state, flat)
+            column, state, flat, count = _binned(column, state, flat, bins)
         parts.append((column + chunk.start, state, flat, count))
     return _Entries(columns.size, len(logits), *map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _binned(column: NDArray[np.int64], state: Codes, values: Array) -> tuple[NDArray[np.int64], Codes, Array, Array]:
+def _binned(
+    column: NDArray[np.int64], state: Codes, values: Array, bins: int
+) -> tuple[NDArray[np.int64], Codes, Array, Array]:
     """Return the class, state, mean and number of the values of each bin."""
-    bins = np.minimum((values + _MAX_DEVIATION) * (_BINS / (2 * _MAX_DEVIATION)), _BINS - 1).astype(np.int64)
-    index = (column * 3 + (state - UNKNOWN)) * _BINS + bins
+    place = np.minimum((values + _MAX_DEVIATION) * (bins / (2 * _MAX_DEVIATION)), bins - 1).astype(np.int64)
+    index = (column * 3 + (state - UNKNOWN)) * bins + place
     count = np.bincount(index)
     used = np.flatnonzero(count)
     mean = np.bincount(index, weights=values)[used] / count[used]
-    states = (used // _BINS % 3 + UNKNOWN).astype(np.int8)
-    return used // (3 * _BINS), states, mean, count[used].astype(np.float64)
+    states = (used // bins % 3 + UNKNOWN).astype(np.int8)
+    return used // (3 * bins), states, mean, count[used].astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ from labelgap.core.stored import damaged, read_table
 __all__ = ["PREDICTIONS_FILE", "read_predictions", "write_predictions"]
 
 PREDICTIONS_FILE: Final = "predictions.parquet"
+_SCORES_AT_ONCE: Final = 1 << 24
+"""Scores that are in memory at once, besides the logits: a row group of the file."""
 _REMEDY: Final = "Restore it from a copy, or write it again with `labelgap predict`."
 
 
@@ -34,15 +37,21 @@ def write_predictions(
         scores: split → (names of its images, logits).
         classes: in the order of the columns.
     """
-    tables = []
-    for split, (images, logits) in scores.items():
-        columns = {"image": pa.array(list(images)), "split": pa.array([split] * len(images))}
-        probability = expit(logits)
-        columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
-        tables.append(pa.table(columns))
-    if tables:
-        with atomic_path(folder / PREDICTIONS_FILE) as temporary:
-            pq.write_table(pa.concat_tables(tables), temporary, write_page_checksum=True)
+    if not scores:
+        return
+    with atomic_path(folder / PREDICTIONS_FILE) as temporary, ExitStack() as files:
+        writer, step = None, max(1, _SCORES_AT_ONCE // max(len(classes), 1))
+        for split, (images, logits) in scores.items():
+            for first in range(0, max(len(images), 1), step):
+                probability = np.asfortranarray(expit(logits[first : first + step]))
+                columns = {"image": pa.array(list(images[first : first + step]), pa.string())}
+                columns["split"] = pa.array([split] * len(probability), pa.string())
+                columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
+                table = pa.table(columns)
+                writer = writer or files.enter_context(
+                    pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
+                )
+                writer.write_table(table)
 
 
 def read_predictions(

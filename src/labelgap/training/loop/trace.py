@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -113,9 +113,15 @@ class Trace:
         """Record a batch as it was before its optimizer step."""
         if self._by_row is None:
             return
+        if logits.device.type == "cpu":  # of millions of labels a few are recorded: gather them first
+            positions, within = self._places(index.numpy())
+            found = [values[within] for values in (logits.float(), labels, modified)]
+            cost = assume_negative(found[0][None], found[1][None])[0]
+            self._store(positions, (cost.numpy(), found[0].numpy(), found[2].numpy()))
+            return
         cost = assume_negative(logits, labels).float()
         self._recorded.append((index.clone(), cost, logits.to(torch.float32, copy=True), modified))
-        if logits.device.type == "cpu" or sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
+        if sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
             self._collect()
 
     def _collect(self) -> None:
@@ -124,12 +130,20 @@ class Trace:
             return
         rows, *values = (torch.cat(parts).cpu().numpy() for parts in zip(*self._recorded, strict=True))
         self._recorded.clear()
+        positions, within = self._places(rows)
+        self._store(positions, [found[within] for found in values])
+
+    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
+        """Return the numbers of the entries of a batch, and their rows in the batch and classes."""
+        assert self._by_row is not None
         first, last = self._by_row[rows], self._by_row[rows + 1]
         lengths = last - first
         positions = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        within = np.repeat(np.arange(len(rows)), lengths), self.columns[positions]
+        return positions, (np.repeat(np.arange(len(rows)), lengths), self.columns[positions])
+
+    def _store(self, positions: NDArray[np.int64], values: Sequence[NDArray[Any]]) -> None:
         for name, found in zip(PER_EPOCH, values, strict=True):
-            self._epoch[name][positions] = found[within]
+            self._epoch[name][positions] = found
 
     def write(self, folder: Path) -> None:
         """Write the file of the last recorded epoch."""

@@ -1,0 +1,142 @@
+"""The scorers of an audit: what scores the images of runs with models that have not seen their labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
+from labelgap.audit.fold_networks import FoldNetworks
+from labelgap.audit.scorers import Scorer
+from labelgap.audit.zero_shot import zero_shot_scorer
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.labels import LabelTable
+from labelgap.models import is_pretrained
+from labelgap.training import Run
+from labelgap.training.config.cost import format_duration
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.features.extract import split_features
+from labelgap.training.folds import assign_folds, fold_groups
+from labelgap.training.progress import Reporter
+from labelgap.training.selection import choose_selection
+
+__all__ = ["AuditContext", "PathLike", "run_scorers", "zero_shot_scorers"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class AuditContext:
+    """The arguments that all steps of an audit share."""
+
+    data: Dataset
+    splits: tuple[str, ...]
+    folds: int
+    seed: int
+    device: str
+    workers: int | None
+    reporter: Reporter
+    zero_shot: str | None
+    zero_shot_weights: PathLike | None
+
+    @property
+    def tables(self) -> dict[str, LabelTable]:
+        """The labels of each split that is audited."""
+        return {name: self.data.split(name).labels for name in self.splits}
+
+    def assign_folds(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Return the fold of every training image; copies are in one fold."""
+        groups = fold_groups(self.data, "train", features)
+        return assign_folds(self.data.train.labels, self.folds, self.seed, groups)
+
+
+@contextmanager
+def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Scorer]]:
+    """Yield a scorer for each run, in their order; remove what they store on disk after success."""
+    scorers: dict[int, Scorer] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    networks: dict[Path, FoldNetworks] = {}
+    with ExitStack() as locks:
+        for number, run in enumerate(runs):
+            config = run.config
+            if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
+                key = (config.backbone, config.weights, config.size, config.select, _averages_flips(config))
+                groups.setdefault(key, []).append(number)
+                continue
+            network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
+            if run.path not in networks:
+                locks.enter_context(network.locked())
+            networks[run.path] = network
+            context.reporter.log(_retraining_message(run, context.folds))
+            with context.reporter.bar(f"{config.method}: networks of {context.folds} folds", context.folds):
+                scorers[number] = network.scorer(context.splits, context.reporter.advance)
+        for group in groups.values():
+            scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
+        yield [scorers[number] for number in range(len(runs))]
+        if is_main_process():
+            for network in networks.values():
+                network.clear()
+
+
+def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
+    """Return the scorer of the zero-shot scores; none if the user names no model for them."""
+    if context.zero_shot is None:
+        if context.zero_shot_weights is not None:
+            raise InputError("--zero-shot-weights belongs to --zero-shot: say of which model they are.")
+        return []
+    device = choose_device(context.device)
+    workers = choose_workers(context.workers, device)
+    name, weights = context.zero_shot, context.zero_shot_weights
+    options: Any = {"device": device, "workers": workers, "reporter": context.reporter}
+    return [zero_shot_scorer(context.data, context.splits, name, weights, **options)]
+
+
+def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]:
+    """Train the heads of runs that share their features."""
+    data, device = context.data, choose_device(context.device)
+    observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
+    selection = choose_selection(observed, truth, runs[0].config.select)
+    features = split_features(
+        data,
+        sorted({*context.splits, "train", *(() if selection.labels is None else ("val",))}),
+        runs[0].initial_backbone,
+        device,
+        choose_workers(context.workers, device),
+        context.reporter,
+        average_flips=_averages_flips(runs[0].config),
+    )
+    fold = context.assign_folds(features["train"])
+    heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
+    with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
+        return train_folds(
+            features,
+            data.train.labels,
+            fold,
+            selection,
+            heads,
+            device=device,
+            seed=context.seed,
+            advance=context.reporter.advance,
+        )
+
+
+def _averages_flips(config: RunConfig) -> bool:
+    """Return whether the linear head of a run was trained on features averaged with those of mirror images."""
+    return config.protocol == "linear" and config.average_flips
+
+
+def _retraining_message(run: Run, folds: int) -> str:
+    seconds = float(run.metrics.get("seconds", 0.0)) * (folds - 1)
+    duration = f", about {format_duration(seconds)} in all" if seconds else ""
+    return f"{run.config.backbone} has no pretrained weights: it is trained again for each of {folds} folds{duration}"
