@@ -188,7 +188,7 @@ def unique_names(names: Iterable[Any], kind: str) -> UniqueNames:
     if len(set(texts)) != len(texts):
         (name, _), *_ = Counter(texts).most_common(1)
         raise InputError(f"the {kind} '{truncate_text(name)}' is listed twice: every {kind} needs a name of its own.")
-    for name in texts:
+    for name in () if all(map(str.isascii, texts)) else texts:
         if not is_encodable(name):
             raise InputError(f"the {kind} {truncate_text(ascii(name))} has half a character, which no file can hold.")
     return texts
