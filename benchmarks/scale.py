@@ -1,7 +1,7 @@
 """A synthetic OpenImages: time and peak memory of what labelgap does with millions of images.
 
     python benchmarks/scale.py                          # everything, under 10 minutes on two cores
-    python benchmarks/scale.py --part observe --images 850000
+    python benchmarks/scale.py --part observe drop --images 850000
     python benchmarks/scale.py --part audit --images 200000      # what the full run leaves out: much time
 
 3.4 million images, 5,000 classes, 30 million known labels, long-tailed, and a quarter and a sixteenth of it; fewer
@@ -340,23 +340,18 @@ def measure_all(names: list[str], images: int | None, folder: Path) -> None:
 def main() -> None:
     """Measure all parts, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, help="one part alone")
+    parser.add_argument("--part", choices=PARTS, nargs="+", help="some parts alone")
     parser.add_argument("--images", type=int, help="one size alone")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.within is not None:
-        measure(
-            PARTS[arguments.part],
-            arguments.images,
-            arguments.within,
-            peer=arguments.peer,
-            prepare_only=arguments.prepare,
-        )
+        part = PARTS[arguments.part[0]]
+        measure(part, arguments.images, arguments.within, peer=arguments.peer, prepare_only=arguments.prepare)
         return
     with tempfile.TemporaryDirectory() as folder:
-        measure_all([arguments.part] if arguments.part else list(PARTS), arguments.images, Path(folder))
+        measure_all(arguments.part or list(PARTS), arguments.images, Path(folder))
 
 
 if __name__ == "__main__":
