@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -35,9 +36,11 @@ def bars(count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images).float(), torch.from_numpy(labels).float()
 
 
-@pytest.mark.parametrize(("side", "places"), [(64, 8), (96, 12), (61, 8)])
-def test_maps_are_an_eighth_of_the_side(side: int, places: int) -> None:
-    backbone = SmallCNN()
+@pytest.mark.parametrize(
+    ("name", "side", "places"), [("small-cnn", 64, 8), ("small-cnn", 61, 8), ("tiny-cnn", 96, 12), ("tiny-cnn", 61, 8)]
+)
+def test_maps_are_an_eighth_of_the_side(name: Literal["small-cnn", "tiny-cnn"], side: int, places: int) -> None:
+    backbone = SmallCNN(name)
     images = torch.randn(2, 1, side, side, generator=torch.Generator().manual_seed(0))
     assert backbone.feature_maps(images).shape == (2, backbone.num_features, places, places)
     assert backbone.features(images).shape == (2, backbone.num_features)
@@ -147,7 +150,7 @@ def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
 
 def test_it_learns_what_lies_and_what_stands_in_a_few_steps() -> None:
     torch.manual_seed(0)
-    model = Classifier(SmallCNN(), 2)
+    model = Classifier(SmallCNN("tiny-cnn"), 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     images, labels = bars(320)
     for step in range(24):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labelgap.core.errors import InputError, RunError
+from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.reporting import write_report
 from labelgap.studies import demo, open_study, run_demo
+from labelgap.studies.demo import FoundLabels, count_found
+from labelgap.training import Run
 from labelgap.training.progress import Reporter
 
-SIZES = (32, 16, 16)
+SIZES = (16, 8, 8)
 """So few scenes that an epoch is one step."""
 
 
-def test_trainings_in_two_processes_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainings_in_two_processes_come_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(demo, "METHODS", ("ll-r",))
     calls: list[str] = []
     study = run_demo(
@@ -25,12 +31,26 @@ def test_trainings_in_two_processes_come_back_in_order(tmp_path: Path, monkeypat
         processes=2,
         sizes=SIZES,
         callback=lambda label, run: calls.append(f"{label} {run.config.method}"),
+        report=print,
     )
     assert calls == ["all labels bce", "ll-r ll-r"]
+    assert capfd.readouterr().out.count(f"Run('{study.path}") == 2  # each in the process that trained it
+    assert count_found(study.runs[1][1]) == expected_found(study.runs[1][1])
     opened = open_study(study.path)
     assert opened.members == study.members and opened.title == study.title
     assert [member.extra_labels for member, _ in opened.runs] == [True, False]
     assert all(run.finished for _, run in opened.runs)
+
+
+def expected_found(run: Run) -> FoundLabels:
+    """Count over single labels, from the tables and the recorded logits."""
+    train, trace = run.load_data().train, run.trace
+    assert train.truth is not None
+    known, truth = train.labels.to_dense(), train.truth.to_dense()
+    logits = {(r, c): x for r, c, x in zip(trace["row"], trace["column"], trace["logit"][0], strict=True)}
+    unknown = sorted(zip(*np.nonzero(known == UNKNOWN), strict=True), key=lambda place: -logits[place])
+    missing = [place for place in unknown if truth[place] == PRESENT]
+    return FoundLabels(len(unknown), len(missing), len(set(missing) & set(unknown[: len(missing)])))
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:

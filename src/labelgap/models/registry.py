@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -335,13 +335,14 @@ def _add_resnet(name: str, parameters: int, summary: str) -> None:
     _BACKBONES.add(name, _Factory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
 
 
+def _add_cnn(name: Literal["small-cnn", "tiny-cnn"], facts: tuple[int, int, InputSpec], summary: str) -> None:
+    _BACKBONES.add(name, _Factory(lambda pretrained: SmallCNN(name), RANDOM_WEIGHTS, facts), summary=summary)
+
+
 _add_lite(LITE0, 3_371_008, "photos; the fastest; ImageNet weights that need no download")
 _add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[lite]")
 _add_lite(LITE2, 4_811_072, "photos, the default; deeper and wider; ImageNet weights that need no download")
 _add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
 _add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
-_BACKBONES.add(
-    "small-cnn",
-    _Factory(lambda pretrained: SmallCNN(), RANDOM_WEIGHTS, (118_048, 128, SMALL_CNN_INPUT)),
-    summary="small gray images; trained from scratch in seconds",
-)
+_add_cnn("small-cnn", (118_048, 128, SMALL_CNN_INPUT), "small gray images; trained from scratch in seconds")
+_add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the work of small-cnn, for the demo")

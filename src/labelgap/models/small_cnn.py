@@ -1,7 +1,7 @@
-"""A small network for small gray images that trains in seconds on two cores, from few images.
+"""Two small networks for small gray images that train in seconds on two cores, from few images.
 
-It is made for scenes of handwritten digits, 64 × 64 pixels, dark on light and light on dark, bold and faint. Four
-choices let it learn from a few thousand scenes; none depends on the other images of a batch:
+They are made for scenes of handwritten digits, 64 × 64 pixels, dark on light and light on dark, bold and faint. Four
+choices let them learn from a few thousand scenes; none depends on the other images of a batch:
 
 - The first layer is fixed. It measures the energy of lines and edges in each of eight directions, whatever their sign,
   relative to the neighborhood: a faint light digit and a bold dark one become alike.
@@ -13,7 +13,7 @@ choices let it learn from a few thousand scenes; none depends on the other image
 from __future__ import annotations
 
 import math
-from typing import Final, final
+from typing import Final, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +26,16 @@ __all__ = ["OrientedEnergy", "SMALL_CNN_INPUT", "SmallCNN", "ZeroMeanConv", "sof
 SMALL_CNN_INPUT: Final = InputSpec(size=64, mean=(0.5,), std=(0.16,), channels=1)
 _GROUPS: Final = 8
 _SHARPNESS: Final = 2.0
-_LAYERS: Final = ((32, 2), (48, 1), (64, 2), (128, 1))
+_LAYERS: Final = {"small-cnn": ((32, 2), (48, 1), (64, 2), (128, 1)), "tiny-cnn": ((32, 2), (64, 2), (96, 1))}
+"""Outputs and stride of every convolution."""
 
 
 @final
 class SmallCNN(Backbone):
-    """Oriented energy, four 3×3 convolutions with group norm, a soft maximum: 128 features at 1/8 of the side.
+    """Oriented energy, 3×3 convolutions with group norm, a soft maximum: features at 1/8 of the side.
+
+    "small-cnn" has four convolutions and 128 features. "tiny-cnn" has three and 96, half of the work: it learns more in
+    the first epochs.
 
     Because of the soft maximum, the average of a class activation map is not the logit but a lower bound of it wherever
     the weights of the class are positive.
@@ -42,23 +46,23 @@ class SmallCNN(Backbone):
         torch.Size([2, 128, 8, 8])
     """
 
-    def __init__(self) -> None:
-        super().__init__(num_features=_LAYERS[-1][0], input_spec=SMALL_CNN_INPUT, name="small-cnn")
+    def __init__(self, name: Literal["small-cnn", "tiny-cnn"] = "small-cnn") -> None:
+        super().__init__(num_features=_LAYERS[name][-1][0], input_spec=SMALL_CNN_INPUT, name=name)
         self.energy = OrientedEnergy()
         layers = []
         width = self.energy.directions
-        for outputs, stride in _LAYERS:
+        for outputs, stride in _LAYERS[name]:
             layers.append(ZeroMeanConv(width, outputs, stride))
             width = outputs
         self.layers = nn.Sequential(*layers)
 
     def feature_maps(self, images: Tensor) -> Tensor:
-        """Return ``(B, 128, ⌈H/8⌉, ⌈W/8⌉)`` for ``(B, 1, H, W)``, never negative."""
+        """Return ``(B, D, ⌈H/8⌉, ⌈W/8⌉)`` for ``(B, 1, H, W)``, never negative."""
         feature_maps: Tensor = self.layers(self.energy(images))
         return feature_maps
 
     def pool(self, feature_maps: Tensor) -> Tensor:
-        """Return the soft maximum of every feature over all positions, ``(B, 128)``."""
+        """Return the soft maximum of every feature over all positions, ``(B, D)``."""
         return soft_maximum_pool(feature_maps, _SHARPNESS)
 
 
@@ -130,7 +134,8 @@ class OrientedEnergy(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Turn images ``(B, 1, H, W)`` into energies ``(B, n, ⌈H/2⌉, ⌈W/2⌉)``."""
         padded = functional.pad(images, (self.kernel // 2,) * 4, mode="replicate")
-        squares = functional.conv2d(padded, self.filters, stride=2).square()
+        patches = padded[:, 0].unfold(1, self.kernel, 2).unfold(2, self.kernel, 2).flatten(3)
+        squares = (patches @ self.filters.flatten(1).T).movedim(-1, 1).square()  # half the time of conv2d on a CPU
         energy = squares[:, : self.directions] + squares[:, self.directions :]
         around = self._average(self._average(energy.sum(dim=1, keepdim=True)))
         return (energy / (around + self.floor**2)).sqrt()
