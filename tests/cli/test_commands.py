@@ -198,7 +198,6 @@ def test_the_demo_tells_the_whole_story(
     monkeypatch.chdir(tmp_path)
     small = load("digits", train=16, val=8, test=8)
     monkeypatch.setattr(demo_study, "load", lambda name, **sizes: small)
-    monkeypatch.setattr(demo_study, "METHODS", ("an", "ll-r"))
     assert call("demo", "--epochs", "1", "--device", "cpu", "--processes", "1") == 0
     said = capsys.readouterr().out
     for word in ("all labels", "ll-r", "mAP", "unknown labels are truly present", "report", "runs/demo"):

@@ -15,7 +15,7 @@ from labelgap.studies.demo import FoundLabels, count_found
 from labelgap.training import Run
 from labelgap.training.progress import Reporter
 
-SIZES = (16, 8, 8)
+SIZES = (8, 8, 8)
 """So few scenes that an epoch is one step."""
 
 
