@@ -23,9 +23,7 @@ def demo(
     epochs: Annotated[int, typer.Option(help="Epochs of every run.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
     device: Device = "auto",
-    processes: Annotated[
-        int | None, typer.Option(help="Parallel trainings.", show_default="all, one on a GPU")
-    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="all, one on a GPU")] = None,
 ) -> None:
     """Train on handwritten digits with all labels and with one per image, by two methods, and write a report."""
     from labelgap.core.terminal.console import make_console

@@ -39,8 +39,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "trace": "all",
 }
 """Of every run, chosen by val mAP under a budget of 45 seconds on one core."""
-OPTIONS: Final[dict[str, dict[str, Any]]] = {"ll-r": {"delta_rel": 7}}
-"""So that the fewer epochs end with the share of large losses that the data set's own value has after eight."""
+OPTIONS: Final[dict[str, dict[str, Any]]] = {"ll-r": {"delta_rel": 5}}
+"""Chosen on val as well: 83.6 mAP, and 82.8 with 7."""
 
 
 @dataclass(frozen=True)
