@@ -15,7 +15,7 @@ from labelgap.core.text import escape_control, pluralize, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
-    from labelgap.inference.predict.prediction_file import PredictionSummary
+    from labelgap.inference.predict.assembly import PredictionSummary
     from labelgap.training import Run
 
 __all__ = [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
@@ -24,11 +23,8 @@ from labelgap.data.findings import ValidationHeldOut
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
 from labelgap.losses import Loss, loss
-from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
-from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.models import Backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState, report_saved_epochs
-from labelgap.training.checkpoints.history import write_history
+from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.checkpoints.weights import copy_backbone
 from labelgap.training.config.candidates import auto_methods
 from labelgap.training.config.check import as_started
@@ -46,7 +42,6 @@ from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_con
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.loop.distributed import check_batch_size
 from labelgap.training.loop.processes import (
@@ -57,9 +52,7 @@ from labelgap.training.loop.processes import (
     init_distributed,
     lock_together,
 )
-from labelgap.training.loop.trace import merge_trace
-from labelgap.training.loop.trainer import EpochCallback, TrainingContext, should_stop
-from labelgap.training.predictions import write_predictions
+from labelgap.training.loop.trainer import EpochCallback, TrainingContext
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import (
     FOLDS_REASON,
@@ -70,9 +63,10 @@ from labelgap.training.protocols import (
     linear_phase,
     network_phase,
 )
+from labelgap.training.results import write_results
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.run import Run
-from labelgap.training.run_folder import check_links, clean_folder, finish_folder, reopen_folder
+from labelgap.training.run_folder import check_links, clean_folder, reopen_folder
 from labelgap.training.selection import Selection
 
 __all__ = ["dry_run", "fit"]
@@ -202,7 +196,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     shared = (selection, network, device, execution.workers, reporter, identity.changed, execution.on_epoch)
     context = TrainingContext(folder, data, config, *shared)
     if config.protocol != "linear":
-        _finish(context, _train_network(context, loss_fn))
+        write_results(context, _train_network(context, loss_fn))
     else:
         features = linear_features(context)
         with fail_together(), single_process():
@@ -284,7 +278,7 @@ def _train_head(
         fingerprint = context.config.fingerprint()
         validation = validation or cross_validation_phase(context, request, features)
         context = _with_chosen_settings(context, validation, fingerprint)
-    _finish(context, linear_phase(context, features), validation)
+    write_results(context, linear_phase(context, features), validation)
 
 
 def _train_network(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
@@ -295,50 +289,3 @@ def _train_network(context: TrainingContext, loss_fn: Loss) -> PhaseResult:
     if handoff is not None:
         return network_phase(context, loss_fn, handoff)
     return PhaseResult(TrainingState(), Revisions(), lambda split: np.zeros((0, 0), dtype=np.float32))
-
-
-def _finish(context: TrainingContext, result: PhaseResult, validation: CrossValidation | None = None) -> None:
-    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
-
-    With a cross-validation the training images are measured as well, by their out-of-fold scores.
-    """
-    data, config, state = context.data, context.config, result.state
-    if not state.epoch:
-        return
-    measured = [split for split in data.splits if split.name != "train" or split.truth is not None or validation]
-    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or not validation}
-    if validation is not None:
-        logits["train"] = validation.logits
-    chosen_on, backbone = data.val if validation is None else data.train, context.network.backbone
-    cuts, calibration = Thresholds.default(len(data.classes)), None
-    if chosen_on is not None:
-        cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
-        calibration = fit_platt_calibration(logits[chosen_on.name], chosen_on.labels)
-    summary: dict[str, Any] = {
-        "best_epoch": state.best_epoch,
-        "epochs": state.epoch,
-        "divergences": state.divergences,
-        "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
-        "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
-        "select": config.select,
-        "score": state.best_score,
-        "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
-        "calibration": calibration,
-        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
-    }
-    for split in measured:
-        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts)
-    truth = data.train.truth
-    if len(result.revisions) and truth is not None:
-        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
-    if not is_main_process():
-        return
-    if validation is not None:
-        summary["cross_validation"] = {"folds": config.folds, "compared": list(validation.compared)}
-    scored = [split for split in measured if split.name != "train" or validation is not None]
-    held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
-    with report_saved_epochs(context.folder):
-        write_predictions(context.folder, held_out, config.classes)
-        merge_trace(context.folder)
-        write_history(context.folder, state.history, summary)
-        finish_folder(context.folder, interrupted=summary["interrupted"])

@@ -310,7 +310,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypa
     """Ten thousand images of forty classes, by a network that only averages pixels."""
     run = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(40)])
     monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
-    monkeypatch.setattr("labelgap.inference.predict.prediction_file.MAX_ENTRIES", 40 * 512)
+    monkeypatch.setattr("labelgap.inference.predict.assembly.MAX_ENTRIES", 40 * 512)
     monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
     predict_to_file(run, GeneratedImages(300), tmp_path / "a.csv", layout="wide", device="cpu", batch_size=128)
     peaks = []

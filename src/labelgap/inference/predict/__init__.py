@@ -4,6 +4,7 @@
 the file holds, ``image_arguments`` finds the images of a command.
 """
 
-from labelgap.inference.predict.prediction_file import PredictionSummary, predict_to_file
+from labelgap.inference.predict.assembly import PredictionSummary
+from labelgap.inference.predict.prediction_file import predict_to_file
 
 __all__ = ["PredictionSummary", "predict_to_file"]
