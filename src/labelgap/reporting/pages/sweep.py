@@ -58,7 +58,7 @@ def _finding(sweep: Sweep, score: str) -> str:
         return ""
     text = f"Trial {best.number} is the best, with {format_values(best.values)}: {score} {100 * (best.score or 0):.2f}"
     measured = None if run is None else (run.metrics.get("test") or {}).get("map")
-    return f"{text}; test mAP {format_measure(measured)}, measured for this one alone." if measured else f"{text}."
+    return f"{text}; test mAP {format_measure(measured)}, which chose nothing." if measured else f"{text}."
 
 
 def _settings(sweep: Sweep) -> list[tuple[str, str]]:

@@ -128,12 +128,22 @@ def plan_sweep(
         )
     factor = None if usual.protocol == "linear" else usual.lr / usual.backbone_lr
     space = search_space(method, search, _fixed(request), factor)
-    first = {**method_options(method), **{name: getattr(usual, name, None) for name in ("lr", "batch_size")}}
-    first |= dict(usual.options)
-    own = {each.name: first[each.name] for each in space if each.name not in search and first.get(each.name) in each}
     values = {each.name: each.ends[0] for each in space}
     config, _, _ = resolve_config(data, with_values(request, values), device)
-    return SweepPlan(data, request, config, selection, space, own)
+    return SweepPlan(data, request, config, selection, space, _usual_values(data, request, space, device))
+
+
+def _usual_values(
+    data: Dataset, request: TrainingRequest, space: Sequence[Parameter], device: torch.device
+) -> dict[str, Value]:
+    """Return the values that ``fit`` would use without a search, as far as the space has them."""
+    try:
+        config, _, _ = resolve_config(data, request, device)
+    except InputError:  # an option that must be given
+        return {}
+    usual = {**method_options(config.method), **config.options}
+    found: dict[str, Any] = {each.name: usual.get(each.name, getattr(config, each.name, None)) for each in space}
+    return {each.name: found[each.name] for each in space if found[each.name] in each}
 
 
 def _fixed(request: TrainingRequest) -> dict[str, Any]:

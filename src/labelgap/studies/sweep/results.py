@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import write_json, write_text
@@ -172,6 +173,15 @@ class _StoredSweep(BaseModel):
     trials: Annotated[tuple[SweepTrial, ...], Field(max_length=1_000_000)]
     importance: Annotated[dict[Text, Score], Field(max_length=1000)]
     retrained_score: Score | None
+
+    @model_validator(mode="after")
+    def _check_values(self) -> _StoredSweep:
+        for each in self.space:
+            if not each.choices and not (0 if each.log else -math.inf) < each.low < each.high:
+                raise ValueError(f"the range of {each.name[:80]!r} is none")
+            if any(trial.state != "running" and trial.values.get(each.name) not in each for trial in self.trials):
+                raise ValueError(f"a trial has a value of {each.name[:80]!r} that is not searched")
+        return self
 
 
 def format_values(values: Mapping[str, Value]) -> str:

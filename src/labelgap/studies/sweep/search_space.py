@@ -75,6 +75,20 @@ class Parameter:
         """Return the values of a finite parameter."""
         return self.choices or range(int(self.low), int(self.high) + 1)
 
+    def distance(self, first: Value, second: Value) -> float:
+        """Return how far two values of a finite parameter are apart, from 0 to 1: by their ranks, where they have some.
+
+        Example:
+            >>> rate = Parameter("lr", (1e-2, 1e-3, 1e-4))
+            >>> rate.distance(1e-2, 1e-3), rate.distance(1e-2, 1e-4)
+            (0.5, 1.0)
+        """
+        values = list(self.values())
+        if first == second or any(isinstance(value, bool | str) for value in values):
+            return float(first != second)
+        ranks = sorted(values, key=float)
+        return abs(ranks.index(first) - ranks.index(second)) / (len(ranks) - 1)
+
     def __contains__(self, value: object) -> bool:
         if self.choices:
             return value in self.choices

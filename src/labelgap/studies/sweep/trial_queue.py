@@ -129,7 +129,7 @@ class TrialQueue:
             if all(each.params != trial.params for each in earlier):
                 return trial
             self._drop(trial)
-            if (point := self._untried([each.params for each in earlier])) is not None:
+            if (point := self._nearest_untried(trial.params, [each.params for each in earlier])) is not None:
                 self.study.enqueue_trial(point)
         return None
 
@@ -157,11 +157,18 @@ class TrialQueue:
         self.heartbeat.remove(trial._trial_id)
         self._own.discard(trial.number)
 
-    def _untried(self, tried: Sequence[Mapping[str, Any]]) -> dict[str, Value] | None:
-        """Return a random point of a finite space that was not tried; None where the space is too large to list."""
+    def _nearest_untried(
+        self, values: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Value] | None:
+        """Return the untried point of a finite space that is nearest to some values; None in a large space."""
         points = grid_points(self.space, _MAX_POINTS)
         left = [point for point in points or () if point not in tried]
-        return random.Random(len(tried)).choice(left) if left else None
+        random.Random(len(tried)).shuffle(left)  # of equally near ones any
+
+        def distance(point: Mapping[str, Value]) -> float:
+            return sum(parameter.distance(point[parameter.name], values[parameter.name]) for parameter in self.space)
+
+        return min(left, key=distance, default=None)
 
     def _is_dead(self, trial: FrozenTrial) -> bool:
         """Return whether the process of a running trial is known to have ended."""
