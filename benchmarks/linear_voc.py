@@ -295,7 +295,7 @@ def before_epoch(
     """Draw what is drawn in each epoch; an image is seen once in an epoch, so that this is dropout."""
     if setting.dropout:
         kept = torch.rand(features.shape, generator=torch.Generator().manual_seed(epoch)) >= setting.dropout
-        engine.features.copy_(features * kept / (1 - setting.dropout))
+        engine.features = features * kept / (1 - setting.dropout)
     for number, (change, plan) in enumerate(members):
         if change.redraw is not None and engine.tables.dense is not None:
             drawn = change.redraw(data, plan.method, 1000 * epoch + plan.seed).select(rows).to_dense()

@@ -31,6 +31,8 @@ from labelgap.training.logistic.objectives import BinaryLoss, LogitLoss, Multino
 __all__ = ["LogisticPath", "fit_logistic_path"]
 
 _RANK_TOLERANCE: Final = 1e-12
+_STRIDES: Final = (8, 4, 2, 1)
+"""Every eighth penalty is solved first."""
 _NEVER: Final = -1e4
 """The bias of a class that no training image shows."""
 
@@ -110,30 +112,80 @@ def fit_logistic_path(
     basis = FeatureBasis.fit(inputs, standardize=False, center=True, rotate=True, rank_tolerance=_RANK_TOLERANCE)
     inputs = torch.cat([basis.apply(inputs), inputs.new_ones(len(inputs), 1)], dim=1)
     stack = _single_label(labels, classes, inputs) if labels.ndim == 1 else _multi_label(labels, inputs)
+    order = np.argsort(penalties)
+    solver = _PathSolver(stack, inputs, [float(penalties[number]) for number in order], tolerance, max_iterations)
+    solver.solve()
+    found = solver.parameters[torch.from_numpy(np.argsort(order)).to(target)]
     width = labels.shape[1] if labels.ndim == 2 else classes or int(labels.max()) + 1
     weight = inputs.new_zeros(len(penalties), width, inputs.shape[1] - 1)
     bias = inputs.new_full((len(penalties), width), 0.0 if labels.ndim == 2 else _NEVER)
-    gradient, iterations = np.zeros(len(penalties)), np.zeros(len(penalties), dtype=np.int64)
-    converged = np.ones(len(penalties), dtype=bool)
-    step = _penalties_at_once(len(penalties), stack, inputs)
-    for first in range(0, len(penalties), step):
-        part = slice(first, min(first + step, len(penalties)))
-        count, (each, rows) = part.stop - first, stack.bias.shape
-        start = inputs.new_zeros(count * each, rows, inputs.shape[1])
-        start[:, :, -1] = stack.bias.repeat(count, 1)
-        values = torch.tensor(penalties[part], dtype=dtype, device=target).repeat_interleave(each)
-        penalty = values[:, None, None].expand(-1, 1, inputs.shape[1]).clone()
-        penalty[:, :, -1] = 0.0
-        loss = stack.loss.select(torch.arange(each, device=target).repeat(count))
-        found = minimize(loss, inputs, penalty, start, tolerance=tolerance, max_iterations=max_iterations)
-        solved = found.parameters.view(count, each * rows, -1)
-        weight[part, stack.classes], bias[part, stack.classes] = solved[..., :-1], solved[..., -1]
-        gradient[part] = found.gradient.view(count, each).amax(dim=1).cpu().numpy()
-        iterations[part] = found.iterations.view(count, each).amax(dim=1).cpu().numpy()
-        converged[part] = found.converged.view(count, each).all(dim=1).cpu().numpy()
+    weight[:, stack.classes], bias[:, stack.classes] = found[..., :-1], found[..., -1]
     if labels.ndim == 1:  # a constant in all logits changes nothing
         bias[:, stack.classes] -= bias[:, stack.classes].mean(dim=1, keepdim=True)
-    return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, gradient, iterations, converged)
+    reports = (report[np.argsort(order)] for report in (solver.gradient, solver.iterations, solver.converged))
+    return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, *reports)
+
+
+class _PathSolver:
+    """Solves the problems of rising penalties: some first, then those between, which start from their neighbors.
+
+    Args:
+        stack: the problems of one penalty.
+        inputs: ``(N, R + 1)`` coordinates of the images, and a 1.
+        penalties: L, rising.
+        tolerance: see ``fit_logistic_path``, as ``max_iterations``.
+
+    Attributes:
+        parameters: ``(L, p · r, R + 1)``
+    """
+
+    def __init__(
+        self, stack: _Stack, inputs: Tensor, penalties: Sequence[float], tolerance: float, max_iterations: int
+    ) -> None:
+        self.stack, self.inputs, self.penalties = stack, inputs, penalties
+        self.limits = {"tolerance": tolerance, "max_iterations": max_iterations}
+        self.parameters = inputs.new_zeros(len(penalties), stack.bias.numel(), inputs.shape[1])
+        self.parameters[:, :, -1] = stack.bias.flatten()
+        self.gradient, self.iterations = np.zeros(len(penalties)), np.zeros(len(penalties), dtype=np.int64)
+        self.converged = np.zeros(len(penalties), dtype=bool)
+        self.solved: list[int] = []
+
+    def solve(self) -> None:
+        """Solve all problems."""
+        for stride in _STRIDES:
+            left = [number for number in range(0, len(self.penalties), stride) if number not in self.solved]
+            step = max(1, _penalties_at_once(len(left), self.stack, self.inputs))
+            for number in left:
+                self._start_between(number)
+            for first in range(0, len(left), step):
+                self._solve(left[first : first + step])
+
+    def _start_between(self, number: int) -> None:
+        """Start a problem from the solutions for the next smaller and larger penalty, linear in the logarithm."""
+        below, above = (each for each in self.solved if each < number), (each for each in self.solved if each > number)
+        low, high = max(below, default=None), min(above, default=None)
+        if low is not None and high is not None:
+            logs = np.log([self.penalties[each] for each in (low, number, high)])
+            share = float((logs[1] - logs[0]) / max(logs[2] - logs[0], 1e-12))
+            self.parameters[number] = torch.lerp(self.parameters[low], self.parameters[high], share)
+        elif low is not None or high is not None:
+            self.parameters[number] = self.parameters[low if high is None else high]
+
+    def _solve(self, numbers: list[int]) -> None:
+        """Solve the problems of some penalties together."""
+        count, (each, rows), (_, width) = len(numbers), self.stack.bias.shape, self.inputs.shape
+        index = torch.tensor(numbers, device=self.inputs.device)
+        values = torch.tensor([self.penalties[number] for number in numbers]).to(self.inputs).repeat_interleave(each)
+        penalty = values[:, None, None].expand(-1, 1, width).clone()
+        penalty[:, :, -1] = 0.0
+        loss = self.stack.loss.select(torch.arange(each, device=self.inputs.device).repeat(count))
+        start = self.parameters[index].view(count * each, rows, width)
+        found = minimize(loss, self.inputs, penalty, start, **self.limits)  # type: ignore[arg-type]
+        self.parameters[index] = found.parameters.view(count, each * rows, width)
+        self.gradient[numbers] = found.gradient.view(count, each).amax(dim=1).cpu().numpy()
+        self.iterations[numbers] = found.iterations.view(count, each).amax(dim=1).cpu().numpy()
+        self.converged[numbers] = found.converged.view(count, each).all(dim=1).cpu().numpy()
+        self.solved += numbers
 
 
 def _single_label(labels: NDArray[np.integer], classes: int | None, inputs: Tensor) -> _Stack:
