@@ -122,7 +122,8 @@ def fit_logistic_path(
     weight[:, stack.classes], bias[:, stack.classes] = found[..., :-1], found[..., -1]
     if labels.ndim == 1:  # a constant in all logits changes nothing
         bias[:, stack.classes] -= bias[:, stack.classes].mean(dim=1, keepdim=True)
-    reports = (report[np.argsort(order)] for report in (solver.gradient, solver.iterations, solver.converged))
+    back = np.argsort(order)
+    reports = solver.gradient[back], solver.iterations[back], solver.converged[back]
     return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, *reports)
 
 
