@@ -24,7 +24,7 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import fit_calibration, platt_line
-from labelgap.audit.fold_heads import HeadConfig, train_folds
+from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
@@ -32,6 +32,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking
 from labelgap.training.folds import assign_folds, equal_row_groups
+from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import labelgap as lg
-from labelgap.audit.fold_heads import HeadConfig
 from labelgap.studies.review_simulation import SimulationPoint, simulate_review, train_and_measure
+from labelgap.training.heads.configs import HeadConfig
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 REVIEWS = (1000, 2000, 4000, 8000, 16000)

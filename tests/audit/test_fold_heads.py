@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays
 
 import labelgap as lg
-from labelgap.audit import fold_heads
-from labelgap.audit.fold_heads import HeadConfig, train_folds, training_rows
+from labelgap.audit.fold_heads import train_folds, training_rows
 from labelgap.core.errors import RunError
 from labelgap.training.config.schema import LinearPhase, RunConfig
-from labelgap.training.heads import HeadPlan, HeadResult
+from labelgap.training.heads import HeadPlan, HeadResult, configs
+from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.selection import Selection, choose_selection
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         zeros = np.zeros((4, features.shape[1])), np.zeros(4)
         return [HeadResult(plan, *zeros, 1, None, failed=plan.name or None) for plan in plans]
 
-    monkeypatch.setattr(fold_heads, "train_heads", asked)
+    monkeypatch.setattr(configs, "train_heads", asked)
     return seen
 
 
@@ -100,7 +100,7 @@ def test_a_failed_head_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
             HeadResult(plan, np.zeros((4, 12)), np.zeros(4), 0, None, failed="its loss was no number") for plan in plans
         ]
 
-    monkeypatch.setattr(fold_heads, "train_heads", fails)
+    monkeypatch.setattr(configs, "train_heads", fails)
     with pytest.raises(RunError, match="on fold 1: its loss was no number"):
         train_folds(*inputs(), [HeadConfig("an", {}, 1e9, epochs=2, batch_size=16)], device=CPU)
 

@@ -12,7 +12,7 @@ from tests.cli.conftest import call
 
 import labelgap as lg
 from labelgap.models import Backbone, InputSpec, WeightsInfo
-from labelgap.models import registry as backbones
+from labelgap.models.factories import BACKBONES
 from labelgap.training.features import keys
 
 
@@ -35,7 +35,7 @@ class Colors(Backbone):
 def album(photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve photos whose states are trusted at once, and the backbone "colors"."""
     monkeypatch.setattr(keys, "_SETTLED", -1_000_000_000)
-    monkeypatch.setattr(backbones._BACKBONES, "_entries", dict(backbones._BACKBONES._entries))
+    monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES._entries))
     lg.register_backbone("colors", Colors, weights=WeightsInfo("arithmetic", "none needed"))
     return photos
 

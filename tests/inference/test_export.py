@@ -27,6 +27,7 @@ from labelgap.inference.export import ExportedFiles, export_onnx
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.training import Run
 
+NETWORK: dict[str, Any] = {"head": "boostlu", "average_flips": True}
 WITHOUT_TORCH = """
 import runpy, sys
 sys.modules["torch"] = sys.modules["labelgap"] = None
@@ -37,7 +38,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("runs") / "a", calibration=CALIBRATION)
+    return make_run(tmp_path_factory.mktemp("runs") / "a", calibration=CALIBRATION, **NETWORK)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +67,12 @@ def check_pixels(run: Run, exported: ExportedFiles) -> None:
 
 def test_the_small_network_gives_the_same_scores_for_any_batch(run: Run, exported: ExportedFiles) -> None:
     check_pixels(run, exported)
+    assert run.model.average_flips
     assert exported.difference is not None and exported.difference < 1e-5
 
 
-def test_another_network_and_head_with_flips_give_the_same_scores(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", backbone="efficientnet-lite0", head="boostlu", average_flips=True)
-    assert run.model.average_flips
+def test_the_default_network_gives_the_same_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", backbone="efficientnet-lite0")
     check_pixels(run, export_onnx(run, tmp_path / "model.onnx"))
 
 
@@ -196,7 +197,7 @@ def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, m
 
 def test_the_script_crops_like_the_run(exported: ExportedFiles, photos: list[Path], tmp_path: Path) -> None:
     """The network and its file are the same; only the preprocessing differs."""
-    run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop")
+    run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop", **NETWORK)
     preprocess = export_module._preprocess(run, export_module._Graph(run.model))
     assert (preprocess["size"], preprocess["resize"]) == (64, 73)
     copied = ExportedFiles(tmp_path / "model.onnx", tmp_path / "preprocess.json", tmp_path / "predict_onnx.py", None)

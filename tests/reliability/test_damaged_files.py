@@ -21,7 +21,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.manifest import check_files, write_manifest
 
 PROJECT = Path(__file__).resolve().parents[2]
-CASES = 400
+CASES = 200
 
 
 def test_no_damaged_file_ends_in_anything_but_a_message(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from tests.audit.small_runs import write
 
 import labelgap as lg
-from labelgap.audit.fold_heads import HeadConfig
 from labelgap.core.errors import InputError
 from labelgap.studies.review_simulation import simulate_review, train_and_measure
+from labelgap.training.heads.configs import HeadConfig
 
 CONFIGS = [HeadConfig("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
 

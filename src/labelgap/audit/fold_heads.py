@@ -7,7 +7,6 @@ features, so heads on top of it would not be out-of-fold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,54 +19,14 @@ from labelgap.core.errors import RunError
 from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.core.system import available_memory
 from labelgap.labels import LabelTable
-from labelgap.training.config.defaults import defaults_for
-from labelgap.training.config.schema import RunConfig
-from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.loop.processes import broadcast_array, fail_together
 from labelgap.training.selection import Selection
 
-__all__ = ["HeadConfig", "group_configs", "train_folds", "train_group", "training_rows"]
+__all__ = ["train_folds", "training_rows"]
 
 MEMORY_SHARE: Final = 0.25
 """The share of the free memory that the training features of a fold may take."""
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """How the heads of one run are trained; names as in ``RunConfig``.
-
-    ``penalty`` is the weight decay times the number of training images: the same for a fold as for all of them.
-    """
-
-    method: str
-    options: Mapping[str, Any]
-    lr: float
-    epochs: int
-    batch_size: int
-    seed: int = 0
-    stop_below: float | None = None
-    penalty: float = 0.0
-    optimizer: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def from_run(cls, config: RunConfig, images: int) -> HeadConfig:
-        """Return the configuration of a run's linear head on so many training images.
-
-        The defaults of one if the run has no linear phase.
-        """
-        common: dict[str, Any] = {"method": config.method, "options": dict(config.options), "seed": config.seed}
-        if config.protocol == "linear":
-            names = ("optimizer", "momentum", "nesterov", "standardize")
-            optimizer = tuple((name, getattr(config, name)) for name in names)
-            own = {name: getattr(config, name) for name in ("lr", "epochs", "batch_size", "stop_below")}
-            return cls(**common, **own, penalty=images * config.weight_decay, optimizer=optimizer)
-        linear = None if config.linear is None else config.linear.model_dump()
-        defaults = defaults_for("linear", True)
-        return cls(**common, **(linear or {name: defaults[name] for name in ("lr", "epochs", "batch_size")}))
-
-    def group_key(self) -> tuple[Any, ...]:
-        """Return the settings that heads trained together must share."""
-        return self.epochs, self.batch_size, self.stop_below, self.optimizer
 
 
 def training_rows(
@@ -132,44 +91,3 @@ def train_folds(
         broadcast_array(weight[number], number % processes)
         broadcast_array(bias[number], number % processes)
     return [HeadScorer(features, fold, weight[:, member], bias[:, member], device) for member in range(len(configs))]
-
-
-def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:
-    """Return the numbers of the configurations that can be trained together."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for number, config in enumerate(configs):
-        groups.setdefault(config.group_key(), []).append(number)
-    return list(groups.values())
-
-
-def train_group(
-    features: Mapping[str, NDArray[Any]],
-    labels: LabelTable,
-    configs: Sequence[HeadConfig],
-    selection: Selection,
-    *,
-    order_seed: int,
-    device: torch.device,
-) -> list[HeadResult]:
-    """Train heads of one group on the features of train, each to the epoch that ``selection`` chooses on val."""
-    first = configs[0]
-    return train_heads(
-        _tensor(features["train"]),
-        [
-            HeadPlan(config.method, config.options, config.lr, labels, config.seed, config.penalty / len(labels))
-            for config in configs
-        ],
-        epochs=first.epochs,
-        batch_size=first.batch_size,
-        order_seed=order_seed,
-        val_features=None if selection.labels is None else _tensor(features["val"]),
-        val_labels=selection.labels,
-        select=selection.rule,
-        stop_below=first.stop_below,
-        device=device,
-        **dict(first.optimizer),
-    )
-
-
-def _tensor(features: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(features, dtype=np.float32))

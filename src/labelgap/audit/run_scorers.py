@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds
+from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.fold_networks import FoldNetworks
 from labelgap.audit.scorers import Scorer
 from labelgap.audit.zero_shot import zero_shot_scorer
@@ -28,6 +28,7 @@ from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features
 from labelgap.training.folds import assign_folds, fold_groups
+from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import choose_selection
 

@@ -157,9 +157,10 @@ def train(
     from labelgap.reporting import write_report
     from labelgap.training import fit
     from labelgap.training.config.check import check_request
-    from labelgap.training.config.resolve import TrainingRequest, check_folder
+    from labelgap.training.config.resolve import TrainingRequest
     from labelgap.training.devices import choose_device
     from labelgap.training.loop.processes import fail_together, init_distributed
+    from labelgap.training.run_folder import check_folder
 
     request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
     resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}

@@ -1,36 +1,28 @@
-"""Backbones by name: labelgap's own, timm's, and those that users and installed packages register."""
+"""Backbones by name: those of the table, any of timm and open_clip, and classes by their import path."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labelgap.core.class_path import class_path, find_class, is_class_path
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.registry import Registry, RegistryEntry, load_plugins
 from labelgap.models.backbone import (
     RANDOM_WEIGHTS,
     UNSTATED_WEIGHTS,
     Backbone,
     BackboneInfo,
-    InputSpec,
     WeightsInfo,
     count_parameters,
 )
-from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, LiteVariant, translate_state_dict
-from labelgap.models.module_backbone import IMAGENET_INPUT, ModuleBackbone
+from labelgap.models.factories import BACKBONES, find_backbone, register_backbone, registered_names
+from labelgap.models.module_backbone import ModuleBackbone
 from labelgap.models.open_clip.backbone import OpenClipBackbone
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, load_clip, parse_name
-from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone
 from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
 from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, match_tensors, read_weight_file
@@ -48,70 +40,9 @@ __all__ = [
     "register_backbone",
 ]
 
-PLUGIN_GROUP: Final = "labelgap.backbones"
-"""The entry points in which an installed package names its builders."""
 _LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
 _NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
 """Backbones that know the name by which they are made again."""
-
-
-@dataclass(frozen=True)
-class _Factory:
-    """How a backbone is made.
-
-    Attributes:
-        build: takes ``pretrained`` and returns the network; None for a model of timm.
-        weights: of the pretrained network.
-        facts: number of parameters, number of features and input, if they are known without building it.
-        timm_model: its name in timm.
-        translate: renames the tensors of a weight file.
-    """
-
-    build: Callable[[bool], nn.Module] | None
-    weights: WeightsInfo
-    facts: tuple[int, int, InputSpec] | None = None
-    timm_model: str | None = None
-    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None
-
-
-_BACKBONES: Final[Registry[_Factory]] = Registry(
-    "backbone",
-    hint=f"`labelgap backbones` lists them; {TIMM_PREFIX}MODEL is any model of timm, "
-    f"{OPEN_CLIP_PREFIX}MODEL/TAG one of open_clip.",
-)
-
-
-def register_backbone(
-    name: str, build: Callable[..., nn.Module], *, summary: str = "", weights: WeightsInfo | None = None
-) -> None:
-    """Make a backbone available by name, to ``fit`` and, in a plug-in, to the commands.
-
-    An installed package registers its builders by entry points of the group ``labelgap.backbones`` instead: the name
-    of the entry point is the name of the backbone, and an attribute ``summary`` or ``weights`` of the builder counts.
-
-    Args:
-        name: without a colon.
-        build: a function or class that returns a ``Backbone`` or an ``nn.Module`` (see ``ModuleBackbone``). It is
-            called with ``pretrained=True`` or ``False`` if it has such a parameter, else without arguments.
-        summary: one line for ``labelgap backbones``.
-        weights: where its weights come from. If given, ``build`` must return the same weights every time, and a linear
-            run does not store them.
-
-    Example:
-        >>> register_backbone("patches", lambda: nn.Conv2d(3, 64, 16, stride=16))  # doctest: +SKIP
-        >>> create_backbone("patches").num_features  # doctest: +SKIP
-        64
-    """
-    if not name or ":" in name or not callable(build):
-        raise InputError(f"a backbone is registered by a name without a colon and a builder: {name!r}, {build!r}.")
-    if name in _BACKBONES:
-        raise InputError(f"there is a backbone '{name}' already: register yours under another name.")
-    takes_pretrained = "pretrained" in inspect.signature(build).parameters
-
-    def make(pretrained: bool) -> nn.Module:
-        return build(pretrained=pretrained) if takes_pretrained else build()
-
-    _BACKBONES.add(name, _Factory(make, weights or UNSTATED_WEIGHTS), summary=summary)
 
 
 def create_backbone(
@@ -168,7 +99,7 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
         raise InputError(f"a backbone is a name or an nn.Module, not {type(network).__name__}.")
     if isinstance(network, Backbone):
         backbone: Backbone = network
-        if not isinstance(network, _NAMED) and backbone.name not in _BACKBONES:
+        if not isinstance(network, _NAMED) and backbone.name not in BACKBONES:
             backbone.name = class_path(type(network))
     else:
         backbone = ModuleBackbone(network, weights=weights)
@@ -205,7 +136,7 @@ def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> b
         return bool(parse_name(name).tags)
     if name.startswith(TIMM_PREFIX):
         return weights_info(pretrained_config(name.removeprefix(TIMM_PREFIX))) != RANDOM_WEIGHTS
-    return is_class_path(name) or _entry(name).value.weights != RANDOM_WEIGHTS
+    return is_class_path(name) or find_backbone(name).value.weights != RANDOM_WEIGHTS
 
 
 def names_address(name: str) -> bool:
@@ -228,8 +159,7 @@ def backbone_names() -> list[str]:
         >>> {"efficientnet-lite0", "resnet50", "small-cnn"} <= set(backbone_names())
         True
     """
-    _load_plugins()
-    return sorted(_BACKBONES.names())
+    return registered_names()
 
 
 def list_backbones() -> list[BackboneInfo]:
@@ -256,29 +186,13 @@ def backbone_info(name: str) -> BackboneInfo:
         config = pretrained_config(name.removeprefix(TIMM_PREFIX))
         summary, weights, facts = config.description or f"timm's {config.architecture}", weights_info(config), None
     else:
-        entry = _entry(name)
+        entry = find_backbone(name)
         summary, weights, facts = entry.summary, entry.value.weights, entry.value.facts
     if facts is None:
         with torch.random.fork_rng(devices=[]), torch.device("meta" if name.startswith(_LIBRARIES) else "cpu"):
             backbone = create_backbone(name, pretrained=False)
         facts = count_parameters(backbone), backbone.num_features, backbone.input_spec
     return BackboneInfo(name, summary, *facts, weights.source, weights.license)
-
-
-def _entry(name: str) -> RegistryEntry[_Factory]:
-    if name not in _BACKBONES:
-        _load_plugins()
-    return _BACKBONES.get(name)
-
-
-@cache
-def _load_plugins() -> None:
-    for name, build in load_plugins(PLUGIN_GROUP):
-        options: dict[str, Any] = {key: getattr(build, key) for key in ("summary", "weights") if hasattr(build, key)}
-        try:
-            register_backbone(name, build, **options)
-        except InputError as error:
-            warnings.warn(f"the plug-in {build!r} is left out: {error}", stacklevel=2)
 
 
 def _timm_model(name: str) -> str | None:
@@ -288,7 +202,7 @@ def _timm_model(name: str) -> str | None:
     if is_class_path(name):
         find_class(name, nn.Module)
         return None
-    return _entry(name).value.timm_model
+    return find_backbone(name).value.timm_model
 
 
 def _build(name: str, pretrained: bool) -> Backbone:
@@ -301,7 +215,7 @@ def _build(name: str, pretrained: bool) -> Backbone:
                 f"the class {name} cannot be made without arguments ({error}): pass the network itself "
                 "(backbone=network), or register a builder with lg.register_backbone."
             ) from error
-    factory = _entry(name).value
+    factory = find_backbone(name).value
     assert factory.build is not None
     network = factory.build(pretrained)
     if isinstance(network, Backbone):
@@ -312,37 +226,10 @@ def _build(name: str, pretrained: bool) -> Backbone:
 def _build_from_file(name: str, file: WeightFile) -> Backbone:
     with torch.random.fork_rng(devices=[]):  # weights that the file replaces draw no random numbers
         backbone = _build(name, pretrained=False)
-    translate = None if is_class_path(name) else _entry(name).value.translate
+    translate = None if is_class_path(name) else find_backbone(name).value.translate
     tensors = file.tensors if translate is None else translate(file.tensors, file.path)
     network = backbone.network if isinstance(backbone, ModuleBackbone) else backbone
     load_tensors(network, match_tensors(tensors, network), file, name)
     backbone.source, backbone.license = file.weights.source, file.weights.license
     backbone.reproducible = False
     return backbone
-
-
-def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
-    def build(pretrained: bool) -> Backbone:
-        return EfficientNetLite(variant, pretrained=pretrained)
-
-    facts = parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec
-    _BACKBONES.add(variant.name, _Factory(build, variant.weights, facts, None, translate_state_dict), summary=summary)
-
-
-def _add_resnet(name: str, parameters: int, summary: str) -> None:
-    model = f"{name}.tv_in1k"
-    weights = WeightsInfo(f"timm/{model} on the Hugging Face hub", "BSD-3-Clause")
-    _BACKBONES.add(name, _Factory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
-
-
-def _add_cnn(name: Literal["small-cnn", "tiny-cnn"], facts: tuple[int, int, InputSpec], summary: str) -> None:
-    _BACKBONES.add(name, _Factory(lambda pretrained: SmallCNN(name), RANDOM_WEIGHTS, facts), summary=summary)
-
-
-_add_lite(LITE0, 3_371_008, "photos; the fastest; ImageNet weights that need no download")
-_add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[lite]")
-_add_lite(LITE2, 4_811_072, "photos, the default; deeper and wider; ImageNet weights that need no download")
-_add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
-_add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
-_add_cnn("small-cnn", (118_048, 128, SMALL_CNN_INPUT), "small gray images; trained from scratch in seconds")
-_add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the work of small-cnn, for the demo")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.audit.fold_heads import HeadConfig, group_configs, train_folds, train_group
+from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.sampling import draw_unknown
 from labelgap.core.errors import InputError
@@ -24,6 +24,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.folds import assign_folds, equal_row_groups
+from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["SimulationPoint", "simulate_review", "train_and_measure"]

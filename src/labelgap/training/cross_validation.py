@@ -27,8 +27,8 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.checkpoints.history import finite
 from labelgap.training.config.schema import Name, Options, Rate, RunConfig
-from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.heads.basis import FeatureBasis
+from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["CROSS_VALIDATION_FILE", "CrossValidation", "cross_validate", "out_of_fold_logits", "selection_score"]
@@ -195,25 +195,15 @@ def out_of_fold_logits(
     relative to the mean loss, is higher. All are N, or ``images`` where these are a part of more. Standardization uses
     the features of all N images, and no labels.
     """
-    images = images or len(labels)
+    heads = [HeadConfig.from_run(config, images or len(labels)) for config in candidates]
     found = [np.full((len(labels), len(labels.classes)), np.nan, dtype=np.float32) for _ in candidates]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for number, config in enumerate(candidates):
-        groups.setdefault(_engine_settings(config), []).append(number)
-    for settings, members in groups.items():
-        engine = dict(settings)
-        basis = None
-        if engine["standardize"] or engine["optimizer"] == "newton":
-            basis = FeatureBasis.fit(
-                features, standardize=engine["standardize"], rotate=engine["optimizer"] == "newton"
-            )
+    for members in group_configs(heads):
+        group = [heads[member] for member in members]
+        basis = _fit_basis(features, candidates[members[0]])
         for number in range(int(fold.max()) + 1):
             seen, held_out = (np.flatnonzero(rows) for rows in (fold != number, fold == number))
-            part = labels.select(seen)
-            plans = [_plan(candidates[member], part, images / len(seen)) for member in members]
-            order_seed = derive_seed(candidates[0].seed, "fold", number)
-            trained = _rows(features, seen)
-            results = train_heads(trained, plans, order_seed=order_seed, device=device, basis=basis, **engine)
+            part, order_seed = {"train": _rows(features, seen)}, derive_seed(candidates[0].seed, "fold", number)
+            results = train_group(part, labels.select(seen), group, order_seed=order_seed, device=device, basis=basis)
             vectors = _rows(features, held_out).float().cpu().numpy()
             for member, result in zip(members, results, strict=True):
                 if result.failed is None:
@@ -222,16 +212,13 @@ def out_of_fold_logits(
     return found
 
 
+def _fit_basis(features: Tensor, config: RunConfig) -> FeatureBasis | None:
+    """Return the basis of all features, where the engine would otherwise fit one on those of a fold."""
+    newton = config.optimizer == "newton"
+    if not newton and not config.standardize:
+        return None
+    return FeatureBasis.fit(features, standardize=config.standardize, rotate=newton)
+
+
 def _rows(features: Tensor, rows: NDArray[np.int64]) -> Tensor:
     return features.index_select(0, torch.from_numpy(rows).to(features.device))
-
-
-def _engine_settings(config: RunConfig) -> tuple[tuple[str, Any], ...]:
-    """Return the settings that heads trained together must share."""
-    names = ("epochs", "batch_size", "optimizer", "momentum", "nesterov", "standardize")
-    return tuple((name, getattr(config, name)) for name in names)
-
-
-def _plan(config: RunConfig, labels: LabelTable, scale: float) -> HeadPlan:
-    decay = config.weight_decay * scale
-    return HeadPlan(config.method, config.options, config.lr, labels, config.seed, decay)

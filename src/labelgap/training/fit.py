@@ -31,13 +31,7 @@ from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import describe_missing_settings
-from labelgap.training.config.resolve import (
-    TrainingRequest,
-    is_run_folder,
-    prepare_data,
-    prepare_folder,
-    resolve_config,
-)
+from labelgap.training.config.resolve import TrainingRequest, prepare_data, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
@@ -66,7 +60,7 @@ from labelgap.training.protocols import (
 from labelgap.training.results import write_results
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.run import Run
-from labelgap.training.run_folder import check_links, clean_folder, reopen_folder
+from labelgap.training.run_folder import check_links, clean_folder, is_run_folder, prepare_folder, reopen_folder
 from labelgap.training.selection import Selection
 
 __all__ = ["dry_run", "fit"]

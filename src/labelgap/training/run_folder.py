@@ -1,12 +1,13 @@
-"""The folder of a run while it is written: its lock, links that leave it, stray files, and the manifest."""
+"""The folder of a run while it is written: what it holds before, its lock, links that leave it, and the manifest."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import RunError
+from labelgap.core.errors import RunError, suggest_path
 from labelgap.core.files import remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
@@ -15,7 +16,7 @@ from labelgap.core.trust import refuse_links
 from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
 from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.checkpoints.weights import BEST
-from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS
+from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.cross_validation import CROSS_VALIDATION_FILE
 from labelgap.training.data_file import DATA_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
@@ -24,7 +25,17 @@ from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
 from labelgap.training.protocols import LINEAR_FOLDER
 
-__all__ = ["RUN_FILES", "check_links", "clean_folder", "finish_folder", "reopen_folder", "sweep_run"]
+__all__ = [
+    "RUN_FILES",
+    "check_folder",
+    "check_links",
+    "clean_folder",
+    "finish_folder",
+    "is_run_folder",
+    "prepare_folder",
+    "reopen_folder",
+    "sweep_run",
+]
 
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
@@ -34,6 +45,49 @@ RUN_FILES: Final = (
 """What a training writes, as far as the run has it; the manifest lists these files."""
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder holds a run; an error if it cannot be read."""
+    try:
+        return (folder / CONFIG_FILE).exists()
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Raise an error where a folder holds a run and none is to be resumed, or the reverse."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+    exists = is_run_folder(folder)
+    if exists and not resume:
+        raise RunError(
+            f"{folder} holds a run already: continue it with --resume (resume=True in Python), or choose another --out."
+        )
+    if resume and not exists:
+        raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
+
+
+def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
+    """Make the folder of a run, or check that the run in it has the same configuration.
+
+    ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
+    stored the chosen settings there.
+    """
+    check_folder(folder, resume)
+    free = {"why": config.why, "checkpoint_minutes": config.checkpoint_minutes}
+    if resume and (stored := read_config(folder).model_copy(update=free)) not in (config, started):
+        different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
+        raise RunError(
+            f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
+            f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} is not writable: choose another --out.")
 
 
 def check_links(folder: Path) -> None:

@@ -26,7 +26,8 @@ from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import preset
-from labelgap.training.config.resolve import TrainingRequest, is_run_folder
+from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.run_folder import is_run_folder
 
 __all__ = ["NetworkRun", "network_runs", "select_run", "train_networks", "with_seed"]
 

@@ -36,11 +36,11 @@ from labelgap.studies.sweep.trials import (
     train_head_trials,
     train_network_trial,
 )
-from labelgap.training.config.resolve import is_run_folder
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.fit import fit
 from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import is_run_folder
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

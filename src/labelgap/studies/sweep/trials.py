@@ -15,7 +15,7 @@ from torch import Tensor
 from labelgap.core.errors import LabelGapError
 from labelgap.studies.sweep.plan import SweepPlan, with_values
 from labelgap.studies.sweep.results import SweepTrial
-from labelgap.training.config.resolve import TrainingRequest, is_run_folder
+from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.features.precomputed import build_classifier, feature_width
 from labelgap.training.fit import fit
@@ -23,6 +23,7 @@ from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import linear_features
+from labelgap.training.run_folder import is_run_folder
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.class_path import class_path
-from labelgap.core.errors import InputError, RunError, UnknownNameError, suggest_path
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
@@ -26,12 +24,12 @@ from labelgap.training.config.candidates import auto_methods, head_settings, res
 from labelgap.training.config.defaults import TrainingSettings, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
-from labelgap.training.config.schema import CONFIG_FILE, BackboneInput, RunConfig, read_config
+from labelgap.training.config.schema import BackboneInput, RunConfig
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["TrainingRequest", "check_folder", "is_run_folder", "prepare_data", "prepare_folder", "resolve_config"]
+__all__ = ["TrainingRequest", "prepare_data", "resolve_config"]
 
 
 FEW_IMAGES = 2000
@@ -135,49 +133,6 @@ def _resolve_protocol(
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
     return protocol, from_preset
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Return whether a folder holds a run; an error if it cannot be read."""
-    try:
-        return (folder / CONFIG_FILE).exists()
-    except OSError as error:
-        raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
-
-
-def check_folder(folder: Path, resume: bool) -> None:
-    """Raise an error where a folder holds a run and none is to be resumed, or the reverse."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
-    exists = is_run_folder(folder)
-    if exists and not resume:
-        raise RunError(
-            f"{folder} holds a run already: continue it with --resume (resume=True in Python), or choose another --out."
-        )
-    if resume and not exists:
-        raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
-
-
-def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
-    """Make the folder of a run, or check that the run in it has the same configuration.
-
-    ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
-    stored the chosen settings there.
-    """
-    check_folder(folder, resume)
-    free = {"why": config.why, "checkpoint_minutes": config.checkpoint_minutes}
-    if resume and (stored := read_config(folder).model_copy(update=free)) not in (config, started):
-        different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
-        raise RunError(
-            f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
-            f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"{folder} is not writable: choose another --out.")
 
 
 def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | None) -> dict[str, Any]:

@@ -12,52 +12,33 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
-
-import pyarrow as pa
+from typing import Final
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import read_candidates, read_metadata
 from labelgap.core.class_path import is_class_path
-from labelgap.core.errors import InputError, LabelGapError, RunError, describe_missing_path
+from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial, remove_file
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
-from labelgap.core.stored import damaged, read_table
-from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_links, refuse_links, sign_file
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
-from labelgap.labels import Revisions
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.pages.study import REPORT_FILE
 from labelgap.review.folder import REVIEW_FILE, open_review_folder
-from labelgap.review.store import FILE as DECISIONS
-from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
-from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import FILE as COMPARISON
-from labelgap.studies.compare.comparison import HEADS_FOLDER, TABLE, TRIALS
-from labelgap.studies.compare.heads import check_head
-from labelgap.studies.linear_eval import LinearEvaluation
+from labelgap.studies.compare.comparison import TABLE, TRIALS
 from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
 from labelgap.studies.study import FILE as STUDY
-from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
-from labelgap.training.checkpoints.history import METRICS_FILE, read_history
-from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
-from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.data_file import DATA_FILE, read_data_identity
-from labelgap.training.features.precomputed import build_classifier, stored_feature_width
-from labelgap.training.loop.trace import TRACE_FILE, read_trace
-from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.predictions import PREDICTIONS_FILE
+from labelgap.training.checkpoints.history import read_history
+from labelgap.training.config.schema import CONFIG_FILE, read_config
 from labelgap.training.run_folder import RUN_FILES
+from labelgap.verification.readers import Kind, head_files, read_functions
 
 __all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
-Kind = Literal["run", "study", "comparison", "linear evaluation", "sweep", "review"]
 _FILES: Final[dict[Kind, tuple[str, ...]]] = {
     "comparison": (COMPARISON, TABLE, TRIALS),
     "linear evaluation": LINEAR_EVAL,
@@ -70,7 +51,6 @@ _FILES: Final[dict[Kind, tuple[str, ...]]] = {
 _DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, files in _FILES.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
-Reader = tuple[str, Callable[[], object]]
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
 _UNLISTED: Final = "not in manifest.json, which lists it in a finished folder"
 _LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
@@ -129,7 +109,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     folder = Path(path)
     kind = _kind(folder)
     found = _compare_digests(folder, kind)
-    for name, read in _readers(folder, kind):
+    for name, read in read_functions(folder, kind):
         if not found.get(name):
             found[name] = _problem(folder, read)
     found |= dict(_strays(folder, kind))
@@ -159,7 +139,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
         accept_changes(member())
     if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_heads(folder))
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *head_files(folder))
     write_manifest(folder, (*_FILES[kind], *added))
 
 
@@ -253,76 +233,6 @@ def _problem(folder: Path, read: Callable[[], object]) -> str:
     except LabelGapError as error:
         return "" if str(error).startswith(str(folder / MANIFEST_FILE)) else str(error)
     return ""
-
-
-def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
-    """Yield the files that a folder has, and the functions that read them."""
-    if kind == "run":
-        yield from _run_readers(folder)
-    elif kind == "study":
-        yield STUDY, partial(open_study, folder)
-    elif kind == "sweep":
-        yield SWEEP[0], partial(Sweep.open, folder)
-    elif kind == "comparison":
-        yield COMPARISON, partial(Comparison.open, folder)
-        for name in _heads(folder):
-            yield name, partial(check_head, folder / name)
-    elif kind == "linear evaluation":
-        yield LINEAR_EVAL[0], partial(LinearEvaluation.open, folder)
-        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
-    else:
-        yield REVIEW_FILE, partial(open_review_folder, folder)
-    if (folder / CANDIDATES).exists():
-        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
-    if (folder / DECISIONS).exists():
-        yield DECISIONS, partial(read_decisions, folder)
-
-
-def _run_readers(folder: Path) -> Iterator[Reader]:
-    yield CONFIG_FILE, partial(read_config, folder)
-    try:
-        config = read_config(folder)
-    except RunError:
-        return  # the other files are read by what it says
-    readers: dict[str, Callable[[], object]] = {
-        METRICS_FILE: partial(read_history, folder, config.classes),
-        BEST: partial(_check_weights, folder, config),
-        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
-        TRACE_FILE: partial(read_trace, folder),
-        REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
-        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
-        DATA_FILE: partial(read_data_identity, folder),
-    }
-    for name, read in readers.items():
-        if (folder / name).exists():
-            yield name, read
-
-
-def _check_weights(folder: Path, config: RunConfig) -> None:
-    """Load the weights into an untrained network of the run; without its class or package only read them."""
-    weights = read_weights(folder)
-    if is_class_path(config.backbone):
-        return
-    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
-    if config.backbone == FEATURES and width is None:
-        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
-    with suppress(InputError):  # a package that is not installed here
-        network = build_classifier(config, width, pretrained=False)
-        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
-
-
-def _check_predictions(folder: Path, config: RunConfig) -> None:
-    scores = {f"score.{name}": pa.float32() for name in config.classes}
-    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
-
-
-def _read_candidates(path: Path) -> None:
-    read_metadata(path)
-    read_candidates(path)
-
-
-def _heads(folder: Path) -> list[str]:
-    return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]
 
 
 def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
