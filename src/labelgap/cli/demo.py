@@ -58,10 +58,10 @@ def demo(
     runs = [run for member, run in study.runs if not member.extra_labels]
     found = {run.config.method: count_found(run) for run in runs}
     first = next(iter(found.values()))
-    right = ", ".join(f"{method} {labels.right:,}" for method, labels in found.items())
+    right = ", ".join(f"{labels.right:,} ({method})" for method, labels in found.items())
     console.print(
         f"\nmissing   {first.missing:,} of the {first.unknown:,} unknown labels are truly present; "
-        f"of these, among the {first.missing:,} highest scores: {right}"
+        f"among the {first.missing:,} highest scores are {right}"
     )
     console.print(f"report    {report}        {time.perf_counter() - started:.0f} s in all")
     console.print(f"next      labelgap audit {runs[-1].path} && labelgap review {runs[-1].path}")
