@@ -14,14 +14,15 @@ def test_features_are_measured_with_all_known_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "150")
     write(Path("vectors.npz"))
     assert call("linear-eval", "vectors.npz", "--device", "cpu") == 2
     everything = ("--observe", "positives=all,negatives=all", "--device", "cpu")
     assert "--observe positives=all,negatives=all" in capsys.readouterr().err
     assert call("linear-eval", "vectors.npz", *everything) == 0
     said = capsys.readouterr().out
-    assert "chosen on val" in said and "best on test" in said and "45 values" in said and "1e+05" in said
+    assert (
+        "chosen on val" in said and "best on test: the paper's rule" in said and "45 values" in said and "1e+05" in said
+    )
     assert call("verify", "runs/linear-eval") == 0
     capsys.readouterr()
     assert call("linear-eval", "vectors.npz", *everything, "--penalties", "0.1,10", "--json") == 0
