@@ -85,9 +85,7 @@ def simulated(
 SHARES = (("theta", 0.9), ("positive_share", 0.0))
 ABLATIONS: list[dict[str, Any]] = [
     {},
-    {"beta": 1.0},
     {"hard": True},
-    {"theta": 0.5},
     {"theta": 0.0, "positive_share": 0.2},
     {"theta": 0.9, "positive_share": 0.1},
     {"theta": 0.7, "positive_share": 0.3, "hard": True},
