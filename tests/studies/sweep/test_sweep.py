@@ -26,11 +26,14 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.studies.sweep import Sweep, runner, trials
 from labelgap.studies.sweep.plan import make_request, plan_sweep, with_values
-from labelgap.studies.sweep.storage import open_storage, quiet_optuna
-from labelgap.studies.sweep.trial_queue import WORKER
+from labelgap.studies.sweep.results import SweepTrial
+from labelgap.studies.sweep.search_space import paper_space
+from labelgap.studies.sweep.storage import Heartbeat, open_storage, quiet_optuna
+from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue
 from labelgap.training.heads import train_heads
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
+text = pytest.importorskip("sqlalchemy").text
 SEARCH: dict[str, Any] = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
 QUICK: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
 CPU = torch.device("cpu")
@@ -116,10 +119,31 @@ def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sw
     assert plan_sweep(relabeled, request, SEARCH, CPU, print).study_name != finished.study
 
 
-def test_a_small_space_is_tried_as_a_whole_and_the_usual_setting_first(data: Dataset, tmp_path: Path) -> None:
-    found = lg.sweep(data, "an", trials=40, out=tmp_path / "s", **QUICK)
-    assert found.trials[0].values == {"lr": 1e-3, "batch_size": 16}
-    assert len(set(keys(found))) == len(found.trials) == found.asked == 8
+def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_when_its_heartbeat_has_stopped(
+    tmp_path: Path,
+) -> None:
+    with quiet_optuna(), open_storage(None, tmp_path) as storage, Heartbeat(storage) as heartbeat:
+        study = optuna.create_study(storage=storage, direction="maximize")
+        queue = TrialQueue(study, paper_space("an"), 40, heartbeat)
+        queue.suggest({"lr": 1e-3, "batch_size": 16})
+        asked = queue.ask(40)
+        points = {json.dumps(trial.params, sort_keys=True) for trial in asked}
+        assert asked[0].params == {"lr": 1e-3, "batch_size": 16} and len(points) == len(asked) == queue.total == 8
+        for trial in asked[1:]:
+            queue.tell(trial, SweepTrial(trial.number, dict(trial.params), "complete", 0.5))
+        for repetition in range(3):
+            assert [trial.params for trial in asked[:1]] == [{"lr": 1e-3, "batch_size": 16}]
+            asked[0].set_user_attr(WORKER, "elsewhere 1 0.00")  # it was claimed on another machine, and
+            queue._release(asked[0])
+            assert not queue.ask(1) and len(queue.results()) == 8
+            with storage.engine.begin() as connection:  # that machine is gone
+                connection.execute(text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00'"))
+            asked = queue.ask(40)
+            assert len(asked) == (repetition < 2)
+        assert [trial.reason for trial in queue.results() if trial.state == "failed"] == [
+            "its process ended, three times"
+        ]
+        assert len(queue.results()) == 8
 
 
 def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Path) -> None:

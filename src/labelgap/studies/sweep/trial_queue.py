@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -89,7 +90,7 @@ class TrialQueue:
 
     def results(self) -> tuple[SweepTrial, ...]:
         """Return the trials that count, those of other processes too."""
-        return tuple(_result(trial) for trial in self._trials() if _counts(trial))
+        return tuple(map(_result, self._counted()))
 
     def origin(self, trial: Trial) -> int:
         """Return the number of the trial that this one repeats, or its own."""
@@ -104,25 +105,40 @@ class TrialQueue:
             if trial.state == TrialState.RUNNING and self._is_dead(trial):
                 self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         fail_stale_trials(self.study)
+        for trial, retries in self._lost():
+            if retries < _MAX_RETRIES:
+                origin = trial.user_attrs.get(ORIGIN, trial.number)
+                self.study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number, ORIGIN: origin})
+
+    def _lost(self) -> list[tuple[FrozenTrial, int]]:
+        """Return the trials without a result that no other repeats, and how often their setting was repeated."""
+        from optuna.trial import TrialState
+
         trials = self._trials()
         repeated = {trial.user_attrs.get(RETRY_OF) for trial in trials}
-        for trial in trials:
-            lost = trial.state == TrialState.FAIL and not {RESULT, DROPPED} & set(trial.user_attrs)
-            origin = trial.user_attrs.get(ORIGIN, trial.number)
-            retries = sum(each.user_attrs.get(ORIGIN) == origin for each in trials)
-            if lost and trial.number not in repeated and retries < _MAX_RETRIES:
-                about = {RETRY_OF: trial.number, ORIGIN: origin}
-                self.study.enqueue_trial(trial.params, user_attrs=about)
+        origins = Counter(trial.user_attrs.get(ORIGIN) for trial in trials)
+        return [
+            (trial, origins[trial.user_attrs.get(ORIGIN, trial.number)])
+            for trial in trials
+            if trial.state == TrialState.FAIL
+            and not {RESULT, DROPPED} & set(trial.user_attrs)
+            and trial.number not in repeated
+        ]
+
+    def _counted(self) -> list[FrozenTrial]:
+        """Return the trials that were asked for: they run, have a result, or are not repeated any more."""
+        given_up = {trial.number for trial, retries in self._lost() if retries >= _MAX_RETRIES}
+        return [trial for trial in self._trials() if _counts(trial) or trial.number in given_up]
 
     def _next(self) -> Trial | None:
         """Claim one trial whose setting is new; several processes may ask at the same time."""
         for _ in range(_MAX_DUPLICATES):
-            if sum(map(_counts, self._trials())) >= self.total:
+            if len(self._counted()) >= self.total:
                 return None
             trial = self._claim()
             if trial is None:
                 continue
-            earlier = [each for each in self._trials() if each.number < trial.number and _counts(each)]
+            earlier = [each for each in self._counted() if each.number < trial.number]
             if len(earlier) >= self.total:
                 self._drop(trial)
                 return None
@@ -195,7 +211,7 @@ def _process(number: int | None = None) -> str:
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    """Return whether a trial is one of those that were asked for: it runs, or it has a result."""
+    """Return whether a trial runs or has a result."""
     from optuna.trial import TrialState
 
     return trial.state == TrialState.RUNNING or (trial.state.is_finished() and RESULT in trial.user_attrs)
@@ -206,7 +222,8 @@ def _result(trial: FrozenTrial) -> SweepTrial:
 
     names = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
     state: Any = names.get(trial.state, "failed")
-    result = {} if state == "running" else trial.user_attrs.get(RESULT, {})
+    given_up = {} if state == "running" else {"reason": "its process ended, three times"}
+    result = given_up if state == "running" else trial.user_attrs.get(RESULT, given_up)
     return SweepTrial(trial.number, dict(trial.params), state, **result)
 
 
