@@ -3,11 +3,11 @@
     python benchmarks/linear_voc.py [--data FILE.npz] [--seeds 3] [--only NAME …] [--store RESULTS.json]
 
 The baseline is the Linear protocol of Cole et al. (CVPR 2021) on the features of VOC 2012: Adam, batch 16, 25 epochs,
-one known positive per image (`iu`: and one known absent), and the epoch with the highest val mAP. Each row changes one thing and keeps the rest; ``bce``, which sees every label, is the control: a
-change that explains the difference must raise the others and not it. Nothing is chosen on test. The last rows are the
-paper's numbers. Changes that share their batches and features train together; ``--store`` keeps results in a file, and
-``--only`` trains the changes whose name contains a text. All changes with one seed, the default, are about 120 heads;
-three seeds take three times as long.
+one known positive per image (`iu`: and one known absent), and the epoch with the highest val mAP. Each row changes one
+thing and keeps the rest; ``bce``, which sees every label, is the control: a change that explains the difference must
+raise the others and not it. Nothing is chosen on test. The last rows are the paper's numbers. Changes that share their
+batches and features train together; ``--store`` keeps results in a file, and ``--only`` trains the changes whose name
+contains a text. All changes with one seed, the default, are about 120 heads; three seeds take three times as long.
 """
 
 from __future__ import annotations
