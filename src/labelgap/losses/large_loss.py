@@ -166,9 +166,9 @@ def large_logits(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
 
     The loss :math:`\ln(1 + e^x)` is above R where :math:`x > \ln(e^R - 1) = R + \ln(1 - e^{-R})`.
     """
-    level = torch.as_tensor(threshold, dtype=torch.float64).clamp(min=0.0)
-    level = level + (-level).expm1().neg().log()
     logits = widen(logits)
+    level = torch.as_tensor(threshold, dtype=logits.dtype).clamp(min=0.0)
+    level = level + (-level).expm1().neg().log()
     return unknown & (logits > (per_head(level, logits) if level.ndim else level))
 
 
@@ -304,7 +304,7 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
 
     def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark those entries of a mask whose loss is above R(t)."""
-        threshold = self.r0 - self.epoch_tensor.double() * self.delta_abs
+        threshold = self.r0 - self.epoch_tensor.to(widen(logits).dtype) * self.delta_abs
         return large_logits(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
 
 

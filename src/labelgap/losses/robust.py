@@ -45,7 +45,7 @@ def schedule(progress: Number, start: Number) -> tuple[Number, Number, Number]:
 
 
 def generalized_robust(
-    logits: Tensor, labels: Tensor, *, progress: Tensor, start: Tensor, q2: Number, q3: Number, eps: Number = 0.0
+    logits: Tensor, labels: Tensor, *, progress: Number, start: Number, q2: Number, q3: Number, eps: Number = 0.0
 ) -> Tensor:
     r"""Cost of every entry when an unknown label is a mixture of present and absent.
 
@@ -125,39 +125,40 @@ class GeneralizedRobustLoss(LogLoss):
 
     q2: Number
     q3: Number
-    epochs: int
-    schedule: Tensor
-    """c, a, w, μ and σ of the epoch, on the device."""
+    epochs: Tensor
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
         self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
-        self.epochs = 10
-        self.register_buffer("schedule", torch.zeros(5, dtype=torch.float64), persistent=False)
-        self.set_epoch(1)
+        self.last_epoch = 10
+        self.register_buffer("epochs", torch.tensor(10), persistent=False)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Learn the number of epochs."""
         super().prepare(table, epochs, seed)
-        self.epochs = epochs
-        self.set_epoch(self.epoch)
+        self.last_epoch = epochs
+        self.epochs.fill_(epochs)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, and with it which share of the training is done."""
-        super().set_epoch(epoch)
-        progress, start = min(epoch / self.epochs, 1.0), min((epoch - 1) / self.epochs, 1.0)
-        self.schedule.copy_(torch.tensor([progress, start, *schedule(progress, start)], dtype=torch.float64))
+    def shares(self, logits: Tensor) -> tuple[Number, Number]:
+        """Return which share of the training is done with this epoch, and which before it.
+
+        Plain numbers on the CPU; on a device tensors, so that a compiled or captured step follows the epochs.
+        """
+        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+            return min(self.epoch / self.last_epoch, 1.0), min((self.epoch - 1) / self.last_epoch, 1.0)
+        total = self.epochs.to(widen(logits).dtype)
+        return (self.epoch_tensor / total).clamp(max=1.0), ((self.epoch_tensor - 1) / total).clamp(max=1.0)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``generalized_robust``."""
-        progress, start = self.schedule[:2].to(widen(logits).dtype).unbind()
+        progress, start = self.shares(logits)
         return generalized_robust(logits, labels, progress=progress, start=start, q2=self.q2, q3=self.q3, eps=self.eps)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``robust_form``."""
         logits = with_heads(logits, self.q2, self.q3)
         q2, q3 = over_batch(self.q2, logits), over_batch(self.q3, logits)
-        _, _, w, center, width = self.schedule.unbind()
+        w, center, width = schedule(*self.shares(logits))
         return Fused(
             lambda x, labels: robust_form(x, labels, w=w, center=center, width=width, q2=q2, q3=q3), [logits], [labels]
         )
