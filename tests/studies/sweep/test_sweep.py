@@ -179,7 +179,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
-    total, original = 20, train_heads
+    total, original = 12, train_heads
     with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
 
         def work(name: str, other: str) -> None:
