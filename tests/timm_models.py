@@ -1,4 +1,4 @@
-"""timm for the tests, imported as a backbone imports it."""
+"""timm for the tests, imported as a backbone imports it, and only when it is used: not by collecting tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from labelgap.models.timm.library import import_timm
 __all__ = ["timm_or_skip"]
 
 
+class _Timm:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_timm(), name)
+
+
 def timm_or_skip() -> Any:
-    """Return timm; skip the test, or the module, where it is not installed."""
+    """Return timm, which is imported by its first use; skip the test, or the module, where it is not installed."""
     if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed", allow_module_level=True)
-    return import_timm()
+    return _Timm()

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+import labelgap as lg
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPT = EXAMPLES / "quickstart.py"
@@ -94,6 +97,7 @@ def test_the_script_makes_an_album_of_its_own_without_one(
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    monkeypatch.setattr(lg, "fit", partial(lg.fit, backbone="efficientnet-lite0"))  # faster than the default
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(SCRIPT), run_name="__main__")
     said = capsys.readouterr().out

@@ -24,10 +24,13 @@ from labelgap.models import (
 )
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 
-open_clip: Any = open_clip_or_skip()
-
 CLASSES = ["dog", "traffic_light", "T-shirt"]
 B32 = "open_clip:ViT-B-32/laion2b_s34b_b79k"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def open_clip() -> Any:
+    return open_clip_or_skip()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def images() -> Tensor:
 
 
 def test_features_are_the_embeddings_of_open_clip_at_unit_mean_square(
-    model: Any, weights: Path, images: Tensor
+    open_clip: Any, model: Any, weights: Path, images: Tensor
 ) -> None:
     backbone = create_backbone(TINY, weights=weights).eval()
     with torch.inference_mode():
@@ -86,7 +89,9 @@ def test_another_size_resizes_the_positions(weights: Path, model: Any) -> None:
         create_backbone(TINY, weights=weights, size=4)
 
 
-def test_logits_are_scaled_cosines_of_images_and_class_names(model: Any, weights: Path, images: Tensor) -> None:
+def test_logits_are_scaled_cosines_of_images_and_class_names(
+    open_clip: Any, model: Any, weights: Path, images: Tensor
+) -> None:
     classifier = zero_shot_classifier(TINY, CLASSES, weights=weights, templates=["{}", "a photo of a {}."])
     features = classifier.backbone.eval().features(images).detach().numpy()
     tokenize = open_clip.get_tokenizer(TINY.partition(":")[2])
@@ -136,7 +141,7 @@ def test_a_network_is_described_without_its_weights() -> None:
 
 
 def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
-    weights: Path, model: Any, images: Tensor, monkeypatch: pytest.MonkeyPatch
+    open_clip: Any, weights: Path, model: Any, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the tiny model were one of open_clip's with weights on the hub."""
     name = TINY.partition(":")[2]

@@ -18,9 +18,12 @@ from labelgap.models import LinearHead, create_backbone
 from labelgap.models.open_clip.zero_shot import zero_shot_classifier
 from labelgap.training.heads.zero_shot import zero_shot_head
 
-open_clip_or_skip()
-
 CLASSES = ("dog", "cat", "zebra")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def open_clip() -> None:
+    open_clip_or_skip()
 
 
 @pytest.fixture(scope="module")
