@@ -32,7 +32,7 @@ def wait():
         time.sleep(60)
 
 @make_app().command()
-def fail():
+def fail(storage: str = "", url: str = ""):
     raise TypeError("no \\x1b[31mcolor")
 
 main()
@@ -192,7 +192,8 @@ def test_a_signal_ends_a_command_with_its_code_and_nothing_half_written(
 def test_a_bug_is_one_message_that_names_the_file_of_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     places = {"TMPDIR": str(tmp_path / "temporary")}
-    ended = run(sys.executable, "-c", OWN_COMMAND, "fail", folder=tmp_path, environment=places)
+    options = ("--storage", "postgresql://ann:secret@db/sweeps", "--url", "postgresql://db/sweeps?password=secret")
+    ended = run(sys.executable, "-c", OWN_COMMAND, "fail", *options, folder=tmp_path, environment=places)
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
     assert ended.stderr.startswith(
         r"labelgap: unexpected error (TypeError: no \x1b[31mcolor). This is a bug of labelgap"
@@ -200,6 +201,7 @@ def test_a_bug_is_one_message_that_names_the_file_of_its_traceback(tmp_path: Pat
     (written,) = (tmp_path / "temporary").iterdir()
     assert str(written) in ended.stderr and written.stat().st_mode & 0o077 == 0
     assert written.read_text().rstrip().endswith("TypeError: no \x1b[31mcolor")
+    assert "ann:***@db" in written.read_text() and "secret" not in written.read_text()
     debug = run(
         sys.executable, "-c", OWN_COMMAND, "fail", folder=tmp_path, environment={**places, "LABELGAP_DEBUG": "1"}
     )

@@ -28,6 +28,8 @@ _MEMORY: Final = re.compile(
 )
 _CONNECTION: Final = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|tcpstore", re.IGNORECASE)
 """What errors of the connections between processes have in common."""
+_PASSWORD: Final = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@|(?<=password=)[^\s&'\"]+")
+"""The password in the URL of a database."""
 _LEAST_MEMORY: Final = 640 << 20
 """Bytes of address space without which the libraries abort the process while they are imported."""
 _DISK: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
@@ -92,6 +94,7 @@ def report_bug(error: Exception) -> str:
 def _write_traceback(error: Exception) -> str:
     about = f"labelgap {__version__}, Python {platform.python_version()}, {platform.platform()}"
     content = "\n".join([about, repr(sys.argv), *traceback.format_exception(error)])
+    content = _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", content)
     try:
         number, path = tempfile.mkstemp(prefix="labelgap-", suffix=".txt")
         with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
