@@ -20,6 +20,7 @@ from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards.images import ShardImages
 from labelgap.training.checkpoints.checkpoint import LAST, TrainingState, save_checkpoint
 from labelgap.training.loop import epoch_end, network_trainer
+from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
@@ -155,6 +156,7 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
 def test_a_ctrl_c_completes_its_step_and_saves_the_position(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ImageInputs, "in_memory", ImageInputs.on_device)  # as on a GPU
     settings: dict[str, Any] = {"accumulate": 2, "protocol": "linear-init", "linear_epochs": 2, "checkpoint_minutes": 0}
     fit(digits, tmp_path / "whole", **settings)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -173,6 +175,25 @@ def test_a_ctrl_c_completes_its_step_and_saves_the_position(
     signal.signal(signal.SIGINT, before)
     fit(digits, tmp_path / "broken", resume=True, **settings)
     assert_same(tmp_path / "broken", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_ctrl_c_that_a_program_ignores_does_not_end_an_epoch_early(
+    handler: Any, digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, left = NetworkTrainer._backward, iter(range(STEPS))
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(left, None) is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    before = signal.signal(signal.SIGINT, handler)
+    monkeypatch.setattr(NetworkTrainer, "_backward", interrupted)
+    histories = list[int]()
+    fit(digits, tmp_path / "run", on_epoch=lambda history: histories.append(history[-1]["epoch"]))
+    assert signal.signal(signal.SIGINT, before) is handler and histories == [1, 2, 3]
+    assert_same(tmp_path / "run", whole)
 
 
 def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(

@@ -20,9 +20,11 @@ def defer_interrupt() -> Iterator[list[int]]:
     """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
 
     The same holds for SIGTERM in a block of ``record_signals``; elsewhere it ends the process as ever. The list that is
-    yielded has the signal that came, so that a block can end early.
+    yielded has the signal that came, so that a block can end early. What handles the signal may return: the program
+    then continues after the block. A signal that the process ignores stays ignored.
     """
     pending: list[int] = []
+    failure: RuntimeError | None = None
     if threading.current_thread() is not threading.main_thread():
         yield pending
         return
@@ -33,19 +35,23 @@ def defer_interrupt() -> Iterator[list[int]]:
             _call(previous[signal.Signals(number)], number, frame)
         pending.append(number)
 
-    deferred = [number for number in _STOPPING if number == signal.SIGINT or callable(previous[number])]
+    interrupts = previous[signal.SIGINT] != signal.SIG_IGN
+    deferred = [number for number in _STOPPING if callable(previous[number]) or (number == signal.SIGINT and interrupts)]
     for number in deferred:
         signal.signal(number, handle)
     try:
         yield pending
-    except RuntimeError:  # of torch, where a worker process got the signal too and has ended
+    except RuntimeError as error:  # of torch, where a worker process got the signal too and has ended
         if not pending:
             raise
+        failure = error
     finally:
         for number in deferred:
             signal.signal(number, signal.SIG_DFL if previous[number] is None else previous[number])
     if pending:
         signal.raise_signal(pending[0])
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -221,6 +221,8 @@ class NetworkTrainer(Trainer):
         guard = self.guard = NanGuard(self.table.images, batch_size, self.context.device)
         partial = state.partial or PartialEpoch()
         done, self.saved_at = partial.batches, time.monotonic()
+        if done >= len(sizes):  # only val is left to score
+            return
         batches = iterate_batches(self.inputs["train"], order[done * batch_size :], batch_size, epoch)
         deferred: AbstractContextManager[list[int]] = nullcontext([]) if is_distributed() else defer_interrupt()
         with deferred as interrupts:
@@ -243,6 +245,9 @@ class NetworkTrainer(Trainer):
                     break
                 if steps and 0 < 60 * self.config.checkpoint_minutes <= time.monotonic() - self.saved_at:
                     self.save_position(state)
+        if interrupts and partial.batches < len(sizes):  # what handles the signal has returned: training continues
+            guard.check(epoch)
+            self._train_steps(state, epoch)
 
     def save_position(self, state: TrainingState) -> None:
         """Write a checkpoint within an epoch: not while a step is computed, nor after numbers that are not finite."""

@@ -128,7 +128,7 @@ class Trainer(ABC):
                     seed_everything(derive_seed(config.seed, "training"))
                 while state.epoch < config.epochs and not should_stop(state, config.stop_below):
                     self.train_epoch(state, state.epoch + 1)
-                    if self.context.on_epoch is not None:
+                    if self.context.on_epoch is not None and state.history:  # none where the first one diverged
                         self.context.on_epoch(state.history)
             except KeyboardInterrupt:
                 self.save_position(state)
