@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +63,8 @@ def outcome(case: Case, first: int, count: int, *, alone: bool) -> list[Tensor]:
     features = torch.from_numpy(3 * case.batch.features[rows])
     labels, index = torch.from_numpy(case.batch.labels[rows]), torch.from_numpy(case.batch.index[rows])
     loss = loss_fn(network(features), labels, index=index, features=features)
-    torch.autograd.backward(loss)
+    with ThreadPoolExecutor(1) as other_thread:  # where the backward passes of a GPU run
+        other_thread.submit(torch.autograd.backward, loss).result()
     own = [torch.zeros_like(p) if p.grad is None else p.grad for p in loss_fn.parameters()]
     for gradient in [] if alone else own:
         dist.all_reduce(gradient)

@@ -81,6 +81,7 @@ class _ExpectedPositives(torch.autograd.Function):
         assert expected is not None
         expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
         excess = (positives / images - expected) / classes
+        ctx.alone = world_size() == 1  # backward passes on a GPU run in a thread without the context of single_process
         ctx.save_for_backward(excess * (2.0 * weight / classes) / images, *probabilities)
         return excess.square().sum(dim=0) * weight
 
@@ -88,7 +89,8 @@ class _ExpectedPositives(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         factors, *probabilities = ctx.saved_tensors
-        factors = all_sum(factors * gradients[0])[..., None, None]
+        factors = factors * gradients[0]
+        factors = (factors if ctx.alone else all_sum(factors))[..., None, None]
         pairs = zip(factors, probabilities, strict=True)
         return None, *(torch.addcmul(p, p, p, value=-1.0).mul_(factor) for factor, p in pairs)
 

@@ -35,8 +35,9 @@ def defer_interrupt() -> Iterator[list[int]]:
             _call(previous[signal.Signals(number)], number, frame)
         pending.append(number)
 
-    interrupts = previous[signal.SIGINT] != signal.SIG_IGN
-    deferred = [number for number in _STOPPING if callable(previous[number]) or (number == signal.SIGINT and interrupts)]
+    deferred = [number for number, handler in previous.items() if callable(handler)]
+    if previous[signal.SIGINT] in (signal.SIG_DFL, None):
+        deferred.append(signal.SIGINT)
     for number in deferred:
         signal.signal(number, handle)
     try:
