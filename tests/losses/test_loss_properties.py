@@ -48,6 +48,15 @@ def permuted(batch: Batch, rows: Any, columns: Any) -> Batch:
     )
 
 
+def test_a_batch_without_images_costs_nothing() -> None:
+    whole = next(some_batches())
+    parts = {name: getattr(whole, name)[:0] for name in ("logits", "labels", "index", "features")}
+    empty = replace(whole, **parts)
+    for name in methods():
+        made = prepared(name, whole, reference_of(name).plain)
+        assert float(forward(made, empty, tensor(empty)).detach().sum()) == 0, name
+
+
 @pytest.mark.parametrize("name", methods())
 def test_images_and_classes_in_another_order_cost_the_same(name: str) -> None:
     options, random = matrix_options(name), np.random.default_rng(0)

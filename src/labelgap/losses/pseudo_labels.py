@@ -290,6 +290,7 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         self, head: tuple[int, ...], rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> tuple[NDArray[np.int8], Any]:
         """Return the states of the last round, and the probabilities unless ``hard``."""
-        positive = True if self.is_large else self._positive[head].cpu().numpy()[rows, columns]
-        targets = None if self.hard else self.targets[head].cpu().numpy()[rows, columns]
+        places = tuple(torch.from_numpy(place).to(self.targets.device) for place in (rows, columns))
+        positive = True if self.is_large else self._positive[head][places].cpu().numpy()
+        targets = None if self.hard else self.targets[head][places].cpu().numpy()
         return np.broadcast_to(np.where(positive, PRESENT, ABSENT), rows.shape).astype(np.int8), targets

@@ -76,12 +76,12 @@ class _ExpectedPositives(torch.autograd.Function):
         rows, classes = inputs[0].shape[-2:]
         probabilities = [torch.sigmoid(values) for values in inputs]
         positives = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
-        images = max(rows, 1) if world_size() == 1 else all_sum(positives.new_full((), rows)).clamp(min=1)
-        expected, weight = mixture.expected_positives, mixture.expected_weight
+        ctx.alone = world_size() == 1  # backward passes on a GPU run in a thread without the context of single_process
+        images = max(rows, 1) if ctx.alone else all_sum(positives.new_full((), rows)).clamp(min=1)
+        expected, weight = mixture.expected_positives, 0.0 if ctx.alone and not rows else mixture.expected_weight
         assert expected is not None
         expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
         excess = (positives / images - expected) / classes
-        ctx.alone = world_size() == 1  # backward passes on a GPU run in a thread without the context of single_process
         ctx.save_for_backward(excess * (2.0 * weight / classes) / images, *probabilities)
         return excess.square().sum(dim=0) * weight
 
