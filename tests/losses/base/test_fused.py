@@ -66,6 +66,13 @@ def test_a_second_derivative_is_refused_with_a_remedy() -> None:
             torch.autograd.grad(loss(name)(logits, labels), logits, create_graph=True)
 
 
+def test_a_right_label_costs_little_but_not_nothing() -> None:
+    logits = torch.linspace(1, 80, 80)[None]
+    for name, label in (("bce", 1), ("an", 1), ("em", 1), ("an", -1)):
+        cost = loss(name, reduction="none")((2 * (label == 1) - 1) * logits, torch.full((1, 80), label))
+        torch.testing.assert_close(cost.double(), logits.double().neg().exp().log1p(), rtol=1e-5, atol=0)
+
+
 def test_only_the_slope_is_kept_between_the_passes() -> None:
     logits, labels = torch.randn(64, 50, requires_grad=True), torch.randint(-1, 2, (64, 50))
     kept = []

@@ -119,9 +119,10 @@ def mixed(
     if probability is None:
         p = torch.maximum(small, logits.sign()).div_(total)  # e^min(x, 0) / (1 + e^-|x|), accurate for both signs
     slope = _times(p, both) if probability is None else probability * both
-    cost = _times(logits.clamp(min=0.0).add_(log), both)
+    cost = _times(logits.clamp(min=0.0), both)
     if isinstance(present, Tensor) or present:
         slope, cost = slope.sub_(present), _add(cost, logits, present, -1.0)
+    cost = _add(cost, log, both)  # last: a present label with a high logit costs little, but not nothing
     if has_entropy:
         tail = small.div_(total)
         _add(cost, log.addcmul_(minus, tail, value=-1.0), entropy)
