@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize
 from labelgap.data.images import NamedRows
 
 __all__ = ["FEATURES", "FeatureVectors"]
@@ -42,7 +43,7 @@ class FeatureVectors(NamedRows):
         invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(invalid):
             raise InputError(
-                f"the features of row {invalid[0]} are not finite, and those of {len(invalid)} rows in all."
+                f"the features of row {invalid[0]} are not finite, and those of {pluralize(len(invalid), 'row')} in all."
             )
         self.set_names(names, len(vectors), "vectors")
         self.vectors = vectors

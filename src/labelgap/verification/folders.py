@@ -1,4 +1,4 @@
-"""``verify``: whether every file of a run, a study, a comparison, a sweep or a review is as written, and can be read.
+"""``verify``: whether every file of a run, a study, a sweep or another result is as written, and can be read.
 
 Nothing is written, no class or file that a folder names is loaded, and nothing is downloaded. ``accept_changes`` is for
 files that were changed on purpose, ``trust_folder`` for a folder that somebody else made.
@@ -29,6 +29,7 @@ from labelgap.studies import open_study
 from labelgap.studies.compare.comparison import FILE as COMPARISON
 from labelgap.studies.compare.comparison import TABLE, TRIALS
 from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
+from labelgap.studies.reproduce.results import FILES as REPRODUCTION
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep.results import BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
@@ -42,6 +43,7 @@ __all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "name
 _FILES: Final[dict[Kind, tuple[str, ...]]] = {
     "comparison": (COMPARISON, TABLE, TRIALS),
     "linear evaluation": LINEAR_EVAL,
+    "reproduction": REPRODUCTION,
     "sweep": SWEEP,
     "study": (STUDY,),
     "run": RUN_FILES,
@@ -76,7 +78,7 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison", "linear evaluation", "sweep" or "review".
+        kind: "run", "study", "comparison", "linear evaluation", "reproduction", "sweep" or "review".
         files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
@@ -101,7 +103,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: of a run, a study with all its runs, a comparison, a sweep with its best run, or a review.
+        path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its best run, the
+            tables of papers with all that was trained for them, or a review.
 
     Raises:
         RunError: the folder is nothing of these.
@@ -197,9 +200,12 @@ def _kind(folder: Path) -> Kind:
 
 
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the names of the runs of a study or a sweep, and functions that return their folders."""
+    """Return the names of the results that a folder has in it, and functions that return their folders."""
     if kind == "sweep" and (folder / BEST_FOLDER).exists():
         return [(BEST_FOLDER, partial(Path, folder / BEST_FOLDER))]
+    if kind == "reproduction":
+        found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"*/*/{name}")})
+        return [(path.relative_to(folder).as_posix(), partial(Path, path)) for path in found]
     if kind == "study":
         with suppress(RunError):
             study = open_study(folder)

@@ -28,6 +28,8 @@ from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.heads import check_head
 from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
+from labelgap.studies.reproduce import Reproduction
+from labelgap.studies.reproduce.results import FILE as REPRODUCTION
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import FILES as SWEEP
@@ -42,7 +44,7 @@ from labelgap.training.predictions import PREDICTIONS_FILE
 
 __all__ = ["Kind", "head_files", "read_functions"]
 
-Kind = Literal["run", "study", "comparison", "linear evaluation", "sweep", "review"]
+Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "review"]
 Reader = tuple[str, Callable[[], object]]
 
 
@@ -54,6 +56,8 @@ def read_functions(folder: Path, kind: Kind) -> Iterator[Reader]:
         yield STUDY, partial(open_study, folder)
     elif kind == "sweep":
         yield SWEEP[0], partial(Sweep.open, folder)
+    elif kind == "reproduction":
+        yield REPRODUCTION, partial(Reproduction.open, folder)
     elif kind == "comparison":
         yield COMPARISON, partial(Comparison.open, folder)
         for name in head_files(folder):

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.labels import LabelTable
 from labelgap.losses import methods
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce
+from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce, results
 from labelgap.studies.reproduce.measures import class_groups, warmup_share
 from labelgap.studies.reproduce.tables import METRICS
+from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
 
@@ -97,6 +99,22 @@ def test_the_labels_are_the_papers_draw_for_every_seed(vectors: str) -> None:
     assert len({seed["value"] for seed in stored["methods"][0]["seeds"]}) == 2
 
 
+def test_a_kill_between_two_files_is_resumed_and_verify_knows_the_folder(
+    vectors: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
+    folder = Path("runs/reproduce")
+    assert verify(folder).intact and verify(folder).finished
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(results, "write_text", Mock(side_effect=[None, KeyboardInterrupt]))
+        reproduce("cole-table2", [vectors], cells=["role"], **QUICK)
+    trained.clear()
+    assert len(reproduce("cole-table2", [vectors], cells=["role"], **QUICK).cells) == 2 and not trained
+    head = next((folder / "linear/voc2012/heads").iterdir())
+    head.write_bytes(head.read_bytes()[:-1])
+    assert [file.name for file in verify(folder).problems] == [head.relative_to(folder).as_posix()]
+
+
 def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("reproduce", "cole-table1", "--data", vectors, "--cells", "an;wan", "--epochs", "1", "--device", "cpu")
     assert call(*asked, "--dry-run") == 0
@@ -144,6 +162,10 @@ def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) 
     reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
     with pytest.raises(RunError, match="it was made with epochs 1, and this command asks for the papers' settings"):
         reproduce("cole-table2", [vectors])
+    stored = arrays()
+    np.savez("other.npz", **{**stored, "val_features": 2 * stored["val_features"]})  # type: ignore[arg-type]
+    with pytest.raises(RunError, match=r"an/linear:voc2012:train_map of cole-table2 was trained on other data"):
+        reproduce("cole-table1", ["voc2012=other.npz"], cells=["wan"], **QUICK)
     file = Path("runs/reproduce/reproduce.json")
     file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": 2}))
     Path("runs/reproduce/manifest.json").unlink()

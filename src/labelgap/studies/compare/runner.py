@@ -17,6 +17,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison
@@ -197,8 +198,8 @@ def _train_heads(
         for seed, data in enumerate(plan.view.datasets)
     ]
     seeds = range(len(plans[0].view.datasets))
-    counts = f"{len(tasks):,} heads: {len(plans)} methods at {len(tasks) // len(seeds):,} settings in all"
-    reporter.log(f"{counts}, with {len(seeds)} seed{'s' if len(seeds) > 1 else ''}")
+    counts = f"{len(tasks):,} heads: {pluralize(len(plans), 'method')} at {len(tasks) // len(seeds):,} settings in all"
+    reporter.log(f"{counts}, with {pluralize(len(seeds), 'seed')}")
     if setup.selection.labels is None:
         reporter.log("no labels of val select a setting: each method takes the first of its grid")
     with _group_progress(reporter, setup.epochs) as progress, warnings.catch_warnings():

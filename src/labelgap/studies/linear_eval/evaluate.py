@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import remove_file, remove_partials
+from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
-from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
@@ -124,7 +123,6 @@ def _write(evaluation: LinearEvaluation, path: LogisticPath) -> LinearEvaluation
     """Add the chosen head and a warning where it is at an end of the penalties, and write the files."""
     head = path.head(evaluation.results.index(evaluation.chosen))
     evaluation = replace(evaluation, head=head, notes=(*evaluation.notes, *_end_notes(evaluation)))
-    remove_file(evaluation.path / MANIFEST_FILE)
     evaluation.write()
     return evaluation
 

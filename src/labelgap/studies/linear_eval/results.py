@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import write_json, write_text
-from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.files import remove_file, write_json, write_text
+from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.core.tensors import write_tensors
 
@@ -129,6 +129,7 @@ class LinearEvaluation:
 
     def write(self) -> None:
         """Write the files of the folder, and the manifest."""
+        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
         write_json(self.path / FILE, self.as_json())
         rows = [list(asdict(result).values()) for result in self.results]
         lines = [["penalty", "val", "test", "iterations", "converged", "chosen"]]

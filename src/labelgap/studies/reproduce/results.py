@@ -15,17 +15,27 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import write_json, write_text
-from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.files import remove_file, write_json, write_text
+from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.core.text import quote_formulas
 from labelgap.studies.compare.results import STRICT, Count, Seconds, Text
 from labelgap.studies.reproduce.tables import Cell, paper_tables
 
-__all__ = ["CellResult", "FILE", "Reproduction", "ReproductionSettings", "TABLE", "format_images", "is_reproduction"]
+__all__ = [
+    "CellResult",
+    "FILE",
+    "FILES",
+    "Reproduction",
+    "ReproductionSettings",
+    "TABLE",
+    "format_images",
+    "is_reproduction",
+]
 
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
+FILES: Final = (FILE, TABLE)
 FORMAT: Final = 1
 GRIDS: Final = ("paper", "preset")
 
@@ -85,6 +95,7 @@ class CellResult:
         seconds: of the training, shared with other cells of it.
         device: "cpu", "cuda" or "mps".
         images: of train, val and test; val is left out where there is none.
+        data: digest of images and labels.
     """
 
     __pydantic_config__ = STRICT
@@ -100,6 +111,7 @@ class CellResult:
     seconds: Seconds
     device: Text
     images: tuple[Count, ...]
+    data: Text
 
     @property
     def mean(self) -> float:
@@ -163,9 +175,10 @@ class Reproduction:
     def write(self) -> None:
         """Write ``reproduce.json``, ``results.csv`` and the manifest."""
         stored = {"settings": asdict(self.settings), "cells": [asdict(cell) for cell in self.cells.values()]}
+        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
         write_json(self.path / FILE, {"format": FORMAT, **stored})
         write_text(self.path / TABLE, self._csv())
-        write_manifest(self.path, [FILE, TABLE])
+        write_manifest(self.path, FILES)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Reproduction:

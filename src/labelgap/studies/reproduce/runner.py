@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import remove_file, remove_partials
+from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
-from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
@@ -104,6 +103,7 @@ def plan_reproduction(
     plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds)
     open_cells: dict[Training, tuple[Cell, ...]] = {}
     done = 0
+    _check_data(plan, [cell for cell in asked if cell.name not in missing])
     for cell in (cell for cell in asked if cell.name not in missing):
         stored = reproduction.cells.get((table, cell.name))
         if stored is not None and stored.training == plan.digest(cell.training):
@@ -157,7 +157,6 @@ def fill_cells(
     with lock_folder(folder, "reproducing tables"):
         refuse_links(folder)
         remove_partials(folder)
-        remove_file(folder / MANIFEST_FILE)
         failed = dict[str, str]()
         reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
         execution = {"device": device, "workers": workers, "quiet": quiet}
@@ -193,6 +192,19 @@ def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunError(f"{folder} holds something else than tables of papers: choose another --out.")
     return Reproduction(folder, settings)
+
+
+def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
+    given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
+    for (table, name), stored in plan.reproduction.cells.items():
+        protocol, _, data = stored.column.partition(":")
+        data = data.partition(":")[0]
+        if stored.data != given.get((protocol, data), stored.data):
+            raise RunError(
+                f"{plan.reproduction.path / FILE}: {name} of {table} was trained on other data than --data {data}=… "
+                "now has. Give those, or choose another --out."
+            )
 
 
 def _train(
@@ -275,6 +287,7 @@ def _results(
 ) -> list[CellResult]:
     device, digest, results = choose_device(execution["device"]).type, plan.digest(training), list[CellResult]()
     images = tuple(len(split) for split in plan.data(training).splits)
+    data = data_digest(plan.data(training))
     for cell, measured in values.items():
         known = [value for value in measured if value is not None]
         if len(known) < len(measured):
@@ -282,7 +295,7 @@ def _results(
             continue
         percent = tuple(value if cell.column.metric == "epoch" else 100 * value for value in known)
         name = plan.table.name, cell.row.name, cell.column.name
-        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images))
+        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images, data))
     return results
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import write_json, write_text
-from labelgap.core.manifest import check_files, write_manifest
+from labelgap.core.files import remove_file, write_json, write_text
+from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.core.text import quote_formulas
 from labelgap.studies.sweep.search_space import Parameter, Value
@@ -136,6 +136,7 @@ class Sweep:
         """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
         stored = asdict(self)
         del stored["path"]
+        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
         write_json(self.path / FILE, {"format": FORMAT, **stored})
         write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
         if self.finished:

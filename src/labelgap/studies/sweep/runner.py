@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from torch import Tensor
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import make_folder, remove_file
+from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
-from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
@@ -127,7 +126,6 @@ def _run_trials(
             queue = TrialQueue(study, plan.space, trials, heartbeat)
             with lock_folder(folder, "starting a sweep", wait=60):
                 _check_folder(folder, plan)
-                remove_file(folder / MANIFEST_FILE)  # it is not finished any more
                 _results(plan, queue, study, folder, shown, data).write()
             queue.suggest(plan.first)
             _train(queue, plan, folder, execution)
