@@ -43,7 +43,7 @@ class FeatureVectors(NamedRows):
         invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(invalid):
             raise InputError(
-                f"the features of row {invalid[0]} are not finite, and those of {pluralize(len(invalid), 'row')} in all."
+                f"the features of row {invalid[0]} are not finite ({pluralize(len(invalid), 'such row')} in all)."
             )
         self.set_names(names, len(vectors), "vectors")
         self.vectors = vectors

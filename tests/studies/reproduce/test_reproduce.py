@@ -126,7 +126,7 @@ def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsy
     assert "84.2" in said and "diff" in said and "epochs 1" in said, "and what is not as in the paper"
     assert "voc2012 has 90/110/80 here (train/val/test), 4,574/1,143/5,823 there" in " ".join(said.split())
     page = Path("runs/reproduce/report.html").read_text(encoding="utf-8")
-    assert "Cole et al. 2021, table 1" in page and "84.2" in page
+    assert "Cole et al. 2021, table 1" in page and '<td data-name="paper">84.2' in page, "a phone shows the names"
     assert call("report", "runs/reproduce") == call("reproduce") == 0
     assert "kim-table4" in capsys.readouterr().out
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
+from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
@@ -175,8 +176,8 @@ def _fit_notes(path: LogisticPath, labels: np.ndarray, unlabeled: int) -> list[s
         notes.append(f"{unlabeled:,} training images without a known class were left out")
     silent = int((path.weight == 0).flatten(2).all(dim=2).all(dim=0).sum()) if path.weight.shape[2] else 0
     if silent:
-        missing = "no training image" if labels.ndim == 1 else "no known present or no known absent in train"
-        notes.append(f"{silent} classes have {missing}: nothing was learned for them")
+        lacking = "training image" if labels.ndim == 1 else "known present or without a known absent in train"
+        notes.append(f"nothing was learned for {pluralize(silent, 'class')} without a {lacking}")
     if not path.converged.all():
         worst = float(path.gradient.max())
         notes.append(
