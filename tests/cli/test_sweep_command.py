@@ -78,6 +78,8 @@ def look_at(page: Path) -> None:
         (("--storage", "nonsense"), "is not the URL of a database"),
         (("--storage", "oracles://ann:s3cret@db/x"), "is not the URL of a database"),
         (("--storage", "postgresql://ann:s3cret@127.0.0.1:1/x"), "cannot be used (connection failed"),
+        (("--storage", "oracle://ann:s3cret@db/x"), "pip install 'oracledb'"),
+        (("--storage", "postgresql+pg8000://ann:s3cret@db/x"), "pip install 'pg8000'"),
         (("--storage", "sqlite:///missing/folder/x.sqlite"), "cannot be used (unable to open database file"),
     ],
 )

@@ -70,7 +70,13 @@ def reproduce(
     made = fill_cells(plan, **execution)
     report = write_report(made)
     failed = {name: reason for name, reason in made.missing.items() if name not in plan.missing}
-    return _print_json(made, table) if as_json else _print(made, table, report, failed)
+    if as_json:
+        _print_json(made, table)
+    else:
+        _print(made, table, report, failed)
+    if not plan.done and len(failed) == sum(map(len, plan.cells.values())):
+        raise typer.Exit(2)  # no cell was filled
+    return None
 
 
 def _cells(texts: list[str] | None) -> list[str] | None:

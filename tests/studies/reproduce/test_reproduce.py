@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -229,13 +230,35 @@ def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
     assert found.settings_tried == 8 and found.setting["lr"] != 1e-5 and found.setting["batch_size"] in (8, 16)
 
 
-def test_a_training_that_fails_leaves_its_cells_empty(photos: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_fails_leaves_its_cells_empty(
+    photos: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def failing(*given: Any, **settings: Any) -> Any:
         raise RunError("it has diverged")
 
     monkeypatch.setattr(networks, "fit", failing)
     made = reproduce("kim-table2", [photos], cells=["wan/end-to-end:voc2012"], backbone="small-cnn", **QUICK)
     assert not made.cells and made.missing["wan/end-to-end:voc2012"] == "it has diverged"
+    monkeypatch.setattr(networks, "_train", die)
+    asked = (
+        "kim-table2",
+        "--data",
+        photos,
+        "--cells",
+        "wan/end-to-end:*;an/end-to-end:*",
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+    )
+    assert call("reproduce", *asked, "--backbone", "small-cnn", "--jobs", "2", "--device", "cpu", "--json") == 2
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert "resume with fewer --jobs" in missing["wan/end-to-end:voc2012"], "no traceback where a process is killed"
+
+
+def die(*given: Any, **settings: Any) -> None:
+    """End a process without a result, as the system does where there is no memory left."""
+    os._exit(9)
 
 
 def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,9 @@ def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_whe
         assert len(queue.results()) == 8
 
 
-def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Path) -> None:
+def test_after_a_kill_the_lost_trials_are_run_again(
+    data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     original = train_heads
 
     def killed(*given: Any, **named: Any) -> Any:
@@ -161,7 +163,8 @@ def test_after_a_kill_the_lost_trials_are_run_again(data: Dataset, tmp_path: Pat
 
     batches: list[int] = []
     assert exit_code(in_process(work)) == -signal.SIGKILL
-    found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
+    found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **{**QUICK, "quiet": False})
+    assert "12 trials, 8 of them done already" in capsys.readouterr().err
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12
     assert len(set(keys(found))) == 12
     with quiet_optuna(), open_storage(None, tmp_path / "s") as storage:
@@ -267,10 +270,10 @@ def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, t
         lg.sweep(data, "ll-ct", search=SEARCH, **settings)
     with pytest.raises(RunError, match="another search space"):
         lg.sweep(data, "ll-r", **settings)
-    with pytest.raises(RunError, match="another settings"):
+    with pytest.raises(RunError, match="other settings"):
         lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "seed": 4})
     other = replace(data, val=replace(data.val, labels=data.val.labels.drop(0.1, seed=0)))  # type: ignore[type-var,union-attr]
-    with pytest.raises(RunError, match="another data"):
+    with pytest.raises(RunError, match="other data"):
         lg.sweep(other, "ll-r", search=SEARCH, select="known", **settings)
     old = tmp_path / "old"
     old.mkdir()

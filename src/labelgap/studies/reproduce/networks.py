@@ -11,12 +11,13 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.errors import InputError, LabelGapError
+from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare.label_views import LabelView
@@ -137,6 +138,8 @@ def _result(train: Callable[[], Path]) -> Run | LabelGapError:
         run = Run(train())
     except LabelGapError as error:
         return error
+    except BrokenProcessPool:
+        return RunError("a process ended without a result, perhaps for want of memory: resume with fewer --jobs.")
     if not run.finished or run.metrics["interrupted"]:
         raise KeyboardInterrupt
     return run

@@ -147,7 +147,8 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
         before = str(stored.get(name))
         if before != text:
             shown = f" ({before}, now {text})" if name in ("method", "search space") else ""
-            raise RunError(f"{folder} holds a sweep with another {name}{shown}: choose another --out.")
+            other = f"other {name}" if name in ("data", "settings") else f"another {name}"
+            raise RunError(f"{folder} holds a sweep with {other}{shown}: choose another --out.")
 
 
 def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
@@ -165,7 +166,8 @@ def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
 def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution) -> None:
     """Train until there are as many trials as asked for."""
     device, workers, reporter = execution
-    heads, done, on_device = is_head(plan.config), len(queue.results()), choose_device(device)
+    heads, on_device = is_head(plan.config), choose_device(device)
+    done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
     reporter.log(f"{plan.config.method}, {plan.config.protocol}: {'; '.join(map(str, plan.space))}")
     reporter.log(plan.selection.why)
     reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))

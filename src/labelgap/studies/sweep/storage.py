@@ -33,8 +33,10 @@ DATABASE: Final = "sweep.sqlite"
 INTERVAL: Final = 30
 GRACE: Final = 150
 """Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
-_DRIVERS: Final = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql")}
-"""Database → the driver that is used where the URL names none, and the package that has it."""
+_DRIVERS: Final = {"postgresql": "psycopg", "mysql": "pymysql"}
+"""Database → the driver that is used where the URL names none."""
+_PACKAGES: Final = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""Module of a driver → the package that has it, where that is called something else."""
 _TIMEOUTS: Final = {"sqlite": {"timeout": 60}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
 
 _ATTEMPTS: Final = 10
@@ -103,7 +105,7 @@ def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
     except (ArgumentError, ValueError):
         raise _not_a_url(str(url)) from None
     if address.drivername == database and database in _DRIVERS:
-        address = address.set(drivername=f"{database}+{_DRIVERS[database][0]}")
+        address = address.set(drivername=f"{database}+{_DRIVERS[database]}")
     engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
     text = address.render_as_string(hide_password=False)
     with reaching(text):
@@ -127,6 +129,10 @@ def _connect(url: str, engine: dict[str, Any]) -> RDBStorage:
             if not _TAKEN.search(str(error)) or attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(0.5)
+        except ImportError as error:
+            module = getattr(error.__cause__, "name", None) or url.partition(":")[0].partition("+")[2]
+            install = f"pip install '{_PACKAGES.get(module, module)}'"
+            raise InputError(f"the storage {hide_password(url)} needs another package: {install}.") from None
     raise AssertionError
 
 
@@ -141,10 +147,6 @@ def reaching(url: str) -> Iterator[None]:
         yield
     except NoSuchModuleError:
         raise _not_a_url(url) from None
-    except ImportError as error:
-        database = url.partition(":")[0].partition("+")[0]
-        package = _DRIVERS.get(database, ("", ""))[1] or getattr(error, "name", None) or "of its driver"
-        raise InputError(f"the storage {shown} needs another package: pip install '{package}'.") from None
     except RuntimeError as error:
         if "optuna" not in str(error):
             raise
