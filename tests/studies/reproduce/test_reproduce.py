@@ -84,6 +84,8 @@ def test_cells_are_filled_in_any_order_and_nothing_is_trained_twice(vectors: str
     assert not trained, "an-ls is of table 1 already"
     role = first.cells["cole-table2", "role/linear:voc2012:train_map"]
     assert third.cells["cole-table2", "role/linear:voc2012:train_map"] == role and len(role.values) == 2
+    fewer = reproduce("cole-table2", [vectors], **{**QUICK, "seeds": 1})
+    assert fewer.cells == third.cells, "two seeds are not replaced by one"
     assert 0 < role.values[0] <= 100 and role.settings_tried == 8 and role.setting["lr"] in (1e-2, 1e-3, 1e-4, 1e-5)
     assert role.setting["options"] == {"expected_positives": 1.5}, "the paper's number for VOC, whatever the file is"
     lines = list(csv.DictReader(Path("runs/reproduce/results.csv").read_text(encoding="utf-8").splitlines()))
@@ -143,6 +145,8 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
         reproduce("cole-table2", [vectors], cells=["rolle"])
     with pytest.raises(InputError, match=r"vectors\.npz holds features, and end-to-end trains on images"):
         reproduce("kim-table2", [vectors])
+    with pytest.raises(InputError, match=r"the features of voc2012 are given already, vectors\.npz"):
+        reproduce("cole-table2", [vectors, vectors])
     with pytest.raises(InputError, match="no reader"):
         reproduce("two-way-nus", [])
     stored = arrays()

@@ -106,7 +106,8 @@ def plan_reproduction(
     _check_data(plan, [cell for cell in asked if cell.name not in missing])
     for cell in (cell for cell in asked if cell.name not in missing):
         stored = reproduction.cells.get((table, cell.name))
-        if stored is not None and stored.training == plan.digest(cell.training):
+        most = seeds if stored is None else max(seeds, len(stored.values))  # a cell with more seeds is kept
+        if stored is not None and stored.training == replace(plan, seeds=most).digest(cell.training):
             done += 1
         else:
             open_cells[cell.training] = (*open_cells.get(cell.training, ()), cell)

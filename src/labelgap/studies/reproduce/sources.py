@@ -63,8 +63,11 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
             raise InputError(f"--data {text}: {describe_missing_path(path)}")
         if name not in table.datasets:
             continue
-        source = sources.get(name, DataSource())
-        if is_feature_file(path):
+        source, features = sources.get(name, DataSource()), is_feature_file(path)
+        if before := source.features_path if features else source.images_path:
+            kind = "features" if features else "images"
+            raise InputError(f"--data {text}: the {kind} of {name} are given already, {before}. Leave one out.")
+        if features:
             sources[name] = replace(source, features=load(FEATURES, path), features_path=place)
         else:
             data = load(name, path) if name in dataset_names() else open_data(path)
