@@ -182,7 +182,8 @@ def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
 
 
 @pytest.mark.parametrize(
-    "name", [command.callback.__name__ for command in make_app().registered_commands if command.callback]
+    "name",
+    [command.callback.__name__.replace("_", "-") for command in make_app().registered_commands if command.callback],
 )
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(name, "--help") == 0

@@ -21,6 +21,7 @@ __all__ = ["ModelOptions", "TrainingOptions", "train"]
 
 _model_option = partial(typer.Option, rich_help_panel="Method and model")
 _head_option = partial(typer.Option, rich_help_panel="Linear heads")
+_image_option = partial(typer.Option, rich_help_panel="Input images")
 _training_option = partial(typer.Option, rich_help_panel="Optimization (defaults depend on the protocol or preset)")
 
 
@@ -97,17 +98,17 @@ class TrainingOptions:
     accumulate: Annotated[int | None, _training_option(help="Batches per optimizer step.")] = None
     checkpoint_minutes: Annotated[
         float | None,
-        _training_option(help="Minutes between checkpoints within an epoch; 0: at its end only.", show_default="10"),
+        typer.Option(help="Minutes between checkpoints within an epoch; 0: at its end only.", show_default="10"),
     ] = None
     stop_below: Annotated[float | None, _training_option(help="Stop this far below the best val score, e.g. 0.03.")] = (
         None
     )
     transform: Annotated[
-        str | None, _training_option(help="resize, augment (random crops, geometry, color), or crop (Kobayashi 2023).")
+        str | None, _image_option(help="resize, augment (random crops, geometry, color), or crop (Kobayashi 2023).")
     ] = None
     average_flips: Annotated[
         bool | None,
-        _training_option("--average-flips/--no-average-flips", help="Average over image and mirror: twice the time."),
+        _image_option("--average-flips/--no-average-flips", help="Average over image and mirror: twice the time."),
     ] = None
     batchnorm: Annotated[
         str | None,
@@ -117,7 +118,7 @@ class TrainingOptions:
         ),
     ] = None
     size: Annotated[
-        int | None, _training_option(help="Side of the input images.", show_default="that of the backbone")
+        int | None, _image_option(help="Side of the input images.", show_default="that of the backbone")
     ] = None
     precision: Annotated[str | None, _training_option(help="auto, float32 or bf16.", show_default="bf16 on a GPU")] = (
         None

@@ -24,6 +24,7 @@ from labelgap.models import (
     create_backbone,
     is_pretrained,
 )
+from labelgap.models.timm.library import import_timm
 
 timm: Any = timm_or_skip()
 
@@ -243,7 +244,7 @@ def test_a_network_that_gives_no_vector_is_no_backbone(monkeypatch: pytest.Monke
                 raise NotImplementedError("an encoder has no head")
             return seen
 
-    monkeypatch.setattr(timm, "create_model", lambda *arguments, **options: Encoder(3, 2, 1))
+    monkeypatch.setattr(import_timm(), "create_model", lambda *arguments, **options: Encoder(3, 2, 1))
     with pytest.raises(
         InputError, match=r"timm:resnet18 cannot be a backbone for images of 3 × 224 × 224: an encoder has no"
     ):
@@ -299,7 +300,7 @@ def test_a_name_that_timm_does_not_know_is_told_the_nearest(name: str, message: 
 
 
 def test_names_of_timm_are_checked_without_building_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timm, "create_model", lambda *args, **options: pytest.fail("built"))
+    monkeypatch.setattr(import_timm(), "create_model", lambda *args, **options: pytest.fail("built"))
     for name in ("timm:vit_giant_patch14_dinov2", "timm:resnet50.tv_in1k", "resnet50", "resnet101", "small-cnn"):
         check_backbone(name)
     assert is_pretrained("timm:vit_giant_patch14_dinov2.lvd142m") and is_pretrained("resnet101")
