@@ -91,6 +91,7 @@ def test_wrong_input_is_one_message_without_a_password(
     assert call("sweep", "vectors.npz", "--method", "ll-r", *arguments, *QUICK) == 2
     said = capsys.readouterr()
     assert message in said.err and "Traceback" not in said.err and "s3cret" not in said.err + said.out
+    assert not Path("runs").exists(), "nothing is left behind"
 
 
 def test_without_optuna_the_command_that_installs_it_is_shown(

@@ -118,7 +118,8 @@ def _run_trials(
     data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
 ) -> Sweep:
     """Train the trials that the storage does not have yet, and return all of them."""
-    make_folder(folder)
+    if url is None:
+        make_folder(folder)
     with open_storage(url, folder) as storage:
         shown = hide_password(storage.url)
         study = _open_study(storage, plan)
