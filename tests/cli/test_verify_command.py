@@ -66,3 +66,6 @@ def test_accept_and_trust_say_what_they_did(run: Path, capsys: pytest.CaptureFix
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("verify", str(tmp_path)) == 2
     assert "is not a run, a study or a review" in capsys.readouterr().err
+    (tmp_path / "train-000000.tar").touch()
+    assert call("verify", str(tmp_path)) == 2
+    assert "`labelgap shard` again" in capsys.readouterr().err

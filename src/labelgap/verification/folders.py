@@ -196,6 +196,8 @@ def _kind(folder: Path) -> Kind:
             return kind
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder." if folder.exists() else describe_missing_path(folder))
+    if any(folder.glob("*.tar")):
+        raise RunError(f"{folder} holds shards: `labelgap shard` again, as they were written, verifies them.")
     raise RunError(f"{folder} is not a run, a study or a review: it has none of {', '.join(_DOCUMENTS)}.")
 
 
