@@ -19,7 +19,7 @@ _DAMAGED = 2
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN|STUDY|REVIEW", help="Folder of a run, a study, a review, or what another command wrote.")
+        Path, typer.Argument(metavar="RUN|STUDY|REVIEW", help="Folder of a run, a study, a sweep, a review …")
     ],
     accept: Annotated[
         bool, typer.Option("--accept", help="Files were changed on purpose: write manifest.json again.")
