@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -318,22 +319,29 @@ def start(name: str, images: int, folder: Path, *, peer: bool = False) -> dict[s
     return found
 
 
-def measure_all(names: list[str], images: int | None, folder: Path) -> None:
-    """Measure parts at their sizes, and print the ratios."""
+def measure_part(name: str, sizes: tuple[int, ...], folder: Path) -> dict[str, float]:
+    """Measure a part at its sizes, and return the ratios."""
+    found = [start(name, size, folder) for size in sizes]
+    ours = found[len(sizes) // 2]
     ratios: dict[str, float] = {}
-    for name in names:
-        part = PARTS[name]
-        sizes = (images,) if images else part.sizes
-        found = [start(name, size, folder) for size in sizes]
-        other = start(name, sizes[len(sizes) // 2], folder, peer=True) if part.peer else None
-        ours = found[len(sizes) // 2]
-        if other and ours:
-            ratios[f"peer-{name}"] = other["seconds"] / ours["seconds"]
-        if len(sizes) > 1 and found[-1] and found[-2]:
-            factor = sizes[-1] / sizes[-2]
-            ratios[f"linear-{name}"] = found[-1]["seconds"] / (factor * found[-2]["seconds"])
-            ratios[f"memory-{name}"] = found[-1]["peak"] / (factor * found[-2]["peak"])
-    for name, ratio in ratios.items():
+    if PARTS[name].peer and ours and (other := start(name, sizes[len(sizes) // 2], folder, peer=True)):
+        ratios[f"peer-{name}"] = other["seconds"] / ours["seconds"]
+    if len(sizes) > 1 and found[-1] and found[-2]:
+        factor = sizes[-1] / sizes[-2]
+        ratios[f"linear-{name}"] = found[-1]["seconds"] / (factor * found[-2]["seconds"])
+        ratios[f"memory-{name}"] = found[-1]["peak"] / (factor * found[-2]["peak"])
+    return ratios
+
+
+def measure_all(names: list[str], images: int | None, folder: Path) -> None:
+    """Measure parts at their sizes, two at a time, and print the ratios."""
+    sizes = {name: (images,) if images else PARTS[name].sizes for name in names}
+    for size in sorted(set().union(*sizes.values())):  # two parts may need the same table
+        prepare = ["--part", "batch", "--images", str(size), "--within", str(folder), "--prepare"]
+        subprocess.run([sys.executable, __file__, *prepare], check=True)
+    with ThreadPoolExecutor(2) as pool:
+        ratios = list(pool.map(lambda name: measure_part(name, sizes[name], folder), names))
+    for name, ratio in [item for part in ratios for item in part.items()]:
         print(f"ratio {name} {ratio:.2f}")
 
 
