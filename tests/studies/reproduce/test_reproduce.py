@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +17,7 @@ import numpy as np
 import pytest
 from tests.cli.conftest import call
 from tests.data.readers.test_load_voc import devkit
+from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
@@ -25,6 +30,7 @@ from labelgap.studies.reproduce.tables import METRICS
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
+TRAIN = vars(networks)["_train"]
 
 
 @pytest.fixture
@@ -198,7 +204,7 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(photos: str, traine
     found = pointing.cells["kim-table4", "ll-ct/end-to-end:voc2012:pointing"]
     assert len(found.values) == 2 and all(0 <= value <= 100 for value in found.values)
     assert made.cells["kim-table2", "an/linear-init:voc2012"].settings_tried == 1
-    shares = reproduce("kim-table1", [photos], jobs=2, **small)
+    shares = reproduce("kim-table1", [photos], **small)
     assert {100.0} == {value for cell in shares.cells.values() if "warmup" in cell.column for value in cell.values}
     scores = reproduce("zhou-table", [photos], cells=["em"], **{**small, "seeds": 1})
     assert {"em/end-to-end:voc2012", "em/end-to-end:voc2012:f1_micro"} <= {name for _, name in scores.cells}
@@ -258,6 +264,39 @@ def test_a_training_that_fails_leaves_its_cells_empty(
     assert call("reproduce", *asked, "--backbone", "small-cnn", "--jobs", "2", "--device", "cpu", "--json") == 2
     missing = json.loads(capsys.readouterr().out)["missing"]
     assert "resume with fewer --jobs" in missing["wan/end-to-end:voc2012"], "no traceback where a process is killed"
+
+
+def train_or_wait(run: Any, **settings: Any) -> Any:
+    """Train a network; with `wan`, wait for ever."""
+    if run.request.method != "wan":
+        return TRAIN(run, **settings)
+    Path("waiting").write_text(str(os.getpid()), encoding="utf-8")
+    return threading.Event().wait()
+
+
+def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
+    photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = ["wan/end-to-end:voc2012", "an/end-to-end:voc2012", "ll-r/end-to-end:voc2012"]
+    asked: dict[str, Any] = {"cells": cells, "backbone": "small-cnn", "size": 32, **QUICK}
+    stored, waiting = Path("runs/reproduce/reproduce.json"), Path("waiting")
+    with monkeypatch.context() as patch:
+        patch.setattr(networks, "_train", train_or_wait)
+        work = partial(reproduce, "kim-table2", [photos], **{**asked, "jobs": 2, "quiet": False})
+        process = start_forked(work, Path("screen"))
+        while not (stored.exists() and len(Reproduction.open("runs/reproduce").cells) == 2 and waiting.exists()):
+            assert os.waitpid(process, os.WNOHANG) == (0, 0), Path("screen").read_text(encoding="utf-8")
+            time.sleep(0.05)
+        os.kill(process, signal.SIGKILL)
+        assert wait_forked(process) == -signal.SIGKILL
+    said = Path("screen").read_text(encoding="utf-8")
+    assert said.count("voc2012-an-end-to-end-") == 2 and "(4 of 6)" in said, "one line for each network"
+    found = Reproduction.open("runs/reproduce").cells
+    while Path(f"/proc/{waiting.read_text(encoding='utf-8')}").exists():
+        time.sleep(0.05)  # the processes of a command that is killed end with it
+    made = reproduce("kim-table2", [photos], **asked)
+    assert len(trained) == 2 and all("-wan-" in name for name in trained), "nothing that had ended is trained again"
+    assert len(made.cells) == 3 and {name: made.cells[name] for name in found} == found
 
 
 def die(*given: Any, **settings: Any) -> None:

@@ -9,8 +9,11 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,14 +28,17 @@ from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
+from labelgap.training.config.cost import format_duration
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import preset
 from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 
-__all__ = ["NetworkRun", "network_runs", "select_run", "train_networks", "with_seed"]
+__all__ = ["NetworkRun", "TrainedNetworks", "network_runs", "train_networks"]
 
 FOLDER: Final = "runs"
+_ENDED: Final = "a process ended without a result, perhaps for want of memory: resume with fewer --jobs."
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +88,7 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     ]
 
 
-def with_seed(run: NetworkRun, training: Training, seed: int) -> NetworkRun:
+def _with_seed(run: NetworkRun, training: Training, seed: int) -> NetworkRun:
     """Return the run with another seed."""
     moved = replace(run, request=replace(run.request, seed=seed), folder=run.folder.parent.parent)
     return _with_folder(moved, training)
@@ -111,25 +117,117 @@ def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
     return replace(run, folder=run.folder / FOLDER / name)
 
 
+@dataclass(frozen=True, eq=False)
+class TrainedNetworks:
+    """What a training has given.
+
+    Attributes:
+        training: of the table.
+        tried: the runs of all settings with the first seed; an error where one failed.
+        chosen: the setting that val chose; None where all failed.
+        seeds: the runs of all seeds at that setting, or their errors; those of ``tried`` where all failed.
+    """
+
+    training: Training
+    tried: Sequence[Run | LabelGapError]
+    chosen: NetworkRun | None
+    seeds: Sequence[Run | LabelGapError]
+
+    @property
+    def seconds(self) -> float:
+        """The time of all its networks."""
+        return sum(float(run.metrics["seconds"]) for run in (*self.tried, *self.seeds[1:]) if isinstance(run, Run))
+
+
 def train_networks(
-    runs: Sequence[NetworkRun], *, jobs: int, device: str, workers: int | None, quiet: bool
-) -> list[Run | LabelGapError]:
-    """Train runs, or resume them, several at a time; a finished one is opened. One that fails gives its error.
+    grids: Mapping[Training, Sequence[NetworkRun]],
+    seeds: int,
+    *,
+    jobs: int,
+    device: str,
+    workers: int | None,
+    quiet: bool,
+) -> Iterator[TrainedNetworks]:
+    """Train runs, or resume them, several at a time; yield each training as soon as its last network has ended.
+
+    A finished run is opened. The other seeds of a training are next in turn once its setting is chosen.
+
+    Args:
+        grids: the runs of the first seed, of each training.
+        seeds: how many.
+        jobs: networks to train at a time.
+        device: "auto", "cpu", "cuda", "mps".
+        workers: processes that decode images.
+        quiet: print nothing.
 
     Raises:
         KeyboardInterrupt: a run was stopped by Ctrl-C; what is trained so far is in the folders.
     """
-    options: dict[str, Any] = {"device": device, "workers": workers}
-    if jobs == 1 or len(runs) == 1:
-        return [_result(partial(_train, run, quiet=quiet, **options)) for run in runs]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(runs)), mp_context=context) as pool:
-        futures = [pool.submit(_train, run, quiet=True, **options) for run in runs]
-        try:
-            return [_result(future.result) for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+    reporter, ended = Reporter(quiet), dict[Path, Run | LabelGapError]()
+    needed = {training: list(grid) for training, grid in grids.items()}
+    queued = {run.folder: run for grid in grids.values() for run in grid}  # two trainings may share a run
+    queue = deque(queued.values())
+    total = len(queue) + len(grids) * (seeds - 1)
+    execution: dict[str, Any] = {"device": device, "workers": workers}
+    if min(jobs, total) > 1:
+        results = _train_in_processes(queue, min(jobs, total), **execution)
+    else:
+        results = ((run, _result(partial(_train, run, quiet=quiet, **execution))) for run in _pop_each(queue))
+    for run, result in results:
+        ended[run.folder] = result
+        reporter.log(_describe(run, result, len(ended), total))
+        for training in [each for each, runs in needed.items() if all(one.folder in ended for one in runs)]:
+            first = [ended[each.folder] for each in grids[training]]
+            number = _select(first)
+            chosen = None if number is None else grids[training][number]
+            at_chosen = [] if chosen is None else [chosen, *(_with_seed(chosen, training, n) for n in range(1, seeds))]
+            if all(each.folder in ended for each in at_chosen):
+                del needed[training]
+                yield TrainedNetworks(training, first, chosen, [ended[each.folder] for each in at_chosen] or first)
+            else:
+                needed[training] = at_chosen
+                queue.extendleft(each for each in reversed(at_chosen) if each.folder not in queued)
+                queued |= {each.folder: each for each in at_chosen}
+
+
+def _pop_each(queue: deque[NetworkRun]) -> Iterator[NetworkRun]:
+    while queue:
+        yield queue.popleft()
+
+
+def _train_in_processes(
+    queue: deque[NetworkRun], jobs: int, **execution: Any
+) -> Iterator[tuple[NetworkRun, Run | LabelGapError]]:
+    """Yield each run of a queue as it ends; more can be added to the queue in between."""
+    context, running = multiprocessing.get_context("spawn"), dict[Future[Path], NetworkRun]()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent) as pool:
+        while queue or running:
+            for run in itertools.islice(_pop_each(queue), jobs - len(running)):
+                try:
+                    running[pool.submit(_train, run, quiet=True, **execution)] = run
+                except BrokenProcessPool:
+                    yield run, RunError(_ENDED)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), _result(future.result)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is killed: its run can then be resumed by another."""
+
+    def watch() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _describe(run: NetworkRun, result: Run | LabelGapError, number: int, total: int) -> str:
+    if not isinstance(result, Run):
+        return f"{run.folder.name}: {result} ({number} of {total})"
+    metrics = result.metrics
+    scores = f"val {100 * (metrics['score'] or 0.0):.2f} in epoch {metrics['best_epoch']}"
+    return f"{run.folder.name}: {scores}, {format_duration(metrics['seconds'])} ({number} of {total})"
 
 
 def _result(train: Callable[[], Path]) -> Run | LabelGapError:
@@ -139,7 +237,7 @@ def _result(train: Callable[[], Path]) -> Run | LabelGapError:
     except LabelGapError as error:
         return error
     except BrokenProcessPool:
-        return RunError("a process ended without a result, perhaps for want of memory: resume with fewer --jobs.")
+        return RunError(_ENDED)
     if not run.finished or run.metrics["interrupted"]:
         raise KeyboardInterrupt
     return run
@@ -165,7 +263,7 @@ def _train(run: NetworkRun, **execution: Any) -> Path:
     return run.folder
 
 
-def select_run(runs: Sequence[Run | LabelGapError]) -> int | None:
+def _select(runs: Sequence[Run | LabelGapError]) -> int | None:
     """Return the number of the run with the highest val score, the first of equals; None where all failed."""
     scores = {number: run.metrics["score"] or 0.0 for number, run in enumerate(runs) if isinstance(run, Run)}
     return max(scores, key=lambda number: scores[number]) if scores else None

@@ -24,7 +24,7 @@ from labelgap.studies.reproduce.linear import (
     train_linear,
 )
 from labelgap.studies.reproduce.measures import measure_run
-from labelgap.studies.reproduce.networks import network_runs, select_run, train_networks, with_seed
+from labelgap.studies.reproduce.networks import network_runs, train_networks
 from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
 from labelgap.studies.reproduce.sources import DataSource, data_digest, open_sources, unmet_need
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table
@@ -235,44 +235,30 @@ def _train(
         about = {"penalty": found.chosen.penalty, "options": {}}
         values = {cell: [measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
         yield _results(plan, training, values, about, (), len(found.results), found.seconds, execution, failed)
-    networks = plan.trainings("end-to-end", "linear-init")
-    waves = [networks] if jobs > 1 else [[training] for training in networks]
-    for wave in waves:
-        yield from _train_wave(plan, wave, folder, jobs, execution, failed)
+    yield from _train_networks(plan, folder, jobs, execution, failed)
 
 
-def _train_wave(
-    plan: Plan,
-    trainings: Sequence[Training],
-    folder: Path,
-    jobs: int,
-    execution: Mapping[str, Any],
-    failed: dict[str, str],
+def _train_networks(
+    plan: Plan, folder: Path, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]
 ) -> Iterator[list[CellResult]]:
-    """Train networks together: first all settings with one seed, then the other seeds at the chosen settings."""
-    settings = plan.reproduction.settings
-    grids = {each: network_runs(each, plan.data(each), folder, settings) for each in trainings}
-    flat = iter(train_networks([run for grid in grids.values() for run in grid], jobs=jobs, **execution))
-    tried = {training: [next(flat) for _ in grid] for training, grid in grids.items()}
-    chosen = {training: number for training, runs in tried.items() if (number := select_run(runs)) is not None}
-    more = [with_seed(grids[each][chosen[each]], each, seed) for each in chosen for seed in range(1, plan.seeds)]
-    rest = iter(train_networks(more, jobs=jobs, **execution) if more else [])
-    for training, first in tried.items():
-        runs = list(first)
-        if training in chosen:
-            runs = [first[chosen[training]], *(next(rest) for _ in range(1, plan.seeds))]
-        done = [run for run in runs if isinstance(run, Run)]
-        if len(done) < len(runs):
-            _fail(plan, [training], next(run for run in runs if not isinstance(run, Run)), failed)
+    """Train the networks, and yield the results of each training as soon as its last one has ended."""
+    trainings = plan.trainings("end-to-end", "linear-init")
+    grids = {each: network_runs(each, plan.data(each), folder, plan.reproduction.settings) for each in trainings}
+    for trained in train_networks(grids, plan.seeds, jobs=jobs, **execution):
+        training, chosen = trained.training, trained.chosen
+        runs = [run for run in trained.seeds if isinstance(run, Run)]
+        try:
+            if chosen is None or len(runs) < len(trained.seeds):
+                raise next(run for run in trained.seeds if not isinstance(run, Run))
+            values = {
+                cell: [measure_run(cell, run, chosen.data, execution["device"]) for run in runs]
+                for cell in plan.cells[training]
+            }
+        except LabelGapError as error:
+            _fail(plan, [training], error, failed)
             continue
-        job = grids[training][chosen[training]]
-        values = {
-            cell: [measure_run(cell, run, job.data, execution["device"]) for run in done]
-            for cell in plan.cells[training]
-        }
-        epochs = tuple(run.metrics["best_epoch"] for run in done)
-        seconds = sum(run.metrics["seconds"] for run in (*first, *done[1:]) if isinstance(run, Run))
-        yield _results(plan, training, values, job.setting, epochs, len(first), seconds, execution, failed)
+        epochs, tried = tuple(run.metrics["best_epoch"] for run in runs), len(trained.tried)
+        yield _results(plan, training, values, chosen.setting, epochs, tried, trained.seconds, execution, failed)
 
 
 def _results(
