@@ -1,14 +1,76 @@
-"""``labelgap datasets``: list the formats of data."""
+"""``labelgap datasets``: list the formats of data, describe one, or check a folder."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from labelgap.data import DatasetReader
 
 __all__ = ["datasets"]
 
 
-def datasets() -> None:
-    """List the data that can be read."""
+def datasets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Describe this data set.")] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", help="Check this folder: what is missing or another version."),
+    ] = None,
+) -> None:
+    """List the data that can be read, describe one data set, or check its folder."""
     from labelgap.cli.printing import print_table
-    from labelgap.data import describe_datasets
+    from labelgap.data import describe_dataset, describe_datasets
 
-    rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
-    print_table(("data set", "path to", "summary"), rows)
+    if name is None:
+        rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
+        print_table(("data set", "path to", "summary"), rows)
+        print("\nlabelgap datasets NAME         where its files come from, which are needed, options, license")
+        print("labelgap datasets NAME PATH    what is missing in a folder")
+    elif path is None:
+        _describe(describe_dataset(name))
+    else:
+        _check(describe_dataset(name), path.expanduser())
+
+
+def _describe(reader: DatasetReader) -> None:
+    import inspect
+    from dataclasses import fields
+
+    from labelgap.cli.options import DataOptions
+
+    layout = reader.layout
+    print(f"{reader.name}: {reader.summary}\n")
+    for title, text in (("paper", reader.reference), ("source", layout.source), ("license", layout.license)):
+        if text:
+            print(f"{title:<10}{text}")
+    for title, lines in (("files", layout.tree()), ("note", layout.notes)):
+        for number, line in enumerate(lines):
+            print(f"{'' if number else title:<10}{line}")
+    if not layout.tried:
+        print(f"{'tried':<10}no: the reader is written from the published description, not tried on the real files")
+    flags = {field.name for field in fields(DataOptions)}
+    options = [f"--{name.replace('_', '-')}" for name in reader.options if name in flags]
+    if options:
+        print(f"{'options':<10}{' '.join(options)}")
+    print(f"\n{inspect.getdoc(reader.load)}\n")
+    place = f"={reader.layout.root or 'PATH'}" if reader.path_to else ""
+    print(f"{'read it':<10}labelgap inspect {reader.name}{place}")
+    if layout.find is not None:
+        print(f"{'check it':<10}labelgap datasets {reader.name} PATH")
+
+
+def _check(reader: DatasetReader, path: Path) -> None:
+    import shlex
+
+    from labelgap.core.errors import Problem, ProblemsError
+
+    problems = reader.problems(path)
+    if problems:
+        outcome = f"`labelgap datasets {reader.name}` shows how the files must lie"
+        raise ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, len(problems), unit="")
+    root = reader.layout.find(path) if reader.layout.find is not None else path
+    print(f"{path} is complete: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
+    print(f"{'read it':<10}labelgap inspect {shlex.quote(f'{reader.name}={path}')}")

@@ -4,16 +4,18 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
 from labelgap.data.readers.builtin import DatasetReader
-from labelgap.data.readers.coco import load_coco2014, load_coco2017
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
+from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
+from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.shards.dataset import load_shards
-from labelgap.data.readers.voc import load_voc2007, load_voc2012
 from labelgap.data.registry import (
     dataset_names,
+    describe_dataset,
     describe_datasets,
     load,
     load_from_recipe,
@@ -30,6 +32,7 @@ __all__ = [
     "Boxes",
     "CenterCrop",
     "Dataset",
+    "DatasetLayout",
     "DatasetReader",
     "DatasetSummary",
     "FEATURES",
@@ -37,10 +40,12 @@ __all__ = [
     "FileImages",
     "ImageSource",
     "RandomResizedCrop",
+    "RequiredFile",
     "Resize",
     "Split",
     "Transform",
     "dataset_names",
+    "describe_dataset",
     "describe_datasets",
     "load",
     "load_coco2014",

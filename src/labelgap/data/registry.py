@@ -1,8 +1,8 @@
 """The data sets that labelgap can read, by name, and how a path is recognized.
 
-To add one to labelgap: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset``, and add
-it to ``data/readers/builtin.py``. From outside: ``register_dataset``, or an entry point of the group
-"labelgap.datasets".
+To add one to labelgap: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset`` and a
+``DatasetLayout``, and add both to ``data/readers/builtin.py``. From outside: ``register_dataset``, or an entry
+point of the group "labelgap.datasets".
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.layout import DatasetLayout
 from labelgap.data.readers.recipe import PATH_OPTIONS, SHARDS, ObserveStep, Recipe
 from labelgap.data.readers.shards.location import is_shard_url
 
 __all__ = [
     "dataset_names",
+    "describe_dataset",
     "describe_datasets",
     "load",
     "load_from_recipe",
@@ -57,6 +59,7 @@ def register_dataset(
     recognizes: Callable[[Path], bool] | None = None,
     summary: str = "",
     reference: str = "",
+    layout: DatasetLayout | None = None,
 ) -> Callable[..., Dataset]:
     """Add a data set: ``load(name)`` and the commands know it then.
 
@@ -70,6 +73,7 @@ def register_dataset(
         recognizes: whether an existing path leads to such data, so that the path alone is enough.
         summary: a line about it; the first line of the docstring of ``load`` when left out.
         reference: the paper.
+        layout: where the files come from, and how they must lie: ``labelgap datasets NAME`` prints it.
 
     Returns:
         ``load``, so that it can be called as before.
@@ -89,7 +93,7 @@ def register_dataset(
         raise InputError(f"{_qualified_name(load)} has no parameter 'path', so nothing can lead to it.")
     summary = summary or (inspect.getdoc(load) or "").partition("\n")[0].rstrip(".")
     recognizes = recognizes or (lambda path: False)
-    reader = DatasetReader(name, load, summary, path_to, recognizes, reference, builtin=False)
+    reader = DatasetReader(name, load, summary, path_to, recognizes, reference, False, layout or DatasetLayout())
     _REGISTRY.add(name, reader, summary=summary, reference=reference)
     return load
 
@@ -116,6 +120,11 @@ def dataset_names() -> list[str]:
         ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017', 'shards', 'folder']
     """
     return _readers().names()
+
+
+def describe_dataset(name: str) -> DatasetReader:
+    """Return the reader of a data set; an unknown name is an error that names the nearest."""
+    return _readers().get(name).value
 
 
 def describe_datasets() -> list[DatasetReader]:

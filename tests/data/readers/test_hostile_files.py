@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.data.readers.test_load_coco import change, coco
+from tests.data.readers.official.test_load_coco import change, coco
+from tests.data.readers.official.test_load_voc import devkit
 from tests.data.readers.test_load_features import arrays, stored
-from tests.data.readers.test_load_voc import devkit
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.readers import folder as folder_module

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from tests.cli.conftest import call
-from tests.data.readers.test_load_voc import devkit
+from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +11,25 @@ from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.readers.coco import find_coco, load_coco2014, load_coco2017
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
+from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.coco import coco_layout, load_coco2014, load_coco2017
+from labelgap.data.readers.official.voc import load_voc2007, load_voc2012, voc_layout
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.recipe import SHARDS
 from labelgap.data.readers.shards.dataset import is_shard_folder, load_shards
-from labelgap.data.readers.voc import find_voc, load_voc2007, load_voc2012
 
 __all__ = ["BUILTIN_READERS", "DatasetReader"]
+
+
+_NO_LAYOUT: Final = DatasetLayout()
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class DatasetReader:
         recognizes: whether an existing path leads to this kind of data.
         reference: the paper.
         builtin: whether it comes with labelgap.
+        layout: where its files come from, and how they must lie.
     """
 
     name: str
@@ -48,6 +54,7 @@ class DatasetReader:
     recognizes: Callable[[Path], bool] = lambda path: False
     reference: str = ""
     builtin: bool = True
+    layout: DatasetLayout = _NO_LAYOUT
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -61,6 +68,16 @@ class DatasetReader:
         """Whether ``load`` takes options by ``**``."""
         kinds = {each.kind for each in inspect.signature(self.load).parameters.values()}
         return inspect.Parameter.VAR_KEYWORD in kinds
+
+    def problems(self, path: Path) -> list[str]:
+        """Return what is missing at a path or is of another version, as far as a quick look tells; or an empty list."""
+        if not self.path_to:
+            raise InputError(f"{self.name} takes no path; {os.fspath(path)!r} was given.")
+        if not path.exists():
+            raise InputError(describe_missing_path(path))
+        problems = self.layout.problems(path)
+        recognized = self.recognizes(path) or not self.builtin
+        return problems if problems or recognized else [f"this is not {self.path_to}"]
 
     def check_stored_options(self, options: Mapping[str, Any]) -> None:
         """Raise an error for options out of a stored file that do not have the types that ``load`` declares.
@@ -84,23 +101,48 @@ def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
-def _official(name: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
-    find, path_to, reference = (
-        (find_voc, "a VOC devkit", "Everingham et al., IJCV 2010")
-        if name.startswith("voc")
-        else (find_coco, "a folder with COCO's annotations", "Lin et al., ECCV 2014")
-    )
-    return DatasetReader(name, load, summary, path_to, lambda path: find(path, name[-4:]) is not None, reference)
+def _published(
+    name: str, load: Callable[..., Dataset], summary: str, path_to: str, reference: str, layout: DatasetLayout
+) -> DatasetReader:
+    """Return the reader of published files: a path is recognized where the layout finds its root."""
+    find = layout.find
+    recognizes = (lambda path: False) if find is None else (lambda path: find(path) is not None)
+    return DatasetReader(name, load, summary, path_to, recognizes, reference, layout=layout)
 
+
+def _voc(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    return _published(f"voc{year}", load, summary, "a VOC devkit", "Everingham et al., IJCV 2010", voc_layout(year))
+
+
+def _coco(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    path_to = "a folder with COCO's annotations"
+    return _published(f"coco{year}", load, summary, path_to, "Lin et al., ECCV 2014", coco_layout(year))
+
+
+def _own(*files: RequiredFile, source: str = "your own", license: str = "yours") -> DatasetLayout:
+    """Return the layout of data that nobody published."""
+    return DatasetLayout(source, license, files=files)
+
+
+_PHOTOS: Final = RequiredFile("photos/*.jpg", "any folder: --images photos")
 
 BUILTIN_READERS: Final = (
-    DatasetReader("digits", load_digits, "scenes of handwritten digits, embedded in labelgap, one label shown of each"),
+    DatasetReader(
+        "digits",
+        load_digits,
+        "scenes of handwritten digits, embedded in labelgap, one label shown of each",
+        layout=_own(
+            source="drawn by labelgap from the digits of scikit-learn (UCI, Optical Recognition of Handwritten Digits)",
+            license="CC BY 4.0 (the digits)",
+        ),
+    ),
     DatasetReader(
         "csv",
         load_csv,
         "your own photos: a table of tags and a folder of images",
         "a .csv file",
         _has_suffix(".csv", ".tsv"),
+        layout=_own(RequiredFile("tags.csv", "image,[split],class…: 1, 0 or blank; or image,[split],present"), _PHOTOS),
     ),
     DatasetReader(
         FEATURES,
@@ -108,20 +150,27 @@ BUILTIN_READERS: Final = (
         "vectors that a network computed elsewhere, and their labels; no pixels",
         "an .npz or .parquet file with features",
         is_feature_file,
+        layout=_own(RequiredFile("x.npz", "classes, {train,val,test}_features, {train,val,test}_labels; or .parquet")),
     ),
     DatasetReader(
-        "parquet", load_parquet, "your own photos: as csv, in Parquet", "a .parquet file", _has_suffix(".parquet")
+        "parquet",
+        load_parquet,
+        "your own photos: as csv, in Parquet",
+        "a .parquet file",
+        _has_suffix(".parquet"),
+        layout=_own(RequiredFile("tags.parquet", "the columns of a csv"), _PHOTOS),
     ),
-    _official("voc2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
-    _official("voc2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
-    _official("coco2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
-    _official("coco2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    _voc("2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
+    _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
+    _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
+    _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
     DatasetReader(
         SHARDS,
         load_shards,
         "images and labels in tar files, in a folder or at a URL: what `labelgap shard` writes",
         "a folder or a URL of shards (.tar)",
         is_shard_folder,
+        layout=_own(RequiredFile("shards/*.tar", "what `labelgap shard DATA` writes, or WebDataset files")),
     ),
     DatasetReader(
         "folder",
@@ -129,5 +178,6 @@ BUILTIN_READERS: Final = (
         "your own photos: sorted into a folder per tag, below train, val and test or not",
         "a folder with a folder of photos per tag",
         is_tag_folder,
+        layout=_own(RequiredFile("cat/*.jpg", "a folder per tag"), RequiredFile("dog/*.jpg", "or train/dog/*.jpg …")),
     ),
 )

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, describe_missing_path
-from labelgap.data import dataset_names
+from labelgap.data import dataset_names, describe_datasets
 from labelgap.data.images import FileImages
-from labelgap.data.readers.coco import find_coco
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.shards.dataset import is_shard_folder
 from labelgap.data.readers.shards.location import is_shard_url
-from labelgap.data.readers.voc import find_voc
 
 __all__ = ["find_images", "is_dataset_argument"]
 
@@ -26,8 +24,8 @@ _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json")
 def is_dataset_argument(text: str) -> bool:
     """Return whether an argument is DATA, with labels or features, rather than images.
 
-    DATA is a table, ``name=path``, a folder of VOC or COCO, shards, or a name. Any other folder is one of images,
-    whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
+    DATA is a table, ``name=path``, a folder in a published layout, shards, or a name. Any other folder is one of
+    images, whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
 
     Example:
         >>> [is_dataset_argument(text) for text in ("tags.csv", "folder=photos", "photos/*.jpg", "digits")]
@@ -37,9 +35,7 @@ def is_dataset_argument(text: str) -> bool:
     if is_shard_url(text) or is_shard_folder(path):
         return True
     if path.is_dir():
-        return any(find_voc(path, year) for year in ("2012", "2007")) or any(
-            find_coco(path, year) for year in ("2014", "2017")
-        )
+        return any(reader.layout.find is not None and reader.recognizes(path) for reader in describe_datasets())
     if path.suffix.lower() in _TABLES:
         return True
     if path.exists() or glob.has_magic(text):

@@ -23,11 +23,12 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import Box, check_corners, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["find_voc", "load_voc2007", "load_voc2012"]
+__all__ = ["find_voc", "load_voc2007", "load_voc2012", "voc_layout"]
 
 _MAX_XML_BYTES: Final = 4 << 20
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
@@ -60,6 +61,27 @@ def find_voc(path: Path, year: str) -> Path | None:
     """Return the folder of a year's devkit that a path leads to, or None."""
     places = [path / "VOCdevkit" / f"VOC{year}", path / f"VOC{year}", *([path] if path.name == f"VOC{year}" else [])]
     return next((place for place in places if _main(place).is_dir()), None)
+
+
+def voc_layout(year: str) -> DatasetLayout:
+    """Return where a year's devkit comes from, and which of its files are needed."""
+    parts: dict[str, str] = {"train": "", "val": ""} if year == "2012" else {"trainval": "train", "test": "val"}
+    pattern, content = "ImageSets/Main/*_{}.txt", "a file per class: the images of {} and 1, 0 or -1"
+    lists = tuple(
+        RequiredFile(pattern.format(part), content.format(part), (pattern.format(other),) if other else (), count=20)
+        for part, other in parts.items()
+    )
+    return DatasetLayout(
+        f"http://host.robots.ox.ac.uk/pascal/VOC/voc{year}/",
+        "photos from Flickr, under Flickr's terms of use; the annotations come without a license",
+        f"VOCdevkit/VOC{year}/",
+        (
+            RequiredFile("Annotations/*.xml", "boxes", optional=True),
+            *lists,
+            RequiredFile("JPEGImages/*.jpg", "the photos"),
+        ),
+        lambda path: find_voc(path, year),
+    )
 
 
 def _root(path: str | os.PathLike[str], year: str) -> Path:

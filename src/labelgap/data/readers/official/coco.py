@@ -23,11 +23,12 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official_splits import Box, check_corners, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.sparse import check_size
 
-__all__ = ["find_coco", "load_coco2014", "load_coco2017"]
+__all__ = ["coco_layout", "find_coco", "load_coco2014", "load_coco2017"]
 
 _MAX_DIGITS: Final = 20
 
@@ -58,6 +59,22 @@ def find_coco(path: Path, year: str) -> Path | None:
     elif path.name == "annotations":
         path = path.parent
     return path if _file(path, "train", year).is_file() else None
+
+
+def coco_layout(year: str) -> DatasetLayout:
+    """Return where a year's COCO comes from, and which of its files are needed."""
+    parts = (("train", "train and val"), ("val", "test"))
+    return DatasetLayout(
+        "https://cocodataset.org/#download",
+        "annotations CC BY 4.0; photos from Flickr, under Flickr's terms of use",
+        "coco/",
+        (
+            *(RequiredFile(f"annotations/instances_{part}{year}.json", what) for part, what in parts),
+            *(RequiredFile(f"{part}{year}/*.jpg", "photos", (f"images/{part}{year}/*.jpg",)) for part, _ in parts),
+        ),
+        lambda path: find_coco(path, year),
+        tried=False,
+    )
 
 
 def _file(root: Path, split: str, year: str) -> Path:

@@ -1,0 +1,3 @@
+"""The papers' data sets in their published layouts; ``splits`` holds what they share."""
+
+__all__: list[str] = []

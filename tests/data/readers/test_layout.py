@@ -1,0 +1,37 @@
+"""Which files of a data set are missing or of another version, and how a layout is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labelgap.data import DatasetLayout, RequiredFile
+
+FILES = (
+    RequiredFile("lists/names.txt", "names", lines=3),
+    RequiredFile("lists/*_train.txt", count=2),
+    RequiredFile("photos/*.jpg", others=("images/*.jpg",)),
+    RequiredFile("extra.txt", optional=True, check=lambda file: None if file.read_text() == "v1" else "not v1"),
+)
+
+
+def test_all_problems_of_a_folder_are_found_at_once(tmp_path: Path) -> None:
+    layout = DatasetLayout(files=FILES, find=lambda path: path / "root" if (path / "root").is_dir() else None)
+    missing = ["lists/names.txt is missing (names)", "lists/*_train.txt is missing"]
+    assert layout.problems(tmp_path) == [*missing, "photos/*.jpg is missing (or images/*.jpg)"]
+    (tmp_path / "root" / "lists").mkdir(parents=True)
+    (tmp_path / "root" / "images").mkdir()
+    for name, text in {
+        "lists/names.txt": "a\n\nb\n",
+        "lists/a_train.txt": "",
+        "images/1.jpg": "",
+        "extra.txt": "v2",
+    }.items():
+        (tmp_path / "root" / name).write_text(text)
+    assert layout.problems(tmp_path) == [
+        "lists/names.txt: 2 lines, the published version has 3",
+        "lists/*_train.txt: 1 file, the published version has 2",
+        "extra.txt: not v1",
+    ]
+    for name, text in {"lists/names.txt": "a\nb\nc", "lists/b_train.txt": "", "extra.txt": "v1"}.items():
+        (tmp_path / "root" / name).write_text(text)
+    assert layout.problems(tmp_path) == [] == DatasetLayout(files=FILES).problems(tmp_path)
