@@ -102,6 +102,9 @@ class DataOptions:
     duplicates: Annotated[
         str | None, _data_option(help="Duplicate images to detect: near, exact or off.", show_default="near")
     ] = None
+    unlabeled: Annotated[
+        str | None, _data_option(help="NUS-WIDE images without a concept: keep or drop.", show_default="keep")
+    ] = None
     allow_leaks: Annotated[bool, _data_option("--allow-leaks", help="Allow an image in several splits.")] = False
 
     def given(self) -> dict[str, Any]:

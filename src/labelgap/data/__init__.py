@@ -10,6 +10,7 @@ from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
+from labelgap.data.readers.official.nuswide import load_nuswide
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.shards.dataset import load_shards
@@ -56,6 +57,7 @@ __all__ = [
     "load_folder",
     "load_from_recipe",
     "load_moved",
+    "load_nuswide",
     "load_parquet",
     "load_shards",
     "load_stored",

@@ -153,8 +153,10 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
         reproduce("kim-table2", [vectors])
     with pytest.raises(InputError, match=r"the features of voc2012 are given already, vectors\.npz"):
         reproduce("cole-table2", [vectors, vectors])
-    with pytest.raises(InputError, match="no reader"):
+    with pytest.raises(InputError, match=r"give --data nuswide=PATH$"):
         reproduce("two-way-nus", [])
+    with pytest.raises(InputError, match="no reader"):
+        reproduce("two-way-transfer", [])
     stored = arrays()
     np.savez("untested.npz", **{name: stored[name] for name in stored if "test" not in name})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"untested\.npz has no test images"):

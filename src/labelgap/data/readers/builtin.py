@@ -21,6 +21,7 @@ from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import coco_layout, load_coco2014, load_coco2017
+from labelgap.data.readers.official.nuswide import NUSWIDE_LAYOUT, load_nuswide
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012, voc_layout
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.recipe import SHARDS
@@ -164,6 +165,14 @@ BUILTIN_READERS: Final = (
     _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
     _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
     _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    _published(
+        "nuswide",
+        load_nuswide,
+        "NUS-WIDE: 81 concepts, the official split",
+        "a folder with NUS-WIDE's lists",
+        "Chua et al., CIVR 2009",
+        NUSWIDE_LAYOUT,
+    ),
     DatasetReader(
         SHARDS,
         load_shards,

@@ -47,7 +47,9 @@ class RequiredFile:
 
     def problems(self, root: Path) -> Iterator[str]:
         """Yield what is missing, or is not as published."""
-        found = next((matches for path in (self.path, *self.others) if (matches := _matches(root, path))), [])
+        found = next(
+            (matches for path in (self.path, *self.others) if (matches := _matches(root, path, self.count))), []
+        )
         if not found:
             if not self.optional:
                 about = "; ".join(filter(None, (f"or {', '.join(self.others)}" if self.others else "", self.content)))
@@ -128,12 +130,12 @@ class DatasetLayout:
         return [*([self.root] if self.root else []), *(f"{left:<{width}}{right}".rstrip() for left, right in rows)]
 
 
-def _matches(root: Path, pattern: str) -> list[Path]:
-    """Return the existing paths of a pattern, sorted."""
+def _matches(root: Path, pattern: str, count: int | None) -> list[Path]:
+    """Return the existing paths of a pattern, sorted; only the first where their number does not matter."""
     if not any(sign in pattern for sign in "*?["):
         path = root / pattern
         return [path] if path.exists() else []
-    return sorted(islice(root.glob(pattern), _MAX_MATCHES))
+    return sorted(islice(root.glob(pattern), _MAX_MATCHES if count else 1))
 
 
 def _count_lines(file: Path) -> int:

@@ -57,7 +57,7 @@ def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
 
 def _other_images(cell: Cell, result: CellResult) -> str:
     """Return a note where the data have not as many images as in the paper."""
-    expected = paper_images(cell.column.data)
+    expected = paper_images(cell.column.data, cell.training.preset)
     if not expected or expected == result.images:
         return ""
     found, printed = format_images(result.images), format_images(expected)

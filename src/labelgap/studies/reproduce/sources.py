@@ -13,7 +13,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
 from labelgap.data.readers.features import is_feature_file
-from labelgap.data.registry import dataset_names, load, open_data
+from labelgap.data.registry import dataset_names, describe_dataset, load, open_data
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables
@@ -47,8 +47,8 @@ class DataSource:
 def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
     """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
 
-    A path is read as the data set of that name. Where labelgap has no reader of that name, it is recognized: a CSV of
-    all labels will do. Names that belong to another table are left out.
+    A folder is read as the data set of that name. Where labelgap has no reader of that name, or the path is a file of
+    another kind, it is recognized: a CSV of all labels will do. Names that belong to another table are left out.
     """
     sources: dict[str, DataSource] = {}
     known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
@@ -70,9 +70,15 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
         if features:
             sources[name] = replace(source, features=load(FEATURES, path), features_path=place)
         else:
-            data = load(name, path) if name in dataset_names() else open_data(path)
+            data = _open_images(name, path, table.data_options.get(name, {}))
             sources[name] = replace(source, images=data, images_path=place)
     return sources
+
+
+def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
+    if name in dataset_names() and (path.is_dir() or describe_dataset(name).recognizes(path)):
+        return load(name, path, **options)
+    return open_data(path)
 
 
 def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:

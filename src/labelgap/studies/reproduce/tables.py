@@ -163,6 +163,7 @@ class PaperTable:
         paper: where it stands.
         cells: row by row.
         note: what differs from the paper.
+        data_options: options of the readers that give the paper's version of a data set, by its name.
     """
 
     name: str
@@ -170,6 +171,7 @@ class PaperTable:
     paper: str
     cells: tuple[Cell, ...]
     note: str = ""
+    data_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def datasets(self) -> list[str]:
@@ -220,14 +222,15 @@ def paper_tables() -> dict[str, PaperTable]:
     return {name: _table(name, published, **stored[name]) for name in stored if name != "images"}
 
 
-def paper_images(data: str) -> tuple[int, ...]:
-    """Return how many images the splits of a data set have in the papers; empty where it is not known.
+def paper_images(data: str, preset: str = "") -> tuple[int, ...]:
+    """Return how many images the splits of a data set have in the papers, or in that of a preset; or an empty tuple.
 
     Example:
-        >>> paper_images("voc2012")
-        (4574, 1143, 5823)
+        >>> paper_images("voc2012"), paper_images("nuswide", "kobayashi2023")
+        ((4574, 1143, 5823), (125448, 83898))
     """
-    return tuple(_read_definitions()["images"].get(data, ()))
+    images = _read_definitions()["images"]
+    return tuple(images.get(f"{data}:{preset}", images.get(data, ())))
 
 
 def find_table(name: str) -> PaperTable:
@@ -261,6 +264,7 @@ def _table(
     labels: Labels = "single-positive",
     learning_rates: Sequence[float] = (),
     batch_sizes: Sequence[int] = (),
+    data_options: Mapping[str, Mapping[str, str]] | None = None,
     **about: str,
 ) -> PaperTable:
     cells = []
@@ -282,4 +286,4 @@ def _table(
                 traced=column.metric.startswith("warmup"),
             )
             cells.append(Cell(row, column, training, published.get((name, row.name, column.name))))
-    return PaperTable(name, cells=tuple(cells), **about)
+    return PaperTable(name, cells=tuple(cells), data_options=data_options or {}, **about)

@@ -1,0 +1,84 @@
+"""Text files of published data sets: their lines with numbers, and names that must not come twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.errors import InputError, Problem, ProblemsError, RunError
+from labelgap.core.stored import read_bytes
+from labelgap.core.text import truncate_text
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.layout import DatasetLayout
+from labelgap.labels.io.problems import ProblemList
+
+__all__ = ["FileProblems", "find_root"]
+
+_MAX_BYTES: Final = 1 << 28
+
+
+class FileProblems:
+    """Collects the problems of the files of a data set, each with file and line, in the order of reading.
+
+    Args:
+        root: the folder that the shown paths are relative to.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._problems = ProblemList(root, unit="")
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def add(self, file: Path, message: str, line: int | None = None) -> None:
+        """Add a problem of a file, or of a line of it."""
+        shown = file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else str(file)
+        where = "" if line is None else f", line {line:,}"
+        self._problems.add(len(self), f"{shown}{where}: {message}")
+
+    def refuse(self) -> None:
+        """Raise one error with all problems; nothing when there are none."""
+        self._problems.refuse()
+
+    def read(self, file: Path) -> bytes:
+        """Return the content of a file; empty, with a problem, where it cannot be read."""
+        try:
+            return read_bytes(file, limit=_MAX_BYTES)
+        except RunError as error:
+            reason = "is missing" if not file.exists() else str(error)
+            self.add(file, reason)
+            return b""
+
+    def read_lines(self, file: Path) -> list[tuple[int, str]]:
+        """Return the lines of a text that are not blank, each with its number from 1, without blanks around them."""
+        text = self.read(file).decode("utf-8-sig", errors="replace")
+        return [(number, line) for number, each in enumerate(text.splitlines(), 1) if (line := each.strip())]
+
+    def read_numbered(self, file: Path) -> dict[int, str]:
+        """Return the texts of a file of ``number text`` lines by number; a number or a text that comes twice is bad."""
+        found: dict[int, str] = {}
+        first: dict[str, int] = {}
+        for line, content in self.read_lines(file):
+            number, _, text = content.partition(" ")
+            if not (number.isascii() and number.isdigit() and len(number) < 10 and text.strip()):
+                self.add(file, f"{truncate_text(repr(content))}: a line is a number and a name", line)
+            elif int(number) in found:
+                self.add(file, f"the number {number} is listed again", line)
+            elif (name := text.strip()) in first:
+                self.add(file, f"{truncate_text(name)} is listed again (first in line {first[name]:,})", line)
+            else:
+                found[int(number)], first[name] = name, line
+        return found
+
+
+def find_root(path: Path, layout: DatasetLayout) -> Path:
+    """Return the folder of a data set that a path leads to, or raise one error with all files that are missing."""
+    refuse_url(path, "images")
+    root = None if layout.find is None else layout.find(path)
+    if root is None:
+        if not path.is_dir():
+            raise InputError(f"{path} is not a folder.")
+        problems = [Problem(number, text) for number, text in enumerate(layout.problems(path))]
+        raise ProblemsError(path, problems, f"nothing was trained. The files lie as in {layout.root}", unit="")
+    return root

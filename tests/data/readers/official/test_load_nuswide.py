@@ -1,0 +1,161 @@
+"""NUS-WIDE in its published layout: both folders of labels, both ways to store images, both splits in use."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.conftest import call
+from tests.data.readers.official.published_files import NUS_CONCEPTS, NUS_LABELS, NUS_TEST, NUS_TRAIN, nuswide
+from tests.data.sentences import sentences
+
+from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.dataset import Dataset
+from labelgap.data.registry import load, open_data
+from labelgap.labels import PRESENT, paper_split
+from labelgap.studies.reproduce.sources import open_sources
+from labelgap.studies.reproduce.tables import find_table
+
+FLAT = "images/{1}"
+
+
+def check_rows(data: Dataset) -> None:
+    """Every row has the labels and the pixels of its image."""
+    numbers = {name.replace("\\", "/"): number for number, name in enumerate([*NUS_TRAIN, *NUS_TEST])}
+    labels = {name.replace("\\", "/"): each for name, each in NUS_LABELS.items()}
+    for split in data.splits:
+        assert split.labels.complete
+        for row, name in enumerate(split.labels.images):
+            assert {*np.flatnonzero(split.labels.to_dense()[row] == PRESENT).tolist()} == labels[name]
+            assert abs(int(split.images[row][0, 0, 0]) - 10 * numbers[name]) < 8
+
+
+@pytest.mark.parametrize(("images", "all_labels"), [("Flickr/{0}/{1}", False), (FLAT, True)])
+def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
+    tmp_path: Path, images: str, all_labels: bool
+) -> None:
+    root = nuswide(tmp_path, images, all_labels)
+    data = open_data(tmp_path)
+    assert sentences(data)[0] == "recognized as nuswide: a folder with NUS-WIDE's lists"
+    assert data.classes == NUS_CONCEPTS
+    check_rows(data)
+    train, val = paper_split(len(NUS_TRAIN))
+    names = [name.replace("\\", "/") for name in NUS_TRAIN]
+    assert data.val is not None and data.test is not None
+    assert data.train.labels.images == tuple(names[row] for row in train)
+    assert data.val.labels.images == tuple(names[row] for row in val)
+    assert data.test.labels.images == tuple(name.replace("\\", "/") for name in NUS_TEST)
+    said = " ".join(sentences(data))
+    assert ("AllLabels" if all_labels else "TrainTestLabels") in said
+    assert "12 / 3 training and test images, the published 161,789 / 107,859" in said
+    assert "2 images without any concept are kept; --unlabeled drop" in said
+    dropped = load("nuswide", root, unlabeled="drop")
+    check_rows(dropped)
+    assert [len(split) for split in dropped.splits] == [9, 2, 2] and "2 images without any" in " ".join(
+        sentences(dropped)
+    )
+    assert dropped.train.origin is not None and dropped.train.origin.tolist() == paper_split(11)[0].tolist()
+
+
+def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> None:
+    root = nuswide(tmp_path)
+    (root / "Flickr").rename(tmp_path / "photos")
+    with pytest.raises(InputError, match="--images FOLDER"):
+        load("nuswide", root)
+    for name in (NUS_TRAIN[2], NUS_TRAIN[7], NUS_TEST[0]):
+        (tmp_path / "photos" / name.replace("\\", "/")).unlink()
+    with pytest.raises(
+        ProblemsError, match=r"3 problems, nothing was trained\. To train without them: --on-bad-image skip"
+    ):
+        load("nuswide", root, images=tmp_path / "photos")
+    data = load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
+    check_rows(data)
+    assert [len(split) for split in data.splits] == [8, 2, 2]
+    assert any(
+        each.startswith("3 images cannot be read and are left out: zoo/0002_8998.jpg") for each in sentences(data)
+    )
+    shutil.rmtree(tmp_path / "photos" / "zoo")
+    shutil.rmtree(tmp_path / "photos" / "actor")
+    with pytest.raises(ProblemsError, match="15 problems"):
+        load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
+
+
+def test_a_flat_folder_with_one_file_for_two_images_is_refused(tmp_path: Path) -> None:
+    root = nuswide(tmp_path, FLAT)
+    (root / "ImageList" / "TestImagelist.txt").write_text(
+        "\n".join([*NUS_TEST[:2], NUS_TRAIN[0].replace("zoo", "cat")])
+    )
+    with pytest.raises(InputError, match=r"0000_9000\.jpg could be zoo/0000_9000\.jpg and cat/0000_9000\.jpg"):
+        load("nuswide", root)
+
+
+def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: Path) -> None:
+    root = nuswide(tmp_path)
+    labels, lists = root / "Groundtruth" / "TrainTestLabels", root / "ImageList"
+    (labels / "Labels_airport_Train.txt").unlink()
+    (labels / "Labels_animal_Train.txt").write_text("0\n1\n1\n0\n")
+    text = (labels / "Labels_beach_Test.txt").read_text().splitlines()
+    (labels / "Labels_beach_Test.txt").write_text("\n".join([text[0], "x", text[2]]))
+    (labels / "Labels_zebras_Train.txt").write_text("0\n" * 12)
+    (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join([*NUS_CONCEPTS, "beach"]))
+    with (lists / "TestImagelist.txt").open("a") as file:
+        file.write(f"{NUS_TEST[0]}\n{NUS_TRAIN[0]}\n..\\..\\secret.jpg\n")
+    with pytest.raises(ProblemsError) as caught:
+        load("nuswide", root)
+    messages = [problem.message for problem in caught.value.problems]
+    where = "Groundtruth/TrainTestLabels/Labels_"
+    for expected in (
+        "ConceptsList/Concepts81.txt, line 82: the concept beach is listed again (first in line 3)",
+        "ImageList/TestImagelist.txt, line 4: zoo/0100_77.jpg is listed again (first in line 1)",
+        "ImageList/TestImagelist.txt, line 5: zoo/0000_9000.jpg is in TrainImagelist.txt too",
+        "ImageList/TestImagelist.txt, line 6: '..\\\\..\\\\secret.jpg' leads to another folder",
+        f"{where}airport_Train.txt: is missing",
+        f"{where}animal_Train.txt: 4 labels, and the list has 12 images: truncated, or another version?",
+        f"{where}beach_Test.txt, line 2: 'x': a line is 1 or 0",
+        f"{where}zebras_Train.txt: is of a concept that is not in Concepts81.txt",
+    ):
+        assert expected in messages
+    (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join(NUS_CONCEPTS[:21]))
+    with pytest.raises(ProblemsError, match="21 concepts, and the published list has 81: another version"):
+        load("nuswide", root)
+    with pytest.raises(ProblemsError, match=r"ImageList/TrainImagelist\.txt is missing"):
+        load("nuswide", labels)
+
+
+def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: Path) -> None:
+    root = nuswide(tmp_path, all_labels=True)
+    with (root / "ImageList" / "TrainImagelist.txt").open("a") as file:
+        file.write("zoo\\9_9.jpg")
+    with pytest.raises(ProblemsError, match=r"TrainImagelist\.txt, line 13: zoo/9_9\.jpg is not in Imagelist\.txt"):
+        load("nuswide", root)
+
+
+def test_the_commands_check_and_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(nuswide(tmp_path, FLAT).parent)
+    assert call("datasets", "nuswide", "NUS-WIDE") == 0
+    assert call("inspect", "NUS-WIDE", "--unlabeled", "drop") == 0
+    assert "81 classes" in capsys.readouterr().out
+    arguments = ["--observe", "positives=1,negatives=0", "--out", "runs/a", "--device", "cpu", "--dry-run"]
+    assert call("train", "nuswide=NUS-WIDE", "--unlabeled", "drop", *arguments) == 0
+    (tmp_path / "NUS-WIDE" / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
+    (tmp_path / "NUS-WIDE" / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()
+    assert call("datasets", "nuswide", ".") == 2
+    said = capsys.readouterr().err
+    assert "ConceptsList/Concepts81.txt: 2 lines, the published version has 81" in said
+    assert "Labels_*_Train.txt: 80 files, the published version has 81" in said
+
+
+def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: Path) -> None:
+    root = nuswide(tmp_path)
+    (source,) = open_sources([f"nuswide={tmp_path}"], find_table("two-way-nus")).values()
+    assert source.images is not None and [len(split) for split in source.images.splits] == [9, 2, 2]
+    (source,) = open_sources([f"nuswide={root}"], find_table("cole-table1")).values()
+    assert source.images is not None and [len(split) for split in source.images.splits] == [10, 2, 3]
+    rows = ["image,split,a,b", "Flickr/zoo/0000_9000.jpg,train,1,0", "Flickr/zoo/0001_8999.jpg,test,0,1"]
+    (root / "tags.csv").write_text("\n".join(rows))
+    (source,) = open_sources([f"nuswide={root / 'tags.csv'}"], find_table("cole-table1")).values()
+    assert source.images is not None and source.images.classes == ("a", "b")
