@@ -102,6 +102,9 @@ class DataOptions:
     duplicates: Annotated[
         str | None, _data_option(help="Duplicate images to detect: near, exact or off.", show_default="near")
     ] = None
+    certainty: Annotated[
+        str | None, _data_option(help="CUB labels below it are unknown: guessing, probably or definitely.")
+    ] = None
     unlabeled: Annotated[
         str | None, _data_option(help="NUS-WIDE images without a concept: keep or drop.", show_default="keep")
     ] = None

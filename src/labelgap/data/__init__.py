@@ -10,6 +10,7 @@ from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
+from labelgap.data.readers.official.cub import load_cub, read_cub_certainty
 from labelgap.data.readers.official.nuswide import load_nuswide
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
 from labelgap.data.readers.parquet import load_parquet
@@ -52,6 +53,7 @@ __all__ = [
     "load_coco2014",
     "load_coco2017",
     "load_csv",
+    "load_cub",
     "load_digits",
     "load_features",
     "load_folder",
@@ -64,6 +66,7 @@ __all__ = [
     "load_voc2007",
     "load_voc2012",
     "open_data",
+    "read_cub_certainty",
     "register_dataset",
     "summarize",
 ]

@@ -21,6 +21,7 @@ from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import coco_layout, load_coco2014, load_coco2017
+from labelgap.data.readers.official.cub import CUB_LAYOUT, load_cub
 from labelgap.data.readers.official.nuswide import NUSWIDE_LAYOUT, load_nuswide
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012, voc_layout
 from labelgap.data.readers.parquet import load_parquet
@@ -172,6 +173,14 @@ BUILTIN_READERS: Final = (
         "a folder with NUS-WIDE's lists",
         "Chua et al., CIVR 2009",
         NUSWIDE_LAYOUT,
+    ),
+    _published(
+        "cub",
+        load_cub,
+        "CUB-200-2011: 312 attributes of birds, certainties, the official split, boxes",
+        "a folder with CUB-200-2011",
+        "Wah et al., Caltech 2011",
+        CUB_LAYOUT,
     ),
     DatasetReader(
         SHARDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -137,9 +138,10 @@ def test_the_commands_check_and_read_it(
 ) -> None:
     monkeypatch.chdir(nuswide(tmp_path, FLAT).parent)
     assert call("datasets", "nuswide", "NUS-WIDE") == 0
-    assert call("inspect", "NUS-WIDE", "--unlabeled", "drop") == 0
-    assert "81 classes" in capsys.readouterr().out
-    arguments = ["--observe", "positives=1,negatives=0", "--out", "runs/a", "--device", "cpu", "--dry-run"]
+    capsys.readouterr()
+    assert call("inspect", "NUS-WIDE", "--unlabeled", "drop", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["classes"]) == 81
+    arguments = ["--observe", "positives=1,negatives=0", "--out", "runs/a", "--backbone", "small-cnn", "--dry-run"]
     assert call("train", "nuswide=NUS-WIDE", "--unlabeled", "drop", *arguments) == 0
     (tmp_path / "NUS-WIDE" / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
     (tmp_path / "NUS-WIDE" / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()

@@ -59,6 +59,7 @@ class FileProblems:
         """Return the texts of a file of ``number text`` lines by number; a number or a text that comes twice is bad."""
         found: dict[int, str] = {}
         first: dict[str, int] = {}
+        before = len(self)
         for line, content in self.read_lines(file):
             number, _, text = content.partition(" ")
             if not (number.isascii() and number.isdigit() and len(number) < 10 and text.strip()):
@@ -69,6 +70,8 @@ class FileProblems:
                 self.add(file, f"{truncate_text(name)} is listed again (first in line {first[name]:,})", line)
             else:
                 found[int(number)], first[name] = name, line
+        if not found and len(self) == before:
+            self.add(file, "is empty")
         return found
 
 

@@ -1,0 +1,151 @@
+"""CUB-200-2011 in its published layout: labels with certainties, lines with too many columns, boxes, the split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.conftest import call
+from tests.data.readers.official.published_files import CUB_ATTRIBUTES, CUB_IMAGES, CUB_TEST, cub, cub_label
+from tests.data.sentences import sentences
+
+from labelgap.core.errors import ProblemsError, UnknownNameError
+from labelgap.data import read_cub_certainty
+from labelgap.data.registry import load, open_data
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
+
+
+def expected(image: int, attribute: int, at_least: int = 0) -> int:
+    present, certainty = cub_label(image, attribute)
+    certainty = 0 if (image, attribute) == (5, 11) else certainty  # its fourth column is no certainty
+    return UNKNOWN if certainty < at_least else PRESENT if present else ABSENT
+
+
+@pytest.mark.parametrize("attributes", ["attributes.txt", "CUB_200_2011/attributes/attributes.txt"])
+def test_labels_images_and_split_are_the_published_ones(tmp_path: Path, attributes: str) -> None:
+    cub(tmp_path, attributes)
+    data = open_data(tmp_path)
+    assert sentences(data)[0] == "recognized as cub: a folder with CUB-200-2011"
+    assert data.classes == CUB_ATTRIBUTES and data.test is not None and data.val is not None
+    training = [name for number, name in enumerate(CUB_IMAGES, 1) if number not in CUB_TEST]
+    train, val = paper_split(8)
+    assert data.train.labels.images == tuple(training[row] for row in train)
+    assert data.val.labels.images == tuple(training[row] for row in val)
+    assert data.test.labels.images == tuple(name for number, name in enumerate(CUB_IMAGES, 1) if number in CUB_TEST)
+    for split in data.splits:
+        assert split.labels.complete and split.boxes is not None
+        codes = split.labels.to_dense()
+        for row, name in enumerate(split.labels.images):
+            number = 1 + CUB_IMAGES.index(name)
+            assert codes[row].tolist() == [expected(number, attribute) for attribute in range(1, 313)]
+            assert abs(int(split.images[row][0, 0, 0]) - 10 * number) < 8
+            mine = split.boxes.rows == row
+            assert (split.boxes.corners[mine] == [number, 2, number + 9, 9]).all()
+            assert split.boxes.classes[mine].tolist() == np.flatnonzero(codes[row] == PRESENT).tolist()
+    said = " ".join(sentences(data))
+    assert "2 lines have more than five columns" in said and "8 / 4 training and test images" in said
+
+
+def test_labels_below_a_certainty_are_unknown_and_the_certainty_is_kept(tmp_path: Path) -> None:
+    root = cub(tmp_path)
+    for number, name in ((2, "guessing"), (4, "definitely")):
+        data = load("cub", root, certainty=name, boxes=False)
+        assert data.train.boxes is None and any(f"below '{name}' are unknown" in each for each in sentences(data))
+        for split in data.splits:
+            codes = [
+                [expected(1 + CUB_IMAGES.index(image), attribute, number) for attribute in range(1, 313)]
+                for image in split.labels.images
+            ]
+            assert split.labels.to_dense().tolist() == codes
+    with pytest.raises(UnknownNameError, match="Did you mean 'definitely'"):
+        load("cub", root, certainty="definitly")
+    images, certainty = read_cub_certainty(tmp_path)
+    assert list(images) == CUB_IMAGES and certainty[4, 10] == 0
+    certainty[4, 10] = cub_label(5, 11)[1]
+    assert (certainty == [[cub_label(image, a)[1] for a in range(1, 313)] for image in range(1, 13)]).all()
+
+
+def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: Path) -> None:
+    root = cub(tmp_path)
+    file = root / "attributes" / "image_attribute_labels.txt"
+    lines = file.read_text().splitlines()
+    lines[3], lines[20], lines[30], lines[40] = "1 400 0 1 2.0", "1 21 2 9 1.0", "1 31 0", "99 41 0 1 1.0"
+    lines[50] = lines[49]
+    file.write_text("\n".join(lines[:3000]))
+    split = (root / "train_test_split.txt").read_text().splitlines()
+    (root / "train_test_split.txt").write_text("\n".join([*split[:10], "10 1", "77 1", "11 5"]))
+    (root / "bounding_boxes.txt").write_text("1 0.0 0.0 nan 4.0\n2 1.0 x 3.0 4.0\n")
+    with pytest.raises(ProblemsError) as caught:
+        load("cub", root)
+    messages = [problem.message for problem in caught.value.problems]
+    where = "attributes/image_attribute_labels.txt"
+    for message in (
+        f"{where}, line 4: attribute 400 is not in attributes.txt",
+        f"{where}, line 21: is_present is 1 or 0, not 2",
+        f"{where}, line 21: certainty 9 is not in certainties.txt",
+        f"{where}, line 31: '1 31 0': a line is image attribute is_present certainty seconds",
+        f"{where}, line 41: image 99 is not in images.txt",
+        f"{where}, line 51: attribute 50 of image 1 is given again",
+        f"{where}: 4 images lack labels, the first is 1 with 308 of 312: truncated, or another version?",
+        "train_test_split.txt, line 11: image 10 is listed again (first in line 10)",
+        "train_test_split.txt, line 12: image 77 is not in images.txt",
+        "train_test_split.txt, line 13: 5: 1 is train, 0 is test",
+        "train_test_split.txt: 1 images of images.txt are not in it, the first is 12: truncated?",
+        "bounding_boxes.txt, line 1: a box at 0.0, 0.0, nan, 3.0",
+        "bounding_boxes.txt, line 2: '2 1.0 x 3.0 4.0': a line is the number of an image and 4 values",
+    ):
+        assert message in messages, message
+    (tmp_path / "attributes.txt").write_text("\n".join(["1 a", "2 b", "3 a", "2 c", "d"]))
+    (root / "images.txt").unlink()
+    (root / "images.txt").write_text("")
+    with pytest.raises(ProblemsError) as caught:
+        load("cub", root)
+    messages = [problem.message for problem in caught.value.problems]
+    above = str(tmp_path / "attributes.txt")
+    assert f"{above}, line 3: a is listed again (first in line 1)" in messages
+    assert f"{above}, line 4: the number 2 is listed again" in messages
+    assert f"{above}, line 5: 'd': a line is a number and a name" in messages
+    assert "images.txt: is empty" in messages
+
+
+def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
+    root = cub(tmp_path)
+    (root / "images" / CUB_IMAGES[0]).unlink()
+    with pytest.raises(ProblemsError, match=r"001\.Bird_0/Bird_0000\.jpg does not exist"):
+        load("cub", root)
+    (tmp_path / "attributes.txt").write_text("\n".join(f"{number} a{number}" for number in range(1, 289)))
+    (root / "bounding_boxes.txt").unlink()
+    with pytest.raises(ProblemsError, match=r"288 attributes, and the published list has 312: another version\?"):
+        load("cub", root)
+    (tmp_path / "attributes.txt").unlink()
+    (root / "attributes" / "certainties.txt").unlink()
+    with pytest.raises(ProblemsError) as caught:
+        load("cub", root)
+    assert [problem.message for problem in caught.value.problems] == [
+        "attributes/attributes.txt: is missing",
+        "attributes/certainties.txt: is missing",
+    ]
+    (root / "train_test_split.txt").unlink()
+    with pytest.raises(ProblemsError, match=r"train_test_split\.txt is missing"):
+        load("cub", root)
+
+
+def test_the_commands_check_and_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cub(tmp_path).parent)
+    assert call("datasets", "cub", "CUB_200_2011") == 0
+    capsys.readouterr()
+    assert call("inspect", "CUB_200_2011", "--certainty", "probably", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["classes"]) == 312
+    arguments = ["--observe", "positives=1,negatives=0", "--out", "runs/a", "--backbone", "small-cnn", "--dry-run"]
+    assert call("train", "cub=CUB_200_2011", *arguments) == 0
+    (tmp_path / "attributes.txt").write_text("1 a\n")
+    (tmp_path / "CUB_200_2011" / "attributes" / "image_attribute_labels.txt").unlink()
+    capsys.readouterr()
+    assert call("datasets", "cub", ".") == 2
+    said = capsys.readouterr().err
+    assert "../attributes.txt: 1 line, the published version has 312" in said
+    assert "attributes/image_attribute_labels.txt is missing" in said
