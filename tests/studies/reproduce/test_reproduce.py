@@ -24,9 +24,12 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.labels import LabelTable
 from labelgap.losses import methods
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce, results
+from labelgap.studies.reproduce import Reproduction, cost, networks, paper_tables, reproduce, results
+from labelgap.studies.reproduce.cost import describe_cost
 from labelgap.studies.reproduce.measures import class_groups, warmup_share
+from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.studies.reproduce.tables import METRICS
+from labelgap.training.config.cost import DAY, CostEstimate
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
@@ -197,10 +200,21 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "voc2012=VOCdevkit"
 
 
-def test_networks_are_trained_on_photos_and_shared_by_tables(photos: str, trained: list[str]) -> None:
-    small: dict[str, Any] = {**QUICK, "backbone": "small-cnn", "size": 32}
-    made = reproduce("kim-table2", [photos], cells=["ll-ct/end-to-end:*", "an/linear-init:*"], **small)
+def test_networks_are_trained_on_photos_and_shared_by_tables(
+    photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network: dict[str, Any] = {"backbone": "small-cnn", "size": 32}
+    cells, small = ["ll-ct/end-to-end:*", "an/linear-init:*"], {**QUICK, **network}
+    monkeypatch.setattr(cost, "dry_run", lambda *_, **__: CostEstimate(10 * DAY, 0, 0, "cpu", "end-to-end"))
+
+    def told() -> str:
+        plan = plan_reproduction("kim-table2", [photos], out="runs/reproduce", cells=cells, epochs=1, **network)
+        return " ".join(describe_cost(plan, device="cpu"))
+
+    assert "6 networks to train, one at a time: at most about 60 days" in told() and "--cells" in told()
+    made = reproduce("kim-table2", [photos], cells=cells, **small)
     assert len(trained) == 4, "two cells, two seeds"
+    assert "4 networks to train" in told(), "with three seeds; those of the first are there"
     pointing = reproduce("kim-table4", [photos], cells=["ll-ct"], **small)
     assert len(trained) == 4, "the networks of table 2"
     found = pointing.cells["kim-table4", "ll-ct/end-to-end:voc2012:pointing"]

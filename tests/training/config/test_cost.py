@@ -12,7 +12,8 @@ from PIL import Image
 import labelgap as lg
 from labelgap.core.errors import UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.models import create_backbone
+from labelgap.models import Classifier, create_backbone
+from labelgap.training.config import cost
 from labelgap.training.config.cost import CostEstimate, _bytes_on_gpu
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.features.extract import count_uncached, extract_features
@@ -41,9 +42,26 @@ def test_every_protocol_is_measured_without_a_trace_on_the_disk(
     wishes = TrainingRequest(
         method="an", backbone="small-cnn", protocol=protocol, training={"epochs": 2, "batch_size": 8}
     )
-    cost = dry_run(photos, wishes, device="cpu")
-    assert 0 < cost.seconds < 600 and cost.memory > 0 and cost.disk > 0
+    measured = dry_run(photos, wishes, device="cpu")
+    assert 0 < measured.seconds < 600 and measured.memory > 0 and measured.disk > 0
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_batch_that_takes_long_is_not_measured_whole(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end", training={"batch_size": 8})
+    sizes: list[int] = []
+    forward = Classifier.forward
+
+    def counting(network: Classifier, values: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(values))
+        return forward(network, values)
+
+    monkeypatch.setattr(Classifier, "forward", counting)
+    dry_run(photos, request, device="cpu")
+    assert set(sizes) == {2, 8}
+    sizes.clear()
+    monkeypatch.setattr(cost, "MAX_SECONDS", 0.0)
+    assert dry_run(photos, request, device="cpu").seconds > 0 and sizes == [2]
 
 
 def test_twice_the_epochs_are_about_twice_the_time(photos: Dataset) -> None:

@@ -18,7 +18,8 @@ from labelgap.studies.reproduce.linear import linear_groups, train_linear
 from labelgap.studies.reproduce.networks import network_runs
 from labelgap.studies.reproduce.runner import Plan
 from labelgap.studies.reproduce.tables import Training
-from labelgap.training.config.cost import format_duration
+from labelgap.training.config.cost import DAY, format_duration
+from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
 
 __all__ = ["describe_cost"]
@@ -31,7 +32,7 @@ EPOCHS: Final = 2
 def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = None) -> Iterator[str]:
     """Yield what will be trained, and about how long it takes; trials of a few batches are run for that.
 
-    Of heads and networks that are there already the time is counted, too.
+    Of heads that are there already the time is counted, too, and of the networks of further seeds.
     """
     settings, execution = plan.reproduction.settings, {"device": device, "workers": workers}
     for group in linear_groups(plan.trainings("linear"), settings):
@@ -47,14 +48,19 @@ def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = Non
     count, seconds = 0, 0.0
     for training in plan.trainings("end-to-end", "linear-init"):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
+        left = sum(not run.finished for run in runs) + plan.seeds - 1
         kind = training.data, training.protocol
-        if kind not in measured:
+        if left and kind not in measured:
             measured[kind] = dry_run(runs[0].data, runs[0].request, device=device, workers=workers).seconds
-        count += len(runs) + plan.seeds - 1
-        seconds += (len(runs) + plan.seeds - 1) * measured[kind]
+        count += left
+        seconds += left * measured.get(kind, 0.0)
     if count:
+        processor = choose_device(device).type
         about = format_duration(seconds)
-        yield f"cost      {pluralize(count, 'network')} to train: at most about {about}, one at a time"
+        yield f"cost      {pluralize(count, 'network')} to train, one at a time: at most about {about}"
+        yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
+        if processor == "cpu" and seconds > DAY:
+            yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
 
 
 def _linear_seconds(group: Sequence[Training], data: Dataset, plan: Plan, execution: dict[str, Any]) -> float:

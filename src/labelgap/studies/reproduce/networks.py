@@ -55,6 +55,14 @@ class NetworkRun:
         rates = {name: value for name, value in self.request.training.items() if name in ("lr", "batch_size")}
         return {**rates, "options": dict(self.request.options)}
 
+    @property
+    def finished(self) -> bool:
+        """Whether the folder has the whole run."""
+        if not is_run_folder(self.folder):
+            return False
+        run = Run(self.folder)
+        return run.finished and not run.metrics["interrupted"]
+
 
 def network_runs(training: Training, data: Dataset, folder: Path, settings: ReproductionSettings) -> list[NetworkRun]:
     """Return the runs of the first seed, one for each setting that val chooses from."""

@@ -26,12 +26,14 @@ from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
 
-__all__ = ["CostEstimate", "format_duration", "measure_cost", "report_cost"]
+__all__ = ["CostEstimate", "DAY", "format_duration", "measure_cost", "report_cost"]
 
 MAX_SECONDS = 4.0
 """Seconds after which a measurement stops."""
 BATCHES = 4
+SMALL_BATCH = 2
 HOUR = 3600.0
+DAY = 24 * HOUR
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,14 @@ def format_duration(seconds: float) -> str:
     """Return a duration as rounded text.
 
     Example:
-        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000)]
-        ['5 s', '15 s', '30 s', '21 min', '2.2 h']
+        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+        ['5 s', '15 s', '30 s', '21 min', '2.2 h', '5 days']
     """
     if seconds < 57.5:
         return f"{max(5 * math.ceil(seconds / 5), 5)} s"
-    return f"{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 1.5 * HOUR:
+        return f"{max(round(seconds / 60), 1)} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} days"
 
 
 def _feature_seconds(
@@ -148,7 +152,11 @@ def _feature_seconds(
 
 
 def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> float:
-    """Return the time of an epoch: a few steps on a copy of the network, and val."""
+    """Return the time of an epoch: a few steps on a copy of the network, and val.
+
+    On a CPU a whole batch of a large network takes a minute: there, steps of two images are measured first, and whole
+    batches only where they are quick.
+    """
     copy = deepcopy(network).train()
     optimizer = build_optimizer([{"params": list(copy.parameters()), "lr": 1e-9}], config)
     inputs = ImageInputs(data.train.images, copy.backbone, device, config.flip, config.seed, 0, config.transform)
@@ -160,8 +168,11 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    batches = inputs.batches(_sample(len(data.train), size * BATCHES), batch_size=size, epoch=1)
-    each = _fastest(step, batches, device)
+    each = math.inf
+    for count in (min(SMALL_BATCH, size), size) if device.type == "cpu" else (size,):
+        if math.isinf(each) or each * count * BATCHES < MAX_SECONDS:
+            batches = inputs.batches(_sample(len(data.train), count * BATCHES), batch_size=count, epoch=1)
+            each = _fastest(step, batches, device)
     val = 0 if data.val is None else len(data.val)
     return each * (len(data.train) + val / 3)
 
@@ -196,7 +207,7 @@ def _sample(count: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _fastest(work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> float:
-    """Return the seconds per image of the fastest batch, with its loading; the first batch is a warm-up."""
+    """Return the seconds per image of the fastest batch, with its loading; the first is a warm-up, if there is time."""
     measured: list[float] = []
     first = 0.0
     begin = started = time.perf_counter()
@@ -210,7 +221,7 @@ def _fastest(work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, T
             measured.append(each)
         else:
             first = each
-        if number and now - begin > MAX_SECONDS:
+        if now - begin > MAX_SECONDS:
             break
         started = time.perf_counter()
     return min(measured) if measured else first
