@@ -12,6 +12,7 @@ from tests.cli.conftest import call
 from tests.studies.compare.small_features import write
 
 import labelgap as lg
+from labelgap.studies.compare.comparison import Comparison
 
 
 @pytest.fixture
@@ -40,7 +41,16 @@ def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
 
 
 def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--observe", "positives=1,negatives=1", "--label-seed", "3", "--lr", "1e-2", "--batch-size", "8,32")
+    asked = (
+        "--observe",
+        "annotators,known=0.8,negatives=1",
+        "--label-seed",
+        "3",
+        "--lr",
+        "1e-2",
+        "--batch-size",
+        "8,32",
+    )
     assert (
         call(
             "compare", "vectors.npz", "--methods", "iu,role", "--option", "role.expected_positives=1.5", *asked, *QUICK
@@ -51,7 +61,8 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
     assert [seed["label_seed"] for seed in stored["methods"][0]["seeds"]] == [3, 4]
     assert {(row["lr"], row["settings_tried"]) for row in stored["methods"]} == {(0.01, 2)}
     assert {row["method"]: row["options"] for row in stored["methods"]}["role"] == {"expected_positives": 1.5}
-    assert "--observe positives=1,negatives=1 --label-seed 3" in capsys.readouterr().out
+    assert "--observe positives=annotators,known=0.8,negatives=1 --label-seed 3" in capsys.readouterr().out
+    assert Comparison.open("runs/compare").metadata["observe"]["positives"] == "annotators"
 
 
 def test_without_val_the_command_at_the_end_trains_what_was_compared(
@@ -95,6 +106,8 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--batch-size", "0"], "above 0"),
         (["--weight-decay", "0,-1"], "from 0"),
         (["--observe", "positive=1"], "Did you mean 'positives'"),
+        (["--observe", "salint"], "Did you mean 'salient'"),
+        (["--observe", "random,side=3"], "no option of 'random' called 'side'"),
     ],
 )
 def test_a_mistake_is_one_message_before_data_are_read(

@@ -126,11 +126,11 @@ def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.Capture
 
 
 def test_hidden_labels_are_shown_as_training_would_see_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("inspect", "digits", "--json", "--observe", "positives=1,negatives=1", "--label-seed", "7") == 0
+    assert call("inspect", "digits", "--json", "--observe", "salient,negatives=1", "--label-seed", "7") == 0
     found = json.loads(capsys.readouterr().out)
     train = found["splits"]["train"]
     assert train["present"] == train["absent"] == 4000
-    assert found["next"].endswith("digits --observe positives=1,negatives=1 --label-seed 7 --out runs/first")
+    assert found["next"].endswith("digits --observe salient,negatives=1 --label-seed 7 --out runs/first")
     assert found["image_word"] == "image"
 
 

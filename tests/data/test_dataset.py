@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
@@ -136,6 +137,43 @@ def test_the_real_voc_labels_come_out_bit_for_bit(shared_data: Path) -> None:
     )
     assert [rows.tolist() for rows in origins] == [rows.tolist() for rows in paper_split(len(rank))]
     assert np.array_equal(data.observe(positives=1, negatives=0, seed=1200).train.labels.to_dense(), observed)
+
+
+def boxed(part: Split, areas: NDArray[np.int64]) -> Split:
+    """Give every label of a split two boxes, present or not, the larger of which has the area of ``areas``."""
+    rows, columns = (np.repeat(places, 2) for places in np.nonzero(areas))
+    widths = areas[rows, columns] - np.arange(len(rows)) % 2
+    corners = np.stack([np.full(len(rows), 3), np.zeros(len(rows)), widths + 2, np.zeros(len(rows))], axis=1)
+    return replace(part, boxes=Boxes(rows.astype(np.int64), columns.astype(np.int64), corners.astype(np.float64)))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_largest_boxes_of_the_official_set_decide_what_is_salient(shuffle: bool) -> None:
+    data, labels, _ = official(shuffle=shuffle)
+    areas = np.random.default_rng(2).permutation(50 * 6).reshape(50, 6) + 2
+    assert data.train.origin is not None and data.val is not None and data.val.origin is not None
+    train, val = data.train.origin, data.val.origin
+    data = replace(data, train=boxed(data.train, areas[train]), val=boxed(data.val, areas[val]))
+    drawn = data.observe("salient", seed=0, splits=("train", "val"))
+    largest = np.where(labels == PRESENT, areas, 0).max(axis=1, keepdims=True)
+    expected = np.where((labels == PRESENT) & (areas == largest), PRESENT, UNKNOWN)
+    assert drawn.val is not None and drawn.train.truth is data.train.labels
+    assert np.array_equal(drawn.train.labels.to_dense(), expected[train])
+    assert np.array_equal(drawn.val.labels.to_dense(), expected[val])
+    kept, known = (table.counts().total[0] for table in (drawn.train.labels, data.train.labels))
+    assert f"train shows {kept} of {known} present labels (salient, seed 0: " in sentences(drawn)[-2]
+    again = data.observe("small-overlooked", negatives="all", share=0.5, side=10)
+    table = LabelTable.from_dense(labels)
+    whole = table.observe("small-overlooked", "all", sizes=areas[table.rows, table.columns], share=0.5, side=10)
+    assert np.array_equal(again.train.labels.to_dense(), whole.to_dense()[train])
+
+
+def test_a_rule_by_size_asks_for_boxes_and_the_others_do_not() -> None:
+    data, _, _ = official()
+    for rule in ("salient", "small-overlooked"):
+        with pytest.raises(InputError, match=f"official: train has no boxes, and '{rule}' draws .*--annotations"):
+            data.observe(rule)
+    assert all(data.observe(rule).train.truth is data.train.labels for rule in ("rare-overlooked", "annotators"))
 
 
 def test_a_split_that_is_not_there_cannot_be_observed() -> None:

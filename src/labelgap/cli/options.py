@@ -48,7 +48,11 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 LabelSeed = Annotated[int, _data_option(help="Seed of --observe; the papers use 1200.")]
 Observe = Annotated[
-    str | None, _data_option(help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all).")
+    str | None,
+    _data_option(
+        help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all), or as people do: salient, "
+        "small-overlooked, rare-overlooked, annotators, or random,share=0.3."
+    ),
 ]
 RunData = Annotated[
     str | None,
@@ -107,6 +111,9 @@ class DataOptions:
     ] = None
     unlabeled: Annotated[
         str | None, _data_option(help="NUS-WIDE images without a concept: keep or drop.", show_default="keep")
+    ] = None
+    annotations: Annotated[
+        Path | None, _data_option(help="VOC devkit with the boxes of the images of a feature file.")
     ] = None
     allow_leaks: Annotated[bool, _data_option("--allow-leaks", help="Allow an image in several splits.")] = False
 

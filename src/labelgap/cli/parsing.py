@@ -114,17 +114,27 @@ def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog"
 
 
 def parse_observe(text: str) -> dict[str, Any]:
-    """Parse ``positives=1,negatives=0``.
+    """Parse ``positives=1,negatives=0``, or a rule for the present labels and its options.
 
     Example:
         >>> parse_observe("positives=1,negatives=all")
         {'positives': 1, 'negatives': 'all'}
+        >>> parse_observe("small-overlooked,share=0.3,negatives=1")
+        {'positives': 'small-overlooked', 'share': 0.3, 'negatives': 1}
     """
-    given = parse_options((part for part in text.split(",") if part.strip()), "--observe")
-    allowed = ("positives", "negatives")
-    for key in given:
-        if key not in allowed:
-            raise InputError(
-                f"--observe takes positives and negatives, not '{key}'. Did you mean '{nearest(key, allowed)}'?"
-            )
+    from labelgap.labels.gaps import check_draw
+
+    first, *others = [part.strip() for part in text.split(",") if part.strip()] or [""]
+    if first and "=" not in first:
+        first = f"positives={first}"
+    given = parse_options([part for part in (first, *others) if part], "--observe")
+    options = {key: value for key, value in given.items() if key not in ("positives", "negatives")}
+    rule, allowed = given.get("positives", 1), ("positives", "negatives")
+    for key in options:
+        if not isinstance(rule, str) and (near := nearest(key, allowed)):
+            raise InputError(f"--observe takes positives and negatives, not '{key}'. Did you mean '{near}'?")
+    try:
+        check_draw(rule, options)
+    except InputError as error:
+        raise InputError(f"--observe {text}: {error}") from None
     return given

@@ -16,10 +16,12 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
 from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsShown
+from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import LabelTable, Revisions
+from labelgap.labels.gaps import GAPS, LabelGap, check_draw
 from labelgap.labels.masking import Amount
+from labelgap.labels.sparse import locate_entries
 
 __all__ = ["Boxes", "Dataset", "Split"]
 
@@ -42,6 +44,17 @@ class Boxes:
     classes: NDArray[np.int64]
     corners: NDArray[np.float64]
     difficult: NDArray[np.bool_] | None = None
+
+    def largest_areas(self, table: LabelTable) -> NDArray[np.float64]:
+        """Return the pixels of the largest box of every known label of a table, 0 where there is none.
+
+        Difficult objects count as well.
+        """
+        entries, known = locate_entries(table.starts, table.columns, self.rows, self.classes, len(table.classes))
+        left, top, right, bottom = self.corners[known].T
+        areas = np.zeros(len(table.values))
+        np.maximum.at(areas, entries[known], (right - left + 1) * (bottom - top + 1))
+        return areas
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,26 +197,40 @@ class Dataset:
 
     def observe(
         self,
-        positives: Amount = 1,
+        positives: Amount | str = 1,
         negatives: Amount = 0,
         seed: int = 1200,
         splits: Sequence[str] = ("train",),
+        **options: float,
     ) -> Dataset:
-        """Hide labels as the papers do, and keep what was known before as ``truth``.
+        """Hide labels as the papers do, or as people leave them out, and keep what was known before as ``truth``.
 
         Where train and val were cut from one official set the draw is over that whole set in its own order, before the
         split, so that the labels are those of the papers.
 
         Args:
-            positives: how many of each image's positives to keep, or "all".
+            positives: how many of each image's positives to keep, "all", or a rule that is not random
+                (``labelgap.labels.gaps`` has the formulas): "rare-overlooked" (fewer of rare classes),
+                "small-overlooked" (fewer of small objects), "salient" (the largest object of each image),
+                "annotators" (each knows some classes); or "random", a share of all. Rules by size need boxes.
             negatives: how many of its negatives to keep, or "all".
             seed: 1200 in the papers.
             splits: which splits lose labels; val and test stay complete by default.
+            **options: of the rule: ``share=0.5`` ("random", "rare-overlooked", "small-overlooked"), ``side=96``
+                ("small-overlooked"), ``per_image=1`` ("salient"), ``annotators=5, known=0.5`` ("annotators").
+
+        Example:
+            >>> from labelgap.data import load
+            >>> print(load("digits", train=20, val=0, test=0).observe("salient", seed=0).findings[-1])
+            train shows 20 of 53 present labels (salient, seed 0: those of the largest object of every image) and 0 ...
         """
-        hidden = [self._observed(self.split(name), positives, negatives, seed) for name in splits]
-        shown = [LabelsObserved(name, positives, negatives, seed) for name in splits]
-        step = {"observe": {"positives": positives, "negatives": negatives, "seed": seed, "splits": list(splits)}}
-        return self._with_splits(hidden, shown, step)
+        gap = check_draw(positives, options)
+        hidden = [self._observed(self.split(name), positives, negatives, seed, gap) for name in splits]
+        shown: list[LabelsShown] = [LabelsObserved(name, positives, negatives, seed) for name in splits]
+        if gap is not None:
+            shown = [_describe_gap(split, gap, negatives, seed) for split in hidden]
+        step = {"positives": positives, "negatives": negatives, "seed": seed, "splits": list(splits)}
+        return self._with_splits(hidden, shown, {"observe": step | ({} if gap is None else gap.options)})
 
     def reveal(self, splits: Sequence[str] = ("train",)) -> Dataset:
         """Show all that is known, the opposite of ``observe``: what would be learned if no label were missing.
@@ -228,17 +255,32 @@ class Dataset:
         recipe = {**self.recipe, "steps": [*self.recipe["steps"], step]} if self.recipe else {}
         return replace(self, **splits, findings=(*kept, *shown), recipe=recipe)  # type: ignore[arg-type]
 
-    def _observed(self, split: Split, positives: Amount, negatives: Amount, seed: int) -> Split:
-        full = split.evaluation_labels
-        if split.origin is None:
-            labels = full.observe(positives, negatives, seed)
-        else:
-            pool, rows = self._official_labels(split)
-            labels = pool.observe(positives, negatives, seed).select(rows)
-        return replace(split, labels=labels, truth=full)
+    def _observed(
+        self, split: Split, positives: Amount | str, negatives: Amount, seed: int, gap: LabelGap | None
+    ) -> Split:
+        full, boxes, rows = split.evaluation_labels, split.boxes, None
+        if split.origin is not None:
+            full, boxes, rows = self._official_labels(split)
+        sizes = None
+        if gap is not None and gap.needs_sizes:
+            sizes = self._sizes(split.name, gap.name, full, boxes)
+        labels = full.observe(positives, negatives, seed, sizes=sizes, **({} if gap is None else gap.options))
+        return replace(split, labels=labels if rows is None else labels.select(rows), truth=split.evaluation_labels)
 
-    def _official_labels(self, split: Split) -> tuple[LabelTable, NDArray[np.int64]]:
-        """Return the labels of the official set a split was cut from, in its order, and the split's rows in it."""
+    def _sizes(self, split: str, rule: str, table: LabelTable, boxes: Boxes | None) -> NDArray[np.float64]:
+        """Return the size of the object of every known label; an error without boxes."""
+        sizes = None if boxes is None else boxes.largest_areas(table)
+        if sizes is None or not sizes.any():
+            without = ", ".join(name for name, kind in GAPS.items() if not kind.needs_sizes)
+            raise InputError(
+                f"{self.name}: {split} has no boxes, and '{rule}' draws by the size of the objects. VOC devkits, COCO "
+                "and the digits have boxes; a file of features takes those of a VOC devkit (annotations=, "
+                f"--annotations). {without} need none."
+            )
+        return sizes
+
+    def _official_labels(self, split: Split) -> tuple[LabelTable, Boxes | None, NDArray[np.int64]]:
+        """Return the labels and boxes of the official set a split was cut from, in its order, and the split's rows."""
         parts = [part for part in (self.train, self.val) if part is not None and part.origin is not None]
         if split not in parts:
             parts = [split]
@@ -246,5 +288,15 @@ class Dataset:
         pool = LabelTable.concatenate([part.evaluation_labels for part in parts]).select(order)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        before = sum(len(part) for part in parts[: parts.index(split)])
-        return pool, rank[before : before + len(split)]
+        places = np.split(rank, np.cumsum([len(part) for part in parts])[:-1])
+        found = [(part.boxes, place) for part, place in zip(parts, places, strict=True) if part.boxes is not None]
+        boxes = None
+        if len(found) == len(parts):
+            columns = zip(*((place[each.rows], each.classes, each.corners) for each, place in found), strict=True)
+            boxes = Boxes(*map(np.concatenate, columns))
+        return pool, boxes, places[parts.index(split)]
+
+
+def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsSelected:
+    shown, known = (table.counts().total[0] for table in (split.labels, split.evaluation_labels))
+    return LabelsSelected(split.name, gap.name, gap.description, shown, known, negatives, seed)

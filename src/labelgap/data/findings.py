@@ -188,7 +188,23 @@ class LabelsObserved(
 ):
     """A split shows some labels of every image; see ``Dataset.observe``."""
 
-    positives: Amount
+    positives: Amount | str
+    negatives: Amount
+    seed: int
+
+
+@dataclass(frozen=True)
+class LabelsSelected(
+    LabelsShown,
+    text="{split} shows {shown:,} of {present:,} present labels ({rule}, seed {seed}: {description}) and {negatives} "
+    "absent labels of every image, the rest is hidden",
+):
+    """A split shows the labels that a rule of ``labelgap.labels.gaps`` states."""
+
+    rule: str
+    description: str
+    shown: int
+    present: int
     negatives: Amount
     seed: int
 

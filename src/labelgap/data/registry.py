@@ -180,8 +180,7 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
     data = load(checked.name, checked.path, **checked.options)
     for step in checked.steps:
         if isinstance(step, ObserveStep):
-            drawn = step.observe
-            data = data.observe(drawn.positives, drawn.negatives, drawn.seed, drawn.splits)
+            data = data.observe(**step.observe.model_dump())
         else:
             data = data.reveal(step.reveal.splits)
     return data

@@ -1,4 +1,4 @@
-"""Hiding labels of a full table: which known labels stay.
+"""Hiding labels of a full table at random: which known labels stay; ``gaps`` has draws that are not at random.
 
 The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split. Both are reproduced here bit
 for bit: results can be compared with theirs only on the same labels.
@@ -17,7 +17,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.sparse import starts_from_lengths
 
-__all__ = ["Amount", "drop_mask", "observe_mask", "paper_split"]
+__all__ = ["Amount", "drop_mask", "lowest_mask", "observe_mask", "paper_split", "random_state"]
 
 Amount = int | Literal["all"]
 BLOCK_LABELS: Final = 1 << 22
@@ -27,8 +27,8 @@ BLOCK_LABELS: Final = 1 << 22
 def observe_mask(
     starts: NDArray[np.int64],
     values: NDArray[np.int8],
-    positives: Amount = 1,
-    negatives: Amount = 0,
+    positives: Amount | str = 1,
+    negatives: Amount | str = 0,
     seed: int = 1200,
 ) -> NDArray[np.bool_]:
     """Return which known labels stay when some positives and negatives of every image are kept.
@@ -38,7 +38,7 @@ def observe_mask(
     first ``negatives`` are kept. The second shuffle uses up random state even when nothing is kept.
     """
     amounts = _amount(positives, "positives"), _amount(negatives, "negatives")
-    random = _random_state(seed)
+    random = random_state(seed)
     kept = np.zeros(len(values), dtype=bool)
     first = 0
     while first < len(starts) - 1:  # blocks of rows: their numbers take 8 bytes a label
@@ -109,14 +109,14 @@ def drop_mask(
     random = numpy_generator(seed, "drop").random(len(columns))
     kept = np.empty(len(columns), dtype=bool)
     if not per_class:
-        return ~_lowest(random, round(Fraction(str(fraction)) * len(random)))
+        return ~lowest_mask(random, round(Fraction(str(fraction)) * len(random)))
     order = np.argsort(columns.astype(np.uint16) if columns.max(initial=0) < 1 << 16 else columns, kind="stable")
     for members in np.split(order, np.cumsum(np.bincount(columns))[:-1]):
-        kept[members] = ~_lowest(random[members], round(Fraction(str(fraction)) * len(members)))
+        kept[members] = ~lowest_mask(random[members], round(Fraction(str(fraction)) * len(members)))
     return kept
 
 
-def _lowest(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+def lowest_mask(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
     """Mark the ``count`` lowest values; of equal ones the first."""
     if not count:
         return np.zeros(len(values), dtype=bool)
@@ -136,19 +136,20 @@ def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[ND
         raise InputError(
             f"a val fraction of {fraction}: it lies between 0 and 1, and 1 would leave nothing to train on."
         )
-    order = _random_state(seed).permutation(count).astype(np.int64)
+    order = random_state(seed).permutation(count).astype(np.int64)
     train = count - round(fraction * count)
     return np.sort(order[:train]), np.sort(order[train:])
 
 
-def _random_state(seed: int) -> np.random.RandomState:
+def random_state(seed: int) -> np.random.RandomState:
+    """Return numpy's legacy generator, whose numbers never change between versions or platforms."""
     try:
         return np.random.RandomState(seed)
     except (TypeError, ValueError):
         raise InputError(f"seed={seed!r}: a seed of the papers' draws is a whole number from 0 to 2³² - 1.") from None
 
 
-def _amount(amount: Amount, name: str) -> int | None:
+def _amount(amount: Amount | str, name: str) -> int | None:
     """Return an upper end for a slice: None keeps all."""
     if amount == "all":
         return None

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import UNKNOWN, as_codes
+from labelgap.labels.gaps import check_draw
 from labelgap.labels.known_labels import KnownLabels
 from labelgap.labels.lists import entries_from_lists
 from labelgap.labels.masking import Amount, drop_mask, observe_mask
@@ -196,16 +197,37 @@ class LabelTable(KnownLabels):
         values = np.concatenate([table.values for table in tables])
         return cls(starts, columns, values, tables[0].classes, [name for table in tables for name in table.images])
 
-    def observe(self, positives: Amount = 1, negatives: Amount = 0, seed: int = 1200) -> LabelTable:
-        """Keep some positives and negatives of every image, as the papers draw them; hide the rest.
+    def observe(
+        self,
+        positives: Amount | str = 1,
+        negatives: Amount = 0,
+        seed: int = 1200,
+        *,
+        sizes: ArrayLike | None = None,
+        **options: float,
+    ) -> LabelTable:
+        """Keep some positives and negatives of every image, as the papers draw them, or as people do; hide the rest.
 
-        See ``labelgap.labels.masking.observe_mask``; what is unknown stays unknown.
+        See ``labelgap.labels.masking.observe_mask`` and ``labelgap.labels.gaps``; what is unknown stays unknown.
+
+        Args:
+            positives: how many of every image, "all", or a rule: "random", "rare-overlooked", "small-overlooked",
+                "salient" or "annotators".
+            negatives: how many of every image, or "all"; of those that a rule leaves.
+            seed: of the draw.
+            sizes: of the object of every known label, in the order of ``values``; some rules need it.
+            **options: of the rule, e.g. ``share=0.3``.
 
         Example:
             >>> LabelTable.from_dense([[1, 1, 0], [0, 1, 0]]).observe(positives=1, negatives=0).to_dense()
             array([[ 1, -1, -1],
                    [-1,  1, -1]], dtype=int8)
+            >>> LabelTable.from_dense([[1, 1, 0], [0, 1, 0]]).observe("salient", sizes=[5, 7, 0, 0, 9, 0]).to_dense()
+            array([[-1,  1, -1],
+                   [-1,  1, -1]], dtype=int8)
         """
+        if (gap := check_draw(positives, options)) is not None:
+            return self.keep(gap.mask(self, seed, sizes)).observe("all", negatives, seed)
         return self.keep(observe_mask(self.starts, self.values, positives, negatives, seed))
 
     def drop(self, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:

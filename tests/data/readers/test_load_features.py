@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
-from labelgap.data.registry import load, open_data
+from labelgap.data.registry import load, load_from_recipe, open_data
 from labelgap.data.transforms import Resize
 from labelgap.labels import UNKNOWN, LabelTable
 
@@ -174,3 +174,25 @@ def test_the_real_features_carry_the_papers_labels_and_their_draw(shared_data: P
     assert all(split.evaluation_labels.complete for split in data.splits)
     assert data.observe(positives=1, negatives=0, seed=1200).train.labels == data.train.labels
     assert any("papers' split of one set" in rule for rule in sentences(data))
+
+
+def test_the_boxes_of_a_devkit_are_found_by_the_ids_of_the_images(tmp_path: Path) -> None:
+    content, folder = arrays(), tmp_path / "VOC2012" / "Annotations"
+    folder.mkdir(parents=True)
+    thing = "<object><name>{}</name><bndbox>{}</bndbox></object>"
+    box = "<xmin>1</xmin><ymin>1</ymin><xmax>{0}</xmax><ymax>{0}</ymax>"
+    for number in range(6):
+        for split in ("train", "val", "test"):
+            objects = "".join(thing.format(name, box.format(9 + place)) for place, name in enumerate("abc"))
+            (folder / f"{split}{number}.xml").write_text(f"<annotation>{objects}</annotation>")
+    path = stored(tmp_path, content)
+    for place in (tmp_path, tmp_path / "VOC2012", folder):
+        data = load("features", path, annotations=place).observe("salient")
+        expected = [max(np.flatnonzero(row)) for row in content["train_truth"]]
+        assert data.train.labels.columns.tolist() == expected and data.recipe["options"]["annotations"] == str(place)
+    assert load_from_recipe(data.recipe).train.labels == data.train.labels
+    with pytest.raises(InputError, match=r"has no file train0.xml, nor one of another image"):
+        load("features", path, annotations=tmp_path / "nothing")
+    content["train_ids"][0] = "../x"
+    with pytest.raises(InputError, match=r"'../x': an image id is the name of a file"):
+        load("features", stored(tmp_path, content), annotations=folder)

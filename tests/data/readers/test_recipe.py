@@ -17,7 +17,8 @@ RECIPE: dict[str, Any] = {"name": "digits", "path": None, "options": {"train": 6
 
 
 def test_what_a_data_set_writes_is_accepted_and_gives_the_same_labels() -> None:
-    data = load("digits", train=6, val=2, test=0).observe(2, "all", 7, ["train", "val"]).reveal(["val"]).observe()
+    data = load("digits", train=6, val=2, test=0).observe(2, "all", 7, ["train", "val"]).reveal(["val"])
+    data = data.observe().observe("small-overlooked", share=0.5, side=20, seed=3, splits=["val"]).observe("annotators")
     again = load_from_recipe(data.recipe)
     assert again.recipe == data.recipe
     assert [split.labels for split in again.splits] == [split.labels for split in data.splits]
@@ -41,6 +42,11 @@ def test_what_a_data_set_writes_is_accepted_and_gives_the_same_labels() -> None:
         [{"observe": {**OBSERVE, "seed": True}}],
         [{"observe": {**OBSERVE, "positives": 1.5}}],
         [{"observe": {**OBSERVE, "positives": 10**30}}],
+        [{"observe": {**OBSERVE, "share": 0.5}}],
+        [{"observe": {**OBSERVE, "positives": "os.system"}}],
+        [{"observe": {**OBSERVE, "positives": "salient", "share": 0.5}}],
+        [{"observe": {**OBSERVE, "positives": "random", "share": "0.5"}}],
+        [{"observe": {**OBSERVE, "positives": "annotators", "annotators": 10**30}}],
         [{"observe": {**OBSERVE, "splits": ["__class__"]}}],
         [{"observe": {**OBSERVE, "splits": "train"}}],
         [{"reveal": {"splits": ["train"]}}] * 65,

@@ -109,8 +109,12 @@ def test_nothing_is_hidden_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_seed_moves_the_hidden_labels_only_where_labels_are_hidden_on_purpose(tmp_path: Path) -> None:
-    drawn = run(features(), ["an"], tmp_path / "a", observe={"positives": 1}, label_seed=7)
+    rule = {"positives": "rare-overlooked", "share": 0.6}
+    drawn = run(features(), ["an", "iu"], tmp_path / "a", observe=rule, label_seed=7)
     assert [seed.label_seed for seed in drawn.methods[0].seeds] == [7, 8]
+    views = {row.method: (row.label_view, row.extra_labels) for row in drawn.methods}
+    shown = "rare-overlooked: 60 % of the present labels, fewer of rare classes"
+    assert views == {"an": (shown, False), "iu": (f"{shown}, and 1 absent label of each image", True)}
     fixed = run(features(), ["an"], tmp_path / "b")
     assert [seed.label_seed for seed in fixed.methods[0].seeds] == [None, None]
     assert len({*fixed.methods[0].values}) == 2, "the first weights differ"

@@ -136,10 +136,12 @@ def test_the_command_of_a_run_on_a_csv_gives_the_same_configuration(
     options: dict[str, Any], photos: Path, parsed: Parse
 ) -> None:
     data = lg.load("csv", "my tags.csv", images="my photos", **{"ignore_columns": ["width"], **options})
-    config = decided(data.observe(1, "all", seed=3), method="an", epochs=2)
+    draw: dict[str, Any] = {"positives": "rare-overlooked"} if "classes" in options else {"positives": 1}
+    config = decided(data.observe(**draw, negatives="all", seed=3), method="an", epochs=2)
     command = train_command(config)
     assert command is not None and "'csv=my tags.csv' --images 'my photos'" in command
-    assert "--observe positives=1,negatives=all --label-seed 3" in command
+    share = ",share=0.5" if "classes" in options else ""
+    assert f"--observe positives={draw['positives']},negatives=all{share} --label-seed 3" in command
     assert same(parsed(command), config)
 
 
@@ -156,7 +158,8 @@ def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pyte
 
 
 def test_python_says_what_the_command_cannot(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = lg.load("digits", train=40, val=20, test=0).observe(1, 1).observe("all", 0, seed=4, splits=["train", "val"])
+    data = lg.load("digits", train=40, val=20, test=0).observe("salient", 1)
+    data = data.observe("small-overlooked", 0, seed=4, splits=["train", "val"], side=12.5)
     config = decided(data, method="an", epochs=2)
     assert train_command(config) is None
     found: list[RunConfig] = []

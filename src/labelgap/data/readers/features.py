@@ -30,6 +30,7 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.official.voc import read_boxes
 from labelgap.labels import LabelTable, paper_split
 from labelgap.labels.io.parquet import open_parquet
 from labelgap.labels.io.table_file import SPLITS
@@ -45,7 +46,7 @@ _UNPACKED_PER_BYTE: Final = 100
 """Bytes that an npz may unpack to: so many, and so many for each of its own."""
 
 
-def load_features(path: str | os.PathLike[str]) -> Dataset:
+def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLike[str] | None = None) -> Dataset:
     """Read features and their labels; the docstring of this module describes the layout.
 
     Where train and val are the papers' split of one set (their sorted ids show it), labels are drawn over that whole
@@ -53,6 +54,7 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
 
     Args:
         path: an ``.npz`` or ``.parquet`` file.
+        annotations: a VOC devkit, or its folder ``Annotations``, with the boxes of the images: ``ID.xml``.
     """
     refuse_url(path, "features")
     path = Path(path)
@@ -73,6 +75,10 @@ def load_features(path: str | os.PathLike[str]) -> Dataset:
         )
     labels = "their labels: 1 = present, 0 = absent, -1 = unknown; no pixels"
     findings = [Note(f"features of {widths.pop():,} numbers and {labels}")]
+    if annotations is not None:
+        parts = {name: replace(split, boxes=read_boxes(annotations, split.labels)) for name, split in parts.items()}
+        found = sum(len(split.boxes.rows) for split in parts.values() if split.boxes is not None)
+        findings.append(Note(f"{found:,} boxes of {Path(annotations).name}"))
     origins = _origins(parts)
     if origins:
         parts = {name: replace(split, origin=origins.get(name)) for name, split in parts.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,16 +22,18 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.location import is_shard_url
+from labelgap.labels.gaps import check_draw
 
-__all__ = ["ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "SHARDS", "StoredRecipe"]
+__all__ = ["DrawArguments", "ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "SHARDS", "StoredRecipe"]
 
-PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test")
+PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test", "annotations")
 """The options that are paths."""
 
 _MAX_VALUES: Final = 1_000_000
@@ -76,16 +78,32 @@ _OptionName = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-
 _Loader = Annotated[str, StringConstraints(max_length=300, pattern=r"^[\w.<>]+:[\w.<>]+$")]
 _Splits = Annotated[list[Literal["train", "val", "test"]], Field(max_length=3)]
 _Amount = Annotated[int, Field(ge=0, lt=2**31)] | Literal["all"]
+_Number = Annotated[int, Field(ge=0, lt=2**31)] | Annotated[float, Field(ge=0, lt=2**31)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class ObserveArguments(_Strict):
+class DrawArguments(BaseModel):
+    """Which labels ``Dataset.observe`` keeps; further fields are numbers, the options of a rule of ``labels.gaps``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    __pydantic_extra__: dict[_OptionName, _Number] = Field(init=False)
+
+    positives: _Amount | Annotated[str, StringConstraints(max_length=100)] = 1
+    negatives: _Amount = 0
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> Self:
+        check_draw(self.positives, self.__pydantic_extra__)
+        return self
+
+
+class ObserveArguments(DrawArguments):
     """The arguments of ``Dataset.observe``."""
 
-    positives: _Amount
+    positives: _Amount | Annotated[str, StringConstraints(max_length=100)]
     negatives: _Amount
     seed: int = Field(ge=0, lt=2**32)
     splits: _Splits

@@ -2,7 +2,7 @@
 
 All methods see the table as it is, or as ``observe`` hides it. Some cannot learn from that: they see what their paper
 shows them, drawn from the truth, and are listed apart, since they see more than the others. Without a truth they are
-skipped.
+skipped. Where ``observe`` has a rule for the present labels ("salient"), they see those labels and absent ones beside.
 
 - `bce`, `bce-ls`: every known label.
 - `iun`: one present and all absent labels of each image.
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
+from labelgap.labels.gaps import GAPS, check_draw
 from labelgap.studies.compare.results import SkippedMethod
 
 __all__ = ["LabelView", "LabelViews", "label_view_for", "table_digest"]
@@ -81,8 +82,7 @@ class LabelViews:
             return LabelView(description, (self.data,) * self.seeds, (None,) * self.seeds)
         seeds = tuple(self.label_seed + seed for seed in range(self.seeds))
         datasets = tuple(self._observe(seed, **self.observe) for seed in seeds)
-        description = describe_draw(self.observe.get("positives", 1), self.observe.get("negatives", 0))
-        return LabelView(description, datasets, seeds)
+        return LabelView(describe_draw(**self.observe), datasets, seeds)
 
     def revealed(self) -> LabelView:
         """Return every known label."""
@@ -92,10 +92,18 @@ class LabelViews:
         return LabelView(description, (data,) * self.seeds, (None,) * self.seeds, extra_labels=True)
 
     def drawn(self, positives: Any, negatives: Any) -> LabelView:
-        """Return labels of each image, drawn from the truth with the table's own seeds."""
+        """Return labels of each image, drawn from the truth with the table's own seeds, and by its rule if it has one.
+
+        Args:
+            positives: how many of each image, unless ``observe`` has a rule for them.
+            negatives: how many of each image.
+        """
         seeds = tuple(self.label_seed + (seed if self.observe is not None else 0) for seed in range(self.seeds))
-        datasets = tuple(self._observe(seed, positives=positives, negatives=negatives) for seed in seeds)
-        return LabelView(describe_draw(positives, negatives), datasets, seeds, extra_labels=True)
+        draw: dict[str, Any] = {"positives": positives, "negatives": negatives}
+        if self.observe is not None and self.observe.get("positives") in GAPS:
+            draw = {**self.observe, "negatives": negatives}
+        datasets = tuple(self._observe(seed, **draw) for seed in seeds)
+        return LabelView(describe_draw(**draw), datasets, seeds, extra_labels=True)
 
     def _observe_once(self, seed: int, **amounts: Any) -> Dataset:
         return self.data.observe(**amounts, seed=seed)
@@ -116,13 +124,18 @@ def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
     return view
 
 
-def describe_draw(positives: Any, negatives: Any) -> str:
+def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:
     """Describe the labels that are drawn of each image.
 
     Example:
         >>> describe_draw(1, 0), describe_draw(1, "all")
         ('1 present label of each image', '1 present and all absent labels of each image')
+        >>> describe_draw("random", 1, share=0.3)
+        'random: 30 % of the present labels, all alike, and 1 absent label of each image'
     """
+    if (gap := check_draw(positives, options)) is not None:
+        absent = f", and {describe_draw(0, negatives)}" if negatives else ""
+        return f"{gap.name}: {gap.description}{absent}"
     drawn = [(amount, state) for amount, state in ((positives, "present"), (negatives, "absent")) if amount != 0]
     if not drawn:
         return "no label"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from labelgap.data.readers.recipe import StoredRecipe
+from labelgap.data.readers.recipe import DrawArguments, StoredRecipe
 from labelgap.studies.compare.significance import GapToBest
 
 __all__ = [
@@ -179,6 +179,11 @@ class Trial:
     failed: str | None
 
 
+def _check_draw(observe: dict[str, Any]) -> dict[str, Any]:
+    DrawArguments.model_validate(observe)
+    return observe
+
+
 class _Metadata(BaseModel):
     """What is needed to repeat a comparison."""
 
@@ -194,7 +199,7 @@ class _Metadata(BaseModel):
     epochs: Count
     grid: Text
     seeds: Count
-    observe: dict[Literal["positives", "negatives"], Count | Literal["all"]] | None
+    observe: Annotated[dict[str, Any], AfterValidator(_check_draw)] | None
     label_seed: int | None
     device: Text
     folds: Count = 0

@@ -29,7 +29,17 @@ RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
 
 DATA_OPTIONS: Final = frozenset(
-    {"aliases", "allow_leaks", "classes", "delimiter", "duplicates", "encoding", "ignore_columns", "images"}
+    {
+        "aliases",
+        "allow_leaks",
+        "annotations",
+        "classes",
+        "delimiter",
+        "duplicates",
+        "encoding",
+        "ignore_columns",
+        "images",
+    }
     | {"on_bad_image", "parents", "rename", "separator", "test", "unlisted", "val", "zeros"}
 )
 """The options of the commands about DATA; a test compares them."""
@@ -162,7 +172,7 @@ def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
     drawn = steps[0].get("observe")
     if len(steps) > 1 or drawn is None or drawn["splits"] != ["train"]:
         return None
-    amounts = f"positives={drawn['positives']},negatives={drawn['negatives']}"
+    amounts = ",".join(f"{name}={value}" for name, value in drawn.items() if name not in ("seed", "splits"))
     return ["--observe", amounts, "--label-seed", str(drawn["seed"])]
 
 

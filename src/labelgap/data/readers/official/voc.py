@@ -28,9 +28,10 @@ from labelgap.data.readers.official.splits import Box, check_corners, from_offic
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["find_voc", "load_voc2007", "load_voc2012", "voc_layout"]
+__all__ = ["find_voc", "load_voc2007", "load_voc2012", "read_boxes", "voc_layout"]
 
 _MAX_XML_BYTES: Final = 4 << 20
+_ANNOTATIONS: Final = "Annotations"
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
 """The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 
@@ -118,7 +119,7 @@ def _split(root: Path, name: str, table: LabelTable, boxes: bool) -> Split:
     files = [f"JPEGImages/{image}.jpg" for image in table.images]
     require_files(root, root, files, "Are all of its photos unpacked into JPEGImages?")
     images = FileImages(root, table.images, files)
-    found = _boxes(root, table) if boxes and (root / "Annotations").is_dir() else None
+    found = _boxes(root / _ANNOTATIONS, table) if boxes and (root / _ANNOTATIONS).is_dir() else None
     return Split(name, images, table, boxes=found)
 
 
@@ -160,12 +161,32 @@ def _read_class(file: Path, problems: ProblemList) -> dict[str, str]:
     return found
 
 
-def _boxes(root: Path, table: LabelTable) -> Boxes:
+def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
+    """Read the boxes of the images of a table: their names are those of the files, without ``.xml``.
+
+    Args:
+        path: a folder of annotations, or a devkit with a folder ``Annotations``.
+        table: of the images and classes.
+    """
+    refuse_url(path, "annotations")
+    given = Path(path)
+    years = [Path(f"VOC{year}", _ANNOTATIONS) for year in ("2012", "2007")]
+    places = [given / above / inside for above in ("VOCdevkit", "") for inside in years] + [given / _ANNOTATIONS]
+    folder = next((place for place in places if place.is_dir()), given)
+    for image in table.images:
+        if Path(image).name != image:
+            raise InputError(f"{folder} has no boxes of '{truncate_text(image)}': an image id is the name of a file.")
+    if not any((folder / f"{image}.xml").exists() for image in table.images):
+        raise InputError(f"{folder} has no file {table.images[0]}.xml, nor one of another image: no box is there.")
+    return _boxes(folder, table)
+
+
+def _boxes(folder: Path, table: LabelTable) -> Boxes:
     """Read the objects of every image; the devkit counts pixels from 1. An image without a file of them has none."""
     number = {name: column for column, name in enumerate(table.classes)}
     found: list[Box] = []
     for row, image in enumerate(table.images):
-        file = root / "Annotations" / f"{image}.xml"
+        file = folder / f"{image}.xml"
         if not file.exists():
             continue
         try:

@@ -1,0 +1,200 @@
+"""Which method holds under which kind of gap: labels hidden as people leave them out, on VOC 2012.
+
+    python benchmarks/gaps.py                                   # a sample, one draw: minutes on two CPU cores
+    python benchmarks/gaps.py --annotations VOCdevkit --draws 3 --results gaps.jsonl      # the whole of VOC 2012
+
+Linear heads on features of a ResNet-50, trained by `lg.compare` with every method under every kind of gap (see
+``labelgap.labels.gaps``). Labels of train are hidden, val and test stay complete; val selects the learning rate, the
+weight decay and the epoch, and test is evaluated once, for what was selected. `iu` sees one absent label of every image
+beside, `bce` every label. With a devkit that has the boxes of some images only (the sample), the others are left out.
+
+A line of ``--results`` is one method under one gap; what is in the file is not measured again. The tables show
+val / test mAP; in each column bold is the best val mean, and `auto` what the rule takes. The last table is the mean
+average precision on test over the ten classes with the fewest labels in train, before any is hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import labelgap as lg
+from labelgap.training.config.auto_method import choose_method
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.auto_method import append, describe
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+GAPS: dict[str, dict[str, Any]] = {
+    "1 of each image": {"positives": 1},
+    "salient": {"positives": "salient"},
+    "random": {"positives": "random", "share": 0.686},
+    "small-overlooked": {"positives": "small-overlooked", "share": 0.686},
+    "rare-overlooked": {"positives": "rare-overlooked", "share": 0.686},
+    "annotators": {"positives": "annotators", "known": 0.7},
+    "random, 30 %": {"positives": "random", "share": 0.3},
+    "small-overlooked, 30 %": {"positives": "small-overlooked", "share": 0.3},
+    "rare-overlooked, 30 %": {"positives": "rare-overlooked", "share": 0.3},
+    "annotators, 30 %": {"positives": "annotators", "known": 0.3},
+}
+"""On the whole of VOC 2012 one label of each image is 0.686 of the present labels."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "em": {"alpha": 0.2},
+    "em-apl": {"alpha": 0.2, "beta": 0.02},
+    "ll-r": {"delta_rel": 0.2},
+    "ll-ct": {"delta_rel": 0.2},
+    "epr": {"expected_positives": 1.5},
+    "role": {"expected_positives": 1.5},
+}
+"""As the papers state them for VOC 2012."""
+METHODS = ("iu", "an", "wan", "an-ls", "em", "em-apl", "gr", "epr", "ll-r", "ll-ct", "role")
+ALL_LABELS = "bce"
+GRID: dict[str, Any] = {"batch_sizes": (64,), "learning_rates": (2e-3, 5e-4), "weight_decays": (0.0, 1e-3)}
+EPOCHS = 15
+RARE = 10
+SEED = 1200
+Line = dict[str, Any]
+
+
+def load(features: Path, annotations: Path, folder: Path) -> lg.Dataset:
+    """Return the images of a feature file whose boxes are known."""
+    with np.load(features) as stored:
+        arrays = dict(stored)
+    files = {path.stem for path in annotations.rglob("*.xml")}
+    sizes = [len(arrays[f"{split}_ids"]) for split in ("train", "val", "test")]
+    for split in ("train", "val", "test"):
+        kept = np.array([image in files for image in arrays[f"{split}_ids"].tolist()])
+        for name in [name for name in arrays if name.startswith(f"{split}_")]:
+            arrays[name] = arrays[name][kept]
+    if sizes != [len(arrays[f"{split}_ids"]) for split in ("train", "val", "test")]:
+        features = folder / "sample.npz"
+        np.savez(features, **arrays)
+    return lg.load("features", features, annotations=annotations).reveal()
+
+
+def measure(
+    data: lg.Dataset, gap: Mapping[str, Any] | None, methods: Sequence[str], draws: int, folder: Path
+) -> dict[str, Line]:
+    """Train methods under a gap, once for each draw of the labels, and return what val selected, by method."""
+    started, rare = time.perf_counter(), rare_classes(data)
+    found = lg.compare(
+        data,
+        methods,
+        out=folder / f"{time.monotonic_ns()}",
+        seeds=draws,
+        observe=gap,
+        label_seed=SEED,
+        epochs=EPOCHS,
+        options={method: OPTIONS[method] for method in methods if method in OPTIONS},
+        device="cpu",
+        quiet=True,
+        **GRID,
+    )
+    seconds = round((time.perf_counter() - started) / len(methods), 1)
+    return {
+        row.method: {
+            "val": [each.score for each in row.seeds],
+            "test": row.values,
+            "rare": [
+                statistics.fmean((each.test or {})["average_precision"][name] for name in rare) for each in row.seeds
+            ],
+            "epoch": [each.epoch for each in row.seeds],
+            "lr": row.lr,
+            "weight_decay": row.weight_decay,
+            "options": dict(row.options),
+            "seconds": seconds,
+        }
+        for row in found.methods
+    }
+
+
+def rare_classes(data: lg.Dataset) -> list[str]:
+    """Return the classes with the fewest present labels in train."""
+    counts = data.train.evaluation_labels.counts().present
+    return [data.classes[column] for column in np.argsort(counts, kind="stable")[:RARE]]
+
+
+def shown(data: lg.Dataset, gap: Mapping[str, Any], draws: int) -> tuple[list[int], list[int], str]:
+    """Return the number of present labels of each draw, that of images without one, and what `auto` takes."""
+    tables = [data.observe(**gap, seed=SEED + draw).train.labels for draw in range(draws)]
+    empty = [int((np.diff(table.starts) == 0).sum()) for table in tables]
+    return [table.counts().total[0] for table in tables], empty, choose_method(tables[0], "linear").method
+
+
+def cells(lines: Mapping[tuple[str, str], Line], gap: str, auto: str, keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the cells of one column, by method."""
+    own = {method: line for (name, method), line in lines.items() if name == gap}
+    best = max((method for method in own if method != "iu"), key=lambda m: statistics.fmean(own[m]["val"]), default="")
+    made = {}
+    for method, line in own.items():
+        text = " / ".join(describe([100 * value for value in line[key]]) for key in keys)
+        made[method] = (f"**{text}**" if method == best else text) + (" `auto`" if method == auto else "")
+    return made
+
+
+def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], draws: int) -> None:
+    """Print what the draws show, and the tables."""
+    total = data.train.evaluation_labels.counts().total[0]
+    facts = {gap: shown(data, GAPS[gap], draws) for gap in GAPS if any(name == gap for name, _ in lines)}
+    print(f"\n| gap | present labels shown of {total:,} | images without a label |\n|---|---|---|")
+    for gap, (counts, empty, _) in facts.items():
+        print(f"| {gap} | {', '.join(f'{n:,}' for n in counts)} | {', '.join(f'{n:,}' for n in empty)} |")
+    full = lines.get(("all", ALL_LABELS))
+    for title, keys in (("val / test mAP", ("val", "test")), (f"test, {RARE} rarest classes", ("rare",))):
+        print(f"\n{title}", end="")
+        if full is not None:
+            print(
+                f"; `bce` on all labels: {' / '.join(describe([100 * v for v in full[key]]) for key in keys)}", end=""
+            )
+        print(f"\n\n| method | {' | '.join(facts)} |\n|{'---|' * (len(facts) + 1)}")
+        columns = [cells(lines, gap, fact[2], keys) for gap, fact in facts.items()]
+        for method in METHODS:
+            print(f"| `{method}` | {' | '.join(column.get(method, '–') for column in columns)} |")
+
+
+def main() -> None:
+    """Measure what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--features", type=Path, default=DATA / "voc2012_resnet50_448.npz")
+    parser.add_argument("--annotations", type=Path, default=DATA / "VOCdevkit", help="VOC devkit with the boxes")
+    parser.add_argument("--gaps", nargs="+", choices=GAPS, default=list(GAPS)[:6])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
+    parser.add_argument("--print-only", action="store_true", help="measure nothing")
+    arguments = parser.parse_args()
+    if not arguments.features.is_file():
+        print(f"there is no feature file at {arguments.features}: give it with --features")
+        return
+    stored = arguments.results.read_text().splitlines() if arguments.results and arguments.results.exists() else []
+    known = {(line.pop("gap"), line.pop("method")): line for line in map(json.loads, stored)}
+    with tempfile.TemporaryDirectory() as folder:
+        data = load(arguments.features, arguments.annotations, Path(folder))
+        for gap in [] if arguments.print_only else ["all", *arguments.gaps]:
+            names = [ALL_LABELS] if gap == "all" else arguments.methods
+            missing = [method for method in names if (gap, method) not in known]
+            lines = measure(data, GAPS.get(gap), missing, arguments.draws, Path(folder)) if missing else {}
+            for method, line in lines.items():
+                known[gap, method] = line
+                print(f"{gap}, {method}: {100 * statistics.fmean(line['val']):.1f} ({line['seconds']} s)", flush=True)
+            append(arguments.results, [{"gap": gap, "method": method, **line} for method, line in lines.items()])
+    print_tables(data, known, arguments.draws)
+    for gap in GAPS:
+        if (gap, "gr") in known and (gap, "an") in known:
+            gr, an = (statistics.fmean(known[gap, method]["test"]) for method in ("gr", "an"))
+            print(f"ratio gr_to_an_{gap.replace(' ', '_').replace(',', '').replace('_%', '')} {gr / an:.3f}")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

@@ -1,0 +1,299 @@
+r"""Hiding present labels as people leave them out: not at random.
+
+What an annotator names depends on the object (its size), on the class (how common it is) and on the annotator (Berg et
+al., "Understanding and predicting importance in images", CVPR 2012; Misra et al., "Seeing through the human reporting
+bias", CVPR 2016). Every rule here states which known labels of a table stay. Three of them keep a share s of all P
+present labels, each with a weight w of its own. With u = ``RandomState(seed).random_sample(P)``, one number for each
+present label in the order of the table (row after row, classes ascending),
+
+.. math:: \text{kept} = \text{the } \operatorname{round}(sP) \text{ labels with the lowest } u / w
+
+(sequential Poisson sampling, Ohlsson 1998). If t is the highest u / w that is kept, a label was kept with the
+probability min(1, t w): labels of twice the weight are kept twice as often, up to all of them. Only additions,
+multiplications, divisions and numpy's legacy generator are used, whose results are the same on every platform.
+
+======================  ===================================================================================
+rule                    weight w of a present label of class c
+======================  ===================================================================================
+``random``              1
+``rare-overlooked``     n_c, the number of present labels of c in the table
+``small-overlooked``    a / (a + side²), a = the size of the label: the area of the largest object of c, in pixels
+======================  ===================================================================================
+
+``salient`` keeps the ``per_image`` labels of every image with the largest sizes; u decides between equal ones.
+``annotators`` gives every image to one of A annotators, who know m = round(known · K) of the K classes each, and at
+least one: with π = ``permutation(K)`` annotator j knows π[(⌊jK / A⌋ + i) mod K] for i = 0 … m − 1, and then
+``randint(0, A, N)`` is the annotator of every image, both of one ``RandomState(seed)``. What is known of classes that
+the annotator does not know, present or absent, is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.text import pluralize
+from labelgap.labels.codes import PRESENT
+from labelgap.labels.known_labels import KnownLabels
+from labelgap.labels.masking import Amount, lowest_mask, random_state
+
+__all__ = ["GAPS", "LabelGap", "check_draw", "make_gap"]
+
+Sizes = NDArray[np.float64]
+
+
+class LabelGap(ABC):
+    """A rule that states which known labels of a table stay; its fields are its options.
+
+    Attributes:
+        name: what ``observe`` calls it.
+        needs_sizes: whether it draws by the size of the labelled objects.
+    """
+
+    name: ClassVar[str]
+    needs_sizes: ClassVar[bool] = False
+
+    @abstractmethod
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return which known labels may stay: all such present labels do, and absent ones are drawn from.
+
+        Args:
+            table: the labels to hide some of.
+            seed: a whole number from 0 to 2³² - 1.
+            sizes: of the object of every known label, in the order of ``table.values``, if the rule needs it.
+        """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options with their values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def _check_sizes(self, table: KnownLabels, sizes: ArrayLike | None) -> Sizes:
+        if sizes is None:
+            raise InputError(f"'{self.name}' draws by the sizes of the objects: give sizes, one for each known label.")
+        checked = np.asarray(sizes, dtype=np.float64)
+        if checked.shape != table.values.shape or not (np.isfinite(checked) & (checked >= 0)).all():
+            raise InputError(f"sizes: {len(table.values):,} numbers from 0 are needed, one for each known label.")
+        return checked
+
+
+@dataclass(frozen=True)
+class _WeightedGap(LabelGap):
+    """Keeps a share of the present labels, each by its weight."""
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the labels with the lowest u / w among the present ones; absent labels stay."""
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        weights = self._weights(table, present, sizes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            keys = random_state(seed).random_sample(len(present)) / weights
+        keys[weights == 0] = np.inf
+        count = min(round(Fraction(str(self.share)) * len(present)), int((weights > 0).sum()))
+        kept[present[lowest_mask(keys, count)]] = True
+        return kept
+
+    @abstractmethod
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        """Return the weight of every present label; one of weight 0 is never kept."""
+
+
+@dataclass(frozen=True)
+class RandomGap(_WeightedGap):
+    """A share of the present labels, all alike.
+
+    Attributes:
+        share: of the present labels that stays.
+    """
+
+    name: ClassVar[str] = "random"
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{100 * self.share:g} % of the present labels, all alike"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        return np.ones(len(present))
+
+
+@dataclass(frozen=True)
+class RareOverlooked(_WeightedGap):
+    """A share of the present labels; those of rare classes are named less often.
+
+    Attributes:
+        share: of the present labels that stays.
+    """
+
+    name: ClassVar[str] = "rare-overlooked"
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{100 * self.share:g} % of the present labels, fewer of rare classes"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        return table.counts().present[table.columns[present]].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class SmallOverlooked(_WeightedGap):
+    """A share of the present labels; those of small objects are named less often.
+
+    Attributes:
+        share: of the present labels that stays.
+        side: of a square object that has half the weight of a very large one, in pixels.
+    """
+
+    name: ClassVar[str] = "small-overlooked"
+    needs_sizes: ClassVar[bool] = True
+    side: float = 96.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.side, bool) or not (math.isfinite(self.side) and 0 < self.side < 1e6):
+            raise InputError(f"side={self.side!r}: the side of an object is a number of pixels above 0.")
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{100 * self.share:g} % of the present labels, fewer of small objects (side {self.side:g} px)"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        areas = self._check_sizes(table, sizes)[present]
+        return np.asarray(areas / (areas + float(self.side) * float(self.side)))
+
+
+@dataclass(frozen=True)
+class Salient(LabelGap):
+    """The present labels of the largest objects of every image.
+
+    Attributes:
+        per_image: how many labels of every image stay.
+    """
+
+    name: ClassVar[str] = "salient"
+    needs_sizes: ClassVar[bool] = True
+    per_image: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count("per_image", self.per_image)
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        which = "largest object" if self.per_image == 1 else f"{self.per_image:,} classes with the largest objects"
+        return f"those of the {which} of every image"
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the present labels with the largest sizes of every image; absent labels stay."""
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        rows = table.rows[present]
+        drawn = random_state(seed).random_sample(len(present))
+        order = np.lexsort((drawn, -self._check_sizes(table, sizes)[present], rows))
+        first = np.searchsorted(rows, rows)  # rows ascend, before and after sorting
+        kept[present[order[np.arange(len(rows)) - first < self.per_image]]] = True
+        return kept
+
+
+@dataclass(frozen=True)
+class Annotators(LabelGap):
+    """All that is known of the classes that the annotator of an image knows.
+
+    Attributes:
+        annotators: how many share the images.
+        known: share of the classes that each of them knows.
+    """
+
+    name: ClassVar[str] = "annotators"
+    annotators: int = 5
+    known: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_count("annotators", self.annotators)
+        _check_share("known", self.known)
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        people = pluralize(self.annotators, "annotator")
+        return f"those of the classes that the annotator of an image knows ({people}, {100 * self.known:g} % each)"
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the labels of classes that the annotator of the image knows."""
+        images, classes = table.shape
+        random = random_state(seed)
+        order = random.permutation(classes)
+        annotator = random.randint(0, self.annotators, images, dtype=np.int64)
+        # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
+        place = np.empty(classes, dtype=np.int64)
+        place[order] = np.arange(classes)
+        first = np.arange(self.annotators, dtype=np.int64) * classes // self.annotators
+        count = max(1, round(Fraction(str(self.known)) * classes))
+        return np.asarray((place[table.columns] - first[annotator[table.rows]]) % max(classes, 1) < count)
+
+
+GAPS: Final[Mapping[str, type[LabelGap]]] = {
+    kind.name: kind for kind in (RandomGap, RareOverlooked, SmallOverlooked, Salient, Annotators)
+}
+"""Rules by name."""
+
+
+def make_gap(name: str, options: Mapping[str, Any]) -> LabelGap:
+    """Return a rule with its options; an error for a name, an option or a value that does not exist.
+
+    Example:
+        >>> make_gap("small-overlooked", {"share": 0.3})
+        SmallOverlooked(share=0.3, side=96.0)
+    """
+    if name not in GAPS:
+        raise UnknownNameError(
+            "rule for present labels called", name, ["all", *GAPS], "Or give a number of labels per image."
+        )
+    kind = GAPS[name]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise UnknownNameError(f"option of '{name}' called", option, known)
+    return kind(**options)
+
+
+def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap | None:
+    """Return the rule that ``positives`` names, or None for a number or "all", which take no options."""
+    if isinstance(positives, str) and positives != "all":
+        return make_gap(positives, options)
+    if options:
+        option = next(iter(options))
+        rules = [name for name, kind in GAPS.items() if option in {field.name for field in fields(kind)}]  # type: ignore[arg-type]
+        hint = f"it belongs to {' and '.join(map(repr, rules))}" if rules else f"rules are {', '.join(GAPS)}"
+        raise InputError(f"positives={positives!r} takes no option '{option}': {hint}.")
+    return None
+
+
+def _check_share(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(f"{name}={value!r}: it is a share, above 0 and at most 1.")
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        raise InputError(f"{name}={value!r}: it is a whole number from 1.")
