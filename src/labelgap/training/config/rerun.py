@@ -33,6 +33,7 @@ DATA_OPTIONS: Final = frozenset(
         "aliases",
         "allow_leaks",
         "annotations",
+        "certainty",
         "classes",
         "delimiter",
         "duplicates",
@@ -40,7 +41,7 @@ DATA_OPTIONS: Final = frozenset(
         "ignore_columns",
         "images",
     }
-    | {"on_bad_image", "parents", "rename", "separator", "test", "unlisted", "val", "zeros"}
+    | {"on_bad_image", "parents", "rename", "separator", "test", "unlabeled", "unlisted", "val", "zeros"}
 )
 """The options of the commands about DATA; a test compares them."""
 
