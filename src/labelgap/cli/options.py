@@ -87,6 +87,9 @@ class DataOptions:
     unlisted: Annotated[
         str | None, _data_option(help="State of a class not in the lists: unknown or absent.", show_default="unknown")
     ] = None
+    uncertain: Annotated[
+        str | None, _data_option(help="What uncertain labels (-1) become: unknown, present or absent.")
+    ] = None
     delimiter: Annotated[str | None, _data_option(help="Cell separator of a CSV.", show_default="detected")] = None
     separator: Annotated[str | None, _data_option(help="Separator within a list.", show_default="detected")] = None
     encoding: Annotated[str | None, _data_option(help="Encoding of a CSV.", show_default="detected")] = None

@@ -3,7 +3,9 @@
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.data.readers.arff.dataset import load_arff
 from labelgap.data.readers.builtin import DatasetReader
+from labelgap.data.readers.chexpert.dataset import load_chexpert
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import load_features
@@ -12,6 +14,7 @@ from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
 from labelgap.data.readers.official.cub import load_cub, read_cub_certainty
 from labelgap.data.readers.official.nuswide import load_nuswide
+from labelgap.data.readers.official.spml import load_spml
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.shards.dataset import load_shards
@@ -50,6 +53,8 @@ __all__ = [
     "describe_dataset",
     "describe_datasets",
     "load",
+    "load_arff",
+    "load_chexpert",
     "load_coco2014",
     "load_coco2017",
     "load_csv",
@@ -62,6 +67,7 @@ __all__ = [
     "load_nuswide",
     "load_parquet",
     "load_shards",
+    "load_spml",
     "load_stored",
     "load_voc2007",
     "load_voc2012",

@@ -42,8 +42,8 @@ __all__ = [
 
 ENTRY_POINTS: Final = "labelgap.datasets"
 _NAME: Final = re.compile(r"[A-Za-z][\w-]*")
-_GENERIC: Final = ("parquet", "folder")
-"""Formats that more special ones are often recognized as, too."""
+_GENERIC: Final = ("csv", "parquet", "folder")
+"""Formats that more special ones are often recognized as, too: the special ones count."""
 
 
 _REGISTRY: Registry[DatasetReader] = Registry("data set", "`labelgap datasets` lists all.")
@@ -274,6 +274,7 @@ def recognize_format(path: Path) -> str:
 def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return the name of the data that a path leads to, and what else it could be read as."""
     names = [entry.name for entry in _readers() if entry.value.recognizes(path)]
+    names.sort(key=lambda name: name in _GENERIC)
     if names:
         return names[0], tuple(name for name in names[1:] if name not in _GENERIC)
     known = "; ".join(f"{entry.value.path_to} ({entry.name})" for entry in _readers() if entry.value.path_to)

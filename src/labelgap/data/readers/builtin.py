@@ -15,6 +15,8 @@ from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.arff.dataset import ARFF_LAYOUT, load_arff
+from labelgap.data.readers.chexpert.dataset import CHEXPERT_LAYOUT, load_chexpert
 from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import is_feature_file, load_features
@@ -23,6 +25,7 @@ from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import coco_layout, load_coco2014, load_coco2017
 from labelgap.data.readers.official.cub import CUB_LAYOUT, load_cub
 from labelgap.data.readers.official.nuswide import NUSWIDE_LAYOUT, load_nuswide
+from labelgap.data.readers.official.spml import SPML_LAYOUT, load_spml
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012, voc_layout
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.recipe import SHARDS
@@ -181,6 +184,30 @@ BUILTIN_READERS: Final = (
         "a folder with CUB-200-2011",
         "Wah et al., Caltech 2011",
         CUB_LAYOUT,
+    ),
+    _published(
+        "spml",
+        load_spml,
+        "the single-positive papers' arrays: formatted_{train,val}_{images,labels,labels_obs}.npy",
+        "a folder with formatted_train_images.npy",
+        "Cole et al., CVPR 2021",
+        SPML_LAYOUT,
+    ),
+    _published(
+        "chexpert",
+        load_chexpert,
+        "chest radiographs, CheXpert or MIMIC-CXR: 1, 0, -1 = uncertain, blank = unknown",
+        "a folder with CheXpert's train.csv",
+        "Irvin et al., AAAI 2019; Johnson et al., 2019",
+        CHEXPERT_LAYOUT,
+    ),
+    _published(
+        "arff",
+        load_arff,
+        "multi-label tables of Mulan and MEKA, sparse or dense; features, no pixels",
+        "an .arff file, or a folder with NAME-train.arff",
+        "Tsoumakas et al., JMLR 2011; Read et al., JMLR 2016",
+        ARFF_LAYOUT,
     ),
     DatasetReader(
         SHARDS,

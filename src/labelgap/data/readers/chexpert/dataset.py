@@ -1,0 +1,290 @@
+"""Chest radiographs with labels taken from reports: CheXpert's tables, and those of MIMIC-CXR.
+
+A cell is 1 (present), 0 (absent), −1 (*uncertain*: the report hedges) or blank (not mentioned: unknown). What an
+uncertain label becomes is a decision that changes results, so it is asked for.
+
+CheXpert: ``train.csv`` and ``valid.csv`` with ``Path, Sex, Age, Frontal/Lateral, AP/PA`` and a column per observation.
+MIMIC-CXR-JPG: ``mimic-cxr-2.0.0-chexpert.csv`` with a row per study, and ``mimic-cxr-2.0.0-split.csv`` with its images.
+
+References: Irvin et al., "CheXpert", AAAI 2019; Johnson et al., "MIMIC-CXR-JPG", 2019.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from labelgap.core.errors import InputError, describe_missing_path
+from labelgap.core.findings import Finding, Note
+from labelgap.core.text import pluralize, truncate_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.findings import LabelsCounted
+from labelgap.data.images import FileImages, path_inside
+from labelgap.data.readers.chexpert.tables import MIMIC_PREFIX, UNCERTAIN, ObservationTable, read_mimic, read_table
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_table import image_folder
+from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.scanning.duplicates import DuplicatePairs
+from labelgap.data.split import assign_splits
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.table_file import TableFile, check_choice
+
+__all__ = ["CHEXPERT_LAYOUT", "find_chexpert", "load_chexpert"]
+
+_STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
+_MAX_MISSING: Final = 1000
+_PATIENT: Final = re.compile(r"(?:^|/)(patient\d+|p\d{8})(?=/)")
+_HEADER: Final = re.compile(rb'^(?:\xef\xbb\xbf)?"?Path"?,"?(?:Sex|Age|Frontal/Lateral|No Finding)"?,')
+
+
+def load_chexpert(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    uncertain: str | None = None,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+    allow_leaks: bool = False,
+    seed: int = 0,
+) -> Dataset:
+    """Read tables of observations; train, val and test are the files as they were published.
+
+    Without ``valid.csv`` all images are train: a linear head is cross-validated over patients, and where a network is
+    trained the val that is held out is one of patients.
+
+    Args:
+        path: the folder with ``train.csv`` (and ``valid.csv``, ``test.csv``), or the training table itself; or the
+            folder of MIMIC-CXR-JPG.
+        images: the folder that paths are relative to; found when not given, with or without their first part, which
+            names the version ("CheXpert-v1.0-small").
+        uncertain: what −1 becomes: "unknown", "present" or "absent". An error where the tables have one and it is not
+            given.
+        val: a table of val images in place of ``valid.csv``.
+        test: a table of test images in place of ``test.csv``.
+        classes: the observations to use, in this order; all of them when not given.
+        ignore_columns: columns that are neither observations nor known facts about the image.
+        allow_leaks: whether a patient may be in two splits.
+        seed: of the val that is held out where a network is trained.
+    """
+    refuse_url(path, "tables")
+    if uncertain is not None:
+        check_choice("uncertain", uncertain, tuple(_STATES))
+    given = {"val": val, "test": test}
+    file = find_chexpert(Path(path))
+    if file is None:
+        what = f"{path} holds no table of CheXpert: there is no train.csv, and no {MIMIC_PREFIX}chexpert.csv, in it."
+        raise InputError(what if Path(path).exists() else describe_missing_path(path))
+    problems = ProblemList(file.parent, unit="")
+    tables, findings = _read_tables(file, given, ignore_columns, problems)
+    problems.refuse()
+    names = _class_names(tables, classes, problems)
+    folder, place = _find_images(file.parent, images, tables[0])
+    _check_images(tables, folder, place, problems)
+    problems.refuse()
+    _refuse_uncertain(file.parent, tables, uncertain)
+    findings = [_uncertain_note(tables, uncertain), *findings]
+    labels = LabelTable.concatenate([_labels(table, names, uncertain) for table in tables])
+    return _dataset(file, tables, labels, (folder, place), findings, allow_leaks)
+
+
+def find_chexpert(path: Path) -> Path | None:
+    """Return the training table that a path leads to, or None; other tables called train.csv are not meant."""
+    if path.is_file():
+        return path if path.name.startswith(MIMIC_PREFIX) or _has_header(path) else None
+    mimic = path / f"{MIMIC_PREFIX}chexpert.csv"
+    train = path / "train.csv"
+    return mimic if mimic.is_file() else train if train.is_file() and _has_header(train) else None
+
+
+def _has_header(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".csv" and _HEADER.match(file.read(200)) is not None
+    except OSError:
+        return False
+
+
+def _read_tables(
+    file: Path,
+    given: Mapping[str, str | os.PathLike[str] | None],
+    ignored: Sequence[str],
+    problems: ProblemList,
+) -> tuple[list[ObservationTable], list[Finding]]:
+    """Read the tables of all splits, train first."""
+    if file.name.startswith(MIMIC_PREFIX):
+        if any(given.values()):
+            raise InputError(
+                f"{file.parent}: MIMIC-CXR names the splits in {MIMIC_PREFIX}split.csv; leave val and test out."
+            )
+        return read_mimic(file, ignored, problems)
+    found = [("train", file)]
+    for split, name in (("val", "valid.csv"), ("test", "test.csv")):
+        other = given[split]
+        place = file.with_name(name) if other is None else Path(other)
+        if other is not None or (place.is_file() and place != file):
+            found.append((split, place))
+    return [read_table(place, split, ignored, problems) for split, place in found], []
+
+
+def _class_names(
+    tables: Sequence[ObservationTable], chosen: Sequence[str] | None, problems: ProblemList
+) -> tuple[str, ...]:
+    """Return the observations to use; every table has all of those of train, and no other."""
+    names = tables[0].classes
+    for table in tables[1:]:
+        for name in sorted({*names} ^ {*table.classes}):
+            what = "has no column" if name in names else "has a column that train has not:"
+            problems.add(1, f"{table.path.name}, line 1: it {what} '{truncate_text(name)}'")
+    for name in chosen or ():
+        if name not in names:
+            problems.add(1, f"{tables[0].path.name}, line 1: there is no column '{truncate_text(name)}' (classes)")
+    return tuple(chosen) if chosen is not None else names
+
+
+Place = Callable[[str], str]
+"""From a path in a table to one below the folder of images."""
+
+
+def _find_images(folder: Path, images: str | os.PathLike[str] | None, table: ObservationTable) -> tuple[Path, Place]:
+    """Return the folder of images, and what is done to paths: their first part may be the name of that folder."""
+    roots = [folder.parent, folder] if images is None else [image_folder(folder / "_", images)]
+    first = table.images[0]
+    for root in roots:
+        for place in (str, _without_first_part):
+            if path_inside(root, root / place(first)) is not None and (root / place(first)).is_file():
+                return root, place
+    return roots[-1], _without_first_part if images is None and not table.studies else str
+
+
+def _without_first_part(path: str) -> str:
+    return path.partition("/")[2] or path
+
+
+def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place, problems: ProblemList) -> None:
+    """Report images that are listed twice, that lie elsewhere, or that do not exist."""
+    listed: dict[str, str] = {}
+    missing = total = 0
+    for table in tables:
+        for image, line in zip(table.images, table.lines, strict=True):
+            total += 1
+            where = f"{table.lines_of.name}, line {line}"
+            path = folder / place(image)
+            if (first := listed.setdefault(image, where)) != where:
+                problems.add(len(problems), f"{where}: {truncate_text(image)} is listed again (first in {first})")
+            elif path_inside(folder, path) is None:
+                problems.add(len(problems), f"{where}: {truncate_text(image)} lies outside of {folder}")
+            elif not path.is_file():
+                missing += 1
+                if missing <= _MAX_MISSING:
+                    problems.add(len(problems), f"{where}: {path} does not exist")
+    if missing == total:
+        raise InputError(
+            f"{tables[0].path}: none of its {total:,} images is in {folder}, e.g. {place(tables[0].images[0])}. "
+            "Where are they? (--images DIR)"
+        )
+    if missing > _MAX_MISSING:
+        problems.add(len(problems), f"{missing:,} images do not exist")
+
+
+def _refuse_uncertain(folder: Path, tables: Sequence[ObservationTable], uncertain: str | None) -> None:
+    counts = {table.path.name: int((table.codes == UNCERTAIN).sum()) for table in tables}
+    if uncertain is None and any(counts.values()):
+        each = ", ".join(f"{count:,} in {name}" for name, count in counts.items() if count)
+        raise InputError(
+            f"{folder} has {sum(counts.values()):,} uncertain labels (-1: {each}). Say what they become: "
+            "--uncertain unknown, --uncertain present or --uncertain absent. No choice is made for you."
+        )
+
+
+def _labels(table: ObservationTable, names: Sequence[str], uncertain: str | None) -> LabelTable:
+    codes = table.codes.copy()
+    codes[codes == UNCERTAIN] = _STATES[uncertain or "unknown"]
+    return LabelTable.from_dense(codes, table.classes, table.images).with_classes(names)
+
+
+def _dataset(
+    file: Path,
+    tables: Sequence[ObservationTable],
+    labels: LabelTable,
+    images: tuple[Path, Place],
+    findings: Sequence[Finding],
+    allow_leaks: bool,
+) -> Dataset:
+    """Return the data set: the splits of the files, and the images of one patient in one group."""
+    splits = tuple(split for table in tables for split in table.splits)
+    patients = tuple(patient for table in tables for patient in map(_patient, table.images))
+    rows = TableFile(
+        path=file,
+        table=labels,
+        splits=splits if len({*splits}) > 1 else None,
+        groups=patients,
+        lines=np.concatenate([np.asarray(table.lines, dtype=np.int64) for table in tables]),
+        findings=(),
+        sources=tuple(table.lines_of for table in tables for _ in table.images) if len(tables) > 1 else None,
+    )
+    parts, groups, split_findings = assign_splits(rows, DuplicatePairs.of([], exact=True), allow_leaks)
+    folder, place = images
+    files = FileImages(folder, labels.images, [place(image) for image in labels.images])
+    made = {
+        name: Split(name, files.select(members), labels.select(members), groups=groups[members])
+        for name, members in parts.items()
+        if len(members)
+    }
+    return Dataset(
+        file.parent.resolve().name,
+        made["train"],
+        made.get("val"),
+        made.get("test"),
+        findings=(
+            *findings,
+            LabelsCounted(len(labels), len(labels.classes), *labels.counts().total),
+            Note(f"{pluralize(len({*patients} - {''}), 'patient')}, each of them in one split or fold", "split"),
+            *split_findings,
+        ),
+    )
+
+
+def _patient(image: str) -> str:
+    """Return the patient that the path of an image names; empty where it names none."""
+    found = _PATIENT.search(image)
+    return "" if found is None else found[1]
+
+
+def _uncertain_note(tables: Sequence[ObservationTable], uncertain: str | None) -> Note:
+    count = sum(int((table.codes == UNCERTAIN).sum()) for table in tables)
+    became = f"{count:,} uncertain labels (-1) are {uncertain}, as asked" if count else "no label is uncertain"
+    return Note(f"1 = present, 0 = absent, blank = unknown; {became}")
+
+
+def _quick_check(file: Path) -> str | None:
+    known = file.name.startswith(MIMIC_PREFIX) or _has_header(file)
+    return None if known else "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
+
+
+CHEXPERT_LAYOUT: Final = DatasetLayout(
+    "Stanford ML Group (stanfordmlgroup.github.io/competitions/chexpert); MIMIC-CXR-JPG: PhysioNet",
+    "a research use agreement that each user signs; no redistribution",
+    "CheXpert-v1.0/",
+    (
+        RequiredFile(
+            "train.csv",
+            "Path, Sex, Age, Frontal/Lateral, AP/PA and an observation per column",
+            (f"{MIMIC_PREFIX}chexpert.csv with {MIMIC_PREFIX}split.csv",),
+            check=_quick_check,
+        ),
+        RequiredFile("valid.csv", "val, in the same layout", optional=True),
+        RequiredFile("test.csv", "test, in the same layout", optional=True),
+        RequiredFile("train/*/*/*.jpg", "patient00001/study1/view1_frontal.jpg", ("files/*/*/*/*.jpg",)),
+    ),
+    lambda path: None if (file := find_chexpert(path)) is None else file.parent,
+    ("What uncertain labels (-1) become is asked for: --uncertain unknown, present or absent.",),
+    tried=False,
+)
