@@ -42,7 +42,7 @@ XML = """<?xml version="1.0" encoding="utf-8"?>
   <label name="amazed-suprised"><label name="happy pleased"/></label>
 </labels>
 """
-FEATURES = [[0.5, 1, 0, 0, 1], [-20, 0, 1, 0, 0], [-9.75, 0, 0, 1, 0.5]]
+FEATURES = [[0.5, 1.0, 0, 0, 1], [-20, 0, 1, 0, 0], [-9.75, 0, 0, 1, 0.5]]
 CODES = [[1, 0, 0], [0, -1, 1], [0, 1, -1]]
 
 
@@ -60,7 +60,7 @@ def test_features_and_labels_are_those_of_the_file(tmp_path: Path, rows: str) ->
     data = open_data(mulan(tmp_path, rows, SPARSE))
     assert data.classes == ("amazed-suprised", "happy pleased", "quiet") and data.backbone == "features"
     for split in data.splits:
-        assert isinstance(split.images, FeatureVectors) and np.allclose(split.images.vectors, FEATURES)
+        assert isinstance(split.images, FeatureVectors) and np.allclose(split.images.vectors, np.array(FEATURES))
         assert split.labels.to_dense().tolist() == CODES
     first = 12  # the line of the first row
     assert data.train.labels.images[:2] == (f"emotions-train.arff:{first}", f"emotions-train.arff:{first + 1}")

@@ -64,7 +64,7 @@ def test_without_a_choice_nothing_is_loaded_and_the_error_names_all_three(
     assert all(f"--uncertain {choice}" in said for choice in ("unknown", "present", "absent"))
     assert call("inspect", str(root / "train.csv"), "--uncertain", "maybe") == 2
     assert "uncertain='maybe': it is 'unknown', 'present' or 'absent'" in capsys.readouterr().err
-    assert call("inspect", str(root / "train.csv"), "--uncertain", "unknown", "--json") == 0  # not taken for a table of tags
+    assert call("inspect", str(root / "train.csv"), "--uncertain", "unknown", "--json") == 0  # is no table of tags
     assert "recognized as chexpert" in (said := capsys.readouterr().out) and "8 patients" in said
     out = ["--out", str(tmp_path / "run"), "--backbone", "tiny-cnn"]
     assert call("train", str(root), "--uncertain", "absent", "--dry-run", *out) == 0
