@@ -20,6 +20,7 @@ from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.trust import is_trusted
 from labelgap.studies import Study, StudyMember
 from labelgap.studies.compare import compare
+from labelgap.studies.reproduce import Reproduction
 from labelgap.verification import Verification, accept_changes, trust_folder, verify
 
 
@@ -142,6 +143,16 @@ def test_an_unfinished_run_is_read_without_digests(tmp_path: Path) -> None:
     assert result.intact and not result.finished
     with pytest.raises(RunError, match="not finished"):
         accept_changes(run.path)
+    tables = Reproduction(tmp_path / "tables")
+    tables.path.mkdir()
+    tables.write()
+    shutil.copytree(run.path, tables.path / "runs" / "first")
+    shutil.copytree(make_run(tmp_path / "finished").path, tables.path / "runs" / "second")
+    (tables.path / "results.csv").write_text("mine", encoding="utf-8")
+    assert set(problems(verify(tables.path))) == {"results.csv", "runs/second/manifest.json"}
+    accept_changes(tables.path)
+    assert verify(tables.path).intact and not (tables.path / "runs" / "first" / MANIFEST_FILE).exists()
+    assert (tables.path / MANIFEST_FILE).exists() and not verify(tables.path).finished, "a run is to be resumed"
 
 
 def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
-from labelgap.core.files import is_partial, remove_file
+from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_links, refuse_links, sign_file
 from labelgap.data.readers.recipe import Recipe
@@ -130,20 +130,22 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 
 def accept_changes(path: str | os.PathLike[str]) -> None:
-    """Write the manifest of a finished folder again, and those of a study's runs, from the files as they are.
+    """Write the manifest of a finished folder again, and those of the results in it, from the files as they are.
+
+    An unfinished run has no manifest: among the tables of papers it is left as it is, to be resumed.
 
     Raises:
-        RunError: the folder is not finished, so it has no manifest.
+        RunError: the folder is an unfinished run, or a study with one; its manifest is as it was.
     """
     folder = Path(path)
     kind = _kind(folder)
-    remove_file(folder / MANIFEST_FILE)
-    for _, member in _members(folder, kind):
-        accept_changes(member())
-    if kind == "run" and not read_history(folder, read_config(folder).classes)[1]:
+    if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
     added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *head_files(folder))
     write_manifest(folder, (*_FILES[kind], *added))
+    for member in (member() for _, member in _members(folder, kind)):
+        if kind != "reproduction" or not _is_unfinished_run(member, _kind(member)):
+            accept_changes(member)
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
@@ -232,6 +234,10 @@ def _is_finished_run(folder: Path) -> bool:
     with suppress(RunError):
         return bool(read_history(folder, read_config(folder).classes)[1])
     return False
+
+
+def _is_unfinished_run(folder: Path, kind: Kind) -> bool:
+    return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _is_finished_run(folder)
 
 
 def _problem(folder: Path, read: Callable[[], object]) -> str:
