@@ -118,6 +118,10 @@ class DataOptions:
     annotations: Annotated[
         Path | None, _data_option(help="VOC devkit with the boxes of the images of a feature file.")
     ] = None
+    machine: Annotated[
+        float | None, _data_option(help="Confidence from which labels of a network are used (openimages).")
+    ] = None
+    boxes: Annotated[bool, _data_option("--boxes", help="Read boxes, too (openimages).")] = False
     allow_leaks: Annotated[bool, _data_option("--allow-leaks", help="Allow an image in several splits.")] = False
 
     def given(self) -> dict[str, Any]:
@@ -129,6 +133,7 @@ class DataOptions:
             "classes": parse_names(self.classes, "--classes"),
             "ignore_columns": parse_names(self.ignore_columns, "--ignore-columns"),
             "rename": parse_pairs(self.rename, "--rename"),
+            "boxes": self.boxes or None,
             "allow_leaks": self.allow_leaks or None,
         }
         return {name: value for name, value in parsed.items() if value is not None}

@@ -16,6 +16,7 @@ from labelgap.data.readers.official.cub import load_cub, read_cub_certainty
 from labelgap.data.readers.official.nuswide import load_nuswide
 from labelgap.data.readers.official.spml import load_spml
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
+from labelgap.data.readers.openimages import load_openimages
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.shards.dataset import load_shards
 from labelgap.data.registry import (
@@ -65,6 +66,7 @@ __all__ = [
     "load_from_recipe",
     "load_moved",
     "load_nuswide",
+    "load_openimages",
     "load_parquet",
     "load_shards",
     "load_spml",

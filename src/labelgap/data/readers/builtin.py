@@ -27,6 +27,7 @@ from labelgap.data.readers.official.cub import CUB_LAYOUT, load_cub
 from labelgap.data.readers.official.nuswide import NUSWIDE_LAYOUT, load_nuswide
 from labelgap.data.readers.official.spml import SPML_LAYOUT, load_spml
 from labelgap.data.readers.official.voc import load_voc2007, load_voc2012, voc_layout
+from labelgap.data.readers.openimages import OPENIMAGES_LAYOUT, load_openimages
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.recipe import SHARDS
 from labelgap.data.readers.shards.dataset import is_shard_folder, load_shards
@@ -208,6 +209,14 @@ BUILTIN_READERS: Final = (
         "an .arff file, or a folder with NAME-train.arff",
         "Tsoumakas et al., JMLR 2011; Read et al., JMLR 2016",
         ARFF_LAYOUT,
+    ),
+    _published(
+        "openimages",
+        load_openimages,
+        "Open Images V3 and V4 to V7: labels that people verified, all others unknown; boxes on request",
+        "a folder with the CSV files of Open Images",
+        "Krasin et al. 2017; Kuznetsova et al., IJCV 2020",
+        OPENIMAGES_LAYOUT,
     ),
     DatasetReader(
         SHARDS,

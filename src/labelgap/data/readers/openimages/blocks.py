@@ -1,0 +1,179 @@
+"""CSV files of gigabytes, read in blocks: columns as Arrow arrays, and the line of every bad row."""
+
+from __future__ import annotations
+
+import csv
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
+
+from labelgap.core.text import truncate_text
+from labelgap.labels.io.problems import ProblemList
+
+__all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids", "parse_numbers"]
+
+_BLOCK_BYTES: Final = 8 << 20
+_ID_LENGTH: Final = 16
+_INVALID: Final = 255
+_NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
+
+Report = Callable[[int, str], None]
+"""Adds a problem of a row of a block."""
+
+
+class Block:
+    """Some rows of a file.
+
+    Attributes:
+        columns: the columns that were asked for, as binary arrays.
+        report: adds a problem of a row, counted from 0 within the block.
+    """
+
+    def __init__(self, columns: dict[str, pa.Array], report: Report) -> None:
+        self.columns, self.report = columns, report
+
+    def text(self, column: str, row: int) -> str:
+        """Return a cell for a message."""
+        return truncate_text(self.columns[column][row].as_py().decode("utf-8", "replace"))
+
+
+class BlockReader:
+    """Reads some columns of a CSV with a header, block by block.
+
+    Args:
+        path: the file.
+        root: messages name the file relative to this folder.
+        problems: gets the problems of the file.
+    """
+
+    def __init__(self, path: Path, root: Path, problems: ProblemList) -> None:
+        self.path, self.problems = path, problems
+        self.name = path.relative_to(root).as_posix()
+        self._bad_lines: list[int] = []
+
+    def report(self, line: int, message: str) -> None:
+        """Add a problem of a line."""
+        self.problems.add(len(self.problems), f"{self.name}, line {line}: {message}")
+
+    def header(self) -> list[str]:
+        """Return the names of the columns."""
+        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return next(csv.reader([file.readline(1 << 16)]), [])
+
+    def blocks(self, columns: Sequence[str], *, multiline: bool = False) -> Iterator[Block]:
+        """Yield the rows that have as many cells as the header; the others are problems.
+
+        Args:
+            columns: to read.
+            multiline: whether a quoted cell may contain line breaks; lines are then counted as records.
+        """
+        try:
+            header = self.header()
+        except OSError as error:
+            self.problems.add(len(self.problems), f"{self.name} cannot be read ({error.strerror or error})")
+            return
+        if missing := [name for name in columns if name not in header]:
+            found = truncate_text(", ".join(header), 120)
+            self.report(1, f"there is no column {', '.join(missing)}; the columns are {found or 'none'}")
+            return
+        rows = 0
+        try:
+            for batch in self._open(columns, multiline):
+                start = rows
+                rows += batch.num_rows
+                arrays = {name: batch.column(number) for number, name in enumerate(columns)}
+                yield Block(arrays, lambda row, text, start=start: self.report(self._line(start + row), text))  # type: ignore[misc]
+        except (pa.ArrowException, OSError) as error:
+            self.problems.add(len(self.problems), f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+
+    def _open(self, columns: Sequence[str], multiline: bool) -> Any:
+        return arrow_csv.open_csv(
+            self.path,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+            parse_options=arrow_csv.ParseOptions(
+                invalid_row_handler=self._invalid, ignore_empty_lines=False, newlines_in_values=multiline
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=list(columns), column_types={name: pa.binary() for name in columns}
+            ),
+        )
+
+    def _invalid(self, row: Any) -> str:
+        """Note a row with another number of cells than the header."""
+        line = int(row.number or 0)
+        insort(self._bad_lines, line)
+        hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
+        self.report(line, f"{row.actual_columns} of {row.expected_columns} cells{hint}")
+        return "skip"
+
+    def _line(self, row: int) -> int:
+        """Return the line of a row; lines that are no rows are counted."""
+        line = row + 2
+        for bad in self._bad_lines:
+            if bad > line:
+                break
+            line += 1
+        return line
+
+
+def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return image ids, 16 hexadecimal digits, as numbers, and which are valid; the others are problems."""
+    cells = block.columns[column]
+    valid = pc.equal(pc.binary_length(cells), _ID_LENGTH).to_numpy(zero_copy_only=False)
+    chosen = cells if valid.all() else cells.filter(pa.array(valid))
+    ids = np.zeros(len(cells), dtype=np.uint64)
+    if len(chosen):
+        fixed = chosen.cast(pa.binary(_ID_LENGTH))
+        digits = np.frombuffer(fixed.buffers()[1], np.uint8, _ID_LENGTH * len(fixed), _ID_LENGTH * fixed.offset)
+        numbers, hexadecimal = ids_from_digits(digits.reshape(-1, _ID_LENGTH))
+        ids[valid] = numbers
+        valid[np.flatnonzero(valid)[~hexadecimal]] = False
+    for row in np.flatnonzero(~valid).tolist():
+        block.report(row, f"'{block.text(column, row)}' is not an image id: 16 hexadecimal digits in lower case")
+    return ids, valid
+
+
+def ids_from_digits(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return ``(n, 16)`` ASCII digits as numbers, and which are hexadecimal."""
+    nibbles = _NIBBLES[digits]
+    packed = (nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)
+    return packed.view(">u8")[:, 0].astype(np.uint64), (nibbles != _INVALID).all(axis=1)
+
+
+def format_ids(ids: NDArray[np.uint64]) -> list[str]:
+    """Return numbers as image ids.
+
+    Example:
+        >>> format_ids(np.array([0x60E3121C7305], dtype=np.uint64))
+        ['000060e3121c7305']
+    """
+    text = ids.astype(">u8").tobytes().hex()
+    return [text[start : start + _ID_LENGTH] for start in range(0, len(text), _ID_LENGTH)]
+
+
+def parse_numbers(block: Block, column: str, low: float, high: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return numbers, and which of them lie in a range; the others are problems."""
+    cells = block.columns[column]
+    try:
+        values = cells.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        values = np.array([_number(cell) for cell in cells.to_pylist()], dtype=np.float64)
+    valid = (values >= low) & (values <= high)
+    for row in np.flatnonzero(~valid).tolist():
+        block.report(row, f"{column} '{block.text(column, row)}' is not a number from {low:g} to {high:g}")
+    return values, valid
+
+
+def _number(cell: bytes) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")

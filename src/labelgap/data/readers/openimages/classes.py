@@ -1,0 +1,112 @@
+"""The classes of Open Images: ids such as ``/m/012mj``, their names, and lists of those to use."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelgap.core.errors import UnknownNameError
+from labelgap.core.text import truncate_text
+from labelgap.data.readers.openimages.files import CLASS_CHOICES, Layout
+from labelgap.labels.io.problems import ProblemList
+
+__all__ = ["ClassList", "class_choice", "read_classes"]
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """The classes to use.
+
+    Attributes:
+        ids: of the classes.
+        names: of the classes, unique.
+        others: ids of the classes that are not used.
+        complete: whether a class that is in neither is an error.
+    """
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+    complete: bool
+
+
+def class_choice(classes: str | Sequence[str]) -> str:
+    """Return which of ``CLASS_CHOICES`` is meant; "all" where classes are named.
+
+    Example:
+        >>> class_choice("boxable"), class_choice(["trainable"]), class_choice(["Cat", "Dog"])
+        ('boxable', 'trainable', 'all')
+    """
+    words = [classes] if isinstance(classes, str) else list(classes)
+    return words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else "all"
+
+
+def read_classes(layout: Layout, classes: str | Sequence[str], problems: ProblemList) -> ClassList:
+    """Read the names of all classes, and choose those to use: in the order of their list, or as they are named.
+
+    Two classes of one name get their ids added.
+    """
+    described = _read_descriptions(layout.descriptions, layout.root, problems)
+    ids = list(described)
+    if layout.chosen is not None and layout.chosen != layout.descriptions:
+        ids = _read_list(layout.chosen, layout.root, described, problems)
+    if not ids:
+        file = layout.chosen or layout.descriptions
+        problems.add(len(problems), f"{file.relative_to(layout.root)} has no classes")
+    problems.refuse()
+    repeated = Counter(described.values())
+    names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
+    words = [classes] if isinstance(classes, str) else list(classes)
+    if words not in [[choice] for choice in CLASS_CHOICES]:
+        known = {**{name: each for each, name in names.items()}, **{each: each for each in described}}
+        if unknown := next((word for word in words if word not in known), None):
+            raise UnknownNameError(
+                "class of Open Images called", unknown, {**known, **dict.fromkeys(CLASS_CHOICES, "")}
+            )
+        ids = list(dict.fromkeys(known[word] for word in words))
+    used = set(ids)
+    others = tuple(each for each in described if each not in used)
+    return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
+
+
+def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[str, str]:
+    """Read ``id,name`` lines; V6 and V7 have a header, the versions before have none."""
+    name, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        reader = csv.reader(file)
+        for cells in reader:
+            where = f"{name}, line {reader.line_num}"
+            if reader.line_num == 1 and cells[:1] == ["LabelName"]:
+                continue
+            if len(cells) < 2 or not cells[0].strip():
+                problems.add(len(problems), f"{where}: a line is the id of a class and its name")
+            elif cells[0] in found:
+                again = truncate_text(cells[0])
+                problems.add(
+                    len(problems), f"{where}: the class {again} is listed again (first in line {lines[again]})"
+                )
+            else:
+                found[cells[0]], lines[cells[0]] = cells[1].strip() or cells[0], reader.line_num
+    return found
+
+
+def _read_list(path: Path, root: Path, described: dict[str, str], problems: ProblemList) -> list[str]:
+    """Read an id per line, the first cell of it; a list of V3 and V4 has nothing else."""
+    name, found = path.relative_to(root).as_posix(), dict[str, int]()
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        for number, line in enumerate(file, 1):
+            each = line.strip().partition(",")[0].strip('"')
+            if not each or (number == 1 and each == "LabelName"):
+                continue
+            if each in found:
+                text = f"the class {truncate_text(each)} is listed again (first in line {found[each]})"
+            elif each not in described:
+                text = f"the class {truncate_text(each)} has no name in the class descriptions"
+            else:
+                found[each] = number
+                continue
+            problems.add(len(problems), f"{name}, line {number}: {text}")
+    return list(found)
