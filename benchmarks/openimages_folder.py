@@ -57,7 +57,8 @@ class Scenes:
 def class_frequencies() -> NDArray[np.float64]:
     """Long-tailed, in a fixed random order of the classes."""
     tail = 1 / (np.arange(len(CLASSES)) + 5.0)
-    return (tail / tail.sum())[np.random.default_rng(7).permutation(len(CLASSES))]
+    shares: NDArray[np.float64] = (tail / tail.sum())[np.random.default_rng(7).permutation(len(CLASSES))]
+    return shares
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> Scenes:

@@ -20,6 +20,7 @@ from labelgap.labels.io.problems import ProblemList
 __all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids", "parse_numbers"]
 
 _BLOCK_BYTES: Final = 8 << 20
+_MAX_LINES: Final = 10**10
 _ID_LENGTH: Final = 16
 _INVALID: Final = 255
 _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
@@ -58,10 +59,11 @@ class BlockReader:
         self.path, self.problems = path, problems
         self.name = path.relative_to(root).as_posix()
         self._bad_lines: list[int] = []
+        self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
 
     def report(self, line: int, message: str) -> None:
         """Add a problem of a line."""
-        self.problems.add(len(self.problems), f"{self.name}, line {line}: {message}")
+        self.problems.add(self._first + line, f"{self.name}, line {line}: {message}")
 
     def header(self) -> list[str]:
         """Return the names of the columns."""
@@ -87,12 +89,22 @@ class BlockReader:
         rows = 0
         try:
             for batch in self._open(columns, multiline):
-                start = rows
+                yield self._block(batch, columns, rows)
                 rows += batch.num_rows
-                arrays = {name: batch.column(number) for number, name in enumerate(columns)}
-                yield Block(arrays, lambda row, text, start=start: self.report(self._line(start + row), text))  # type: ignore[misc]
         except (pa.ArrowException, OSError) as error:
             self.problems.add(len(self.problems), f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+
+    def _block(self, batch: pa.RecordBatch, columns: Sequence[str], start: int) -> Block:
+        """Return the rows of a batch that are not blank."""
+        blank = np.ones(batch.num_rows, dtype=bool)
+        for column in batch.columns:
+            if blank.any():
+                blank &= pc.equal(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        filled = np.flatnonzero(~blank)
+        if blank.any():
+            batch = batch.take(pa.array(filled))
+        arrays = {name: batch.column(number) for number, name in enumerate(columns)}
+        return Block(arrays, lambda row, text: self.report(self._line(start + int(filled[row])), text))
 
     def _open(self, columns: Sequence[str], multiline: bool) -> Any:
         return arrow_csv.open_csv(

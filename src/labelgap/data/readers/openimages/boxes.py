@@ -53,11 +53,10 @@ def read_boxes(
         group = pc.equal(block.columns[_GROUP], b"1").to_numpy(zero_copy_only=False) if grouped else ~used
         for part, values in ((rows, place), (numbers, number), (shares, edges), (groups, group & grouped)):
             part.append(values[used])
-    row, number, share, group = map(np.concatenate, (rows, numbers, shares, groups))
-    order = np.lexsort((number, row))
-    row = row[order]
-    corners = _pixels(share[order], row, images)
-    return Boxes(row.astype(np.int64), number[order].astype(np.int64), corners, group[order].astype(bool))
+    image, kind, share, difficult = map(np.concatenate, (rows, numbers, shares, groups))
+    order = np.lexsort((kind, image))
+    image, kind = image[order].astype(np.int64), kind[order].astype(np.int64)
+    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
 
 
 _EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))

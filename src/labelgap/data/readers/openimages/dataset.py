@@ -26,9 +26,9 @@ from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.openimages.blocks import format_ids
 from labelgap.data.readers.openimages.boxes import read_boxes
 from labelgap.data.readers.openimages.classes import ClassList, class_choice, read_classes
+from labelgap.data.readers.openimages.files import OFFICIAL_SPLITS, Layout, find_layout
 from labelgap.data.readers.openimages.images import ImageFiles
 from labelgap.data.readers.openimages.labels import SplitLabels, read_image_list, read_labels
-from labelgap.data.readers.openimages.files import OFFICIAL_SPLITS, Layout, find_layout
 from labelgap.labels import LabelTable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.sparse import UniqueNames
@@ -99,13 +99,17 @@ def _read(
     layout: Layout, name: str, classes: ClassList, machine: float | None, unlabeled: bool, problems: ProblemList
 ) -> SplitLabels:
     files, official = layout.splits[name], OFFICIAL_SPLITS[name]
+    before = len(problems)
     listed = None if files.images is None else read_image_list(files.images, layout.root, official, problems)
+    if len(problems) > before:
+        listed = None  # an image that a bad list lacks is no further problem
     given = None if files.machine is None or machine is None else (files.machine, machine)
     labels = read_labels(files.human, given, layout.root, classes, listed, problems)
     if not unlabeled:
         return labels
     if listed is None:
-        problems.add(len(problems), f"unlabeled: there is no list of the {official} images, e.g. {official}/images.csv")
+        if files.images is None:
+            problems.add(len(problems), f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
         return labels
     return labels.with_images(listed, len(classes.ids))
 

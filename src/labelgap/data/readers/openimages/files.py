@@ -90,15 +90,11 @@ def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems
         human = _require(root, _human_names(version, official, boxable=choice == "boxable"), problems)
         if human is None and (other := _find(root, _human_names("V3" if version != "V3" else "V4 to V7", official))):
             problems.add(len(problems), f"{other.relative_to(root)} is of another version than the labels of train")
-        extra = [
+        labels, drawn = (
             _require(root, _names(version, official, v3, later), problems) if asked else None
-            for asked, v3, later in (
-                (machine, _MACHINE, _MACHINE_LATER),
-                (boxes, _BOXES, _BOXES_LATER),
-            )
-        ]
-        images = _find(root, _image_lists(version, official))
-        splits[name] = SplitFiles(human or root, *extra, images)
+            for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
+        )
+        splits[name] = SplitFiles(human or root, labels, drawn, _find(root, _image_lists(version, official)))
     full = _find(root, _prefixed("class-descriptions.csv"))
     boxable = _find(root, _prefixed("class-descriptions-boxable.csv"))
     descriptions = full or (boxable if choice == "boxable" else None)
@@ -149,7 +145,6 @@ def _places(root: Path) -> Iterator[Path]:
     for name in _ARCHIVES:
         if (root / name).is_dir():
             yield root / name
-            yield from (root / name / inner for inner in ("2017_11", "2017_07") if (root / name / inner).is_dir())
 
 
 def _find(root: Path, names: Iterable[str]) -> Path | None:
@@ -170,18 +165,16 @@ def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: st
 
 def _file(official: str, v3: str, later: str, content: str, *, optional: bool = False) -> RequiredFile:
     """Return a file of a split, as V3 and the later versions have it."""
-    others = [f"{archive}/{official}/{v3}" for archive in ("2017_11", "*/2017_11")]
-    names = _names("V4 to V7", official, v3, later) if later else []
-    return RequiredFile(f"{official}/{v3}", content, (*others, *names), optional)
+    spelled = "val*" if official == "validation" else official
+    return RequiredFile(f"{official}/{v3}", content, (f"*/{official}/{v3}", f"*{spelled}-{later}"), optional)
 
 
 def _class_file(name: str, content: str) -> RequiredFile:
-    others = [f"{archive}/{name}" for archive in ("classes", "2017_11", "*/2017_11")]
-    return RequiredFile(name, content, (*others, *_prefixed(name)[:-1]))
+    return RequiredFile(name, content, (f"*/{name}", f"oidv*-{name}"))
 
 
 OPENIMAGES_LAYOUT: Final = DatasetLayout(
-    "storage.googleapis.com/openimages/web (V4 to V7), github.com/openimages/dataset (V3); images: the archives of CVDF",
+    "storage.googleapis.com/openimages/web (V4 to V7), github.com/openimages/dataset (V3); images: CVDF",
     "annotations CC BY 4.0 (Google); images listed as CC BY 2.0, to be verified for each",
     "openimages/",
     (

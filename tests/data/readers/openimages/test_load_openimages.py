@@ -1,0 +1,189 @@
+"""Open Images in the layouts of V3 and of V4 to V7: what is known, and every problem at once with file and line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.cli.conftest import call
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data import load, load_from_recipe, open_data
+from labelgap.data.readers.openimages import blocks
+
+HEADER = "ImageID,Source,LabelName,Confidence\n"
+DESCRIPTIONS = '/m/cat,Cat\n/m/dog,"Dog, domestic"\n/m/bat,Bat\n/m/bat2,Bat\n/m/owl,Owl\n'
+A, B, C = "00000000000000a1", "fffffffffffffff2", "0123456789abcdef"
+LABELS = {
+    "train": f"{B},verification,/m/cat,1\n{B},crowdsource-verification,/m/bat2,0\n{A},verification,/m/bat,0.0\n"
+    f"{A},verification,/m/owl,1\n{C},verification,/m/owl,1\n",
+    "validation": f"{A[:-1]}2,verification,/m/cat,0\n",
+    "test": f"{A[:-1]}3,verification,/m/cat,1\n{A[:-1]}3,verification,/m/bat,1\n",
+}
+IMAGES = {"train": [B, A, C], "validation": [A[:-1] + "2"], "test": [A[:-1] + "3"]}
+
+
+@pytest.fixture
+def v3(tmp_path: Path) -> Path:
+    """A folder as the archives of V3 unpack, beside folders of images."""
+    root = tmp_path / "oi"
+    base = root / "2017_11"
+    for split, labels in LABELS.items():
+        (base / split).mkdir(parents=True)
+        (base / split / "annotations-human.csv").write_text(HEADER + labels)
+        rows = [f'{image},{split},https://x/{image},"Doe, J.","two\nlines ""quoted"""\n' for image in IMAGES[split]]
+        (base / split / "images.csv").write_text("ImageID,Subset,OriginalURL,Author,Title\n" + "".join(rows))
+        (root / split).mkdir()
+        for image in IMAGES[split]:
+            Image.new("RGB", (8, 4)).save(root / split / f"{image}.jpg")
+    (base / "class-descriptions.csv").write_text(DESCRIPTIONS)
+    (base / "classes-trainable.txt").write_text("/m/bat2\n/m/cat\n/m/bat\n")
+    (base / "classes-bbox.txt").write_text("/m/cat\n")
+    return root
+
+
+def test_verified_labels_are_present_or_absent_and_all_others_unknown(
+    v3: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_data(v3)
+    assert data.classes == ("Bat (/m/bat2)", "Cat", "Bat (/m/bat)"), "in the order of the list; equal names get ids"
+    assert data.train.labels.images == (A, B), "sorted; the third image has no label of a class in use"
+    assert data.train.labels.to_dense().tolist() == [[-1, -1, 0], [0, 1, -1]]
+    assert data.train.images[1].shape == (4, 8, 3)
+    assert data.val is not None and data.val.labels.to_dense().tolist() == [[-1, 0, -1]]
+    assert data.test is not None and data.test.labels.to_dense().tolist() == [[-1, 1, 1]]
+    said = " ".join(map(str, data.findings))
+    assert "Open Images V3" in said and "2 rows about classes not in use" in said and "official validation" in said
+    everything = load("openimages", v3, classes="all")
+    assert everything.classes[:2] == ("Cat", "Dog, domestic") and len(everything.train) == 3
+    assert load("openimages", v3, classes=["boxable"]).classes == ("Cat",)
+    named = load("openimages", v3, classes=["Owl", "/m/cat"], unlabeled=True)
+    assert named.classes == ("Owl", "Cat") and named.train.labels.images == (A, C, B)
+    assert named.train.labels.to_dense().tolist() == [[1, -1], [1, -1], [-1, 1]]
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 160)
+    again = load_from_recipe({**named.recipe, "options": {"classes": ["Owl", "Cat"], "unlabeled": True}})
+    assert again.train.labels == named.train.labels, "in blocks of a few rows"
+
+
+def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> None:
+    root, base = tmp_path / "v6", v3 / "2017_11"
+    root.mkdir()
+    names = {"train": "oidv6-train", "validation": "validation", "test": "test"}
+    for split, prefix in names.items():
+        shutil.copy(base / split / "annotations-human.csv", root / f"{prefix}-annotations-human-imagelabels.csv")
+    rows = [f"{image},{split},90.0" for split, images in IMAGES.items() for image in images]
+    (root / "image_ids_and_rotation.csv").write_text("\n".join(["ImageID,Subset,Rotation", *rows]))
+    (root / "oidv6-class-descriptions.csv").write_text("LabelName,DisplayName\n" + DESCRIPTIONS)
+    shutil.copy(base / "classes-trainable.txt", root / "oidv6-classes-trainable.txt")
+    flat = tmp_path / "photos"
+    flat.mkdir()
+    for file in v3.glob("t*/*.jpg"):
+        shutil.copy(file, flat)
+    with pytest.raises(InputError, match=r"1 of 1 validation images have no file, e\.g\. 00000000000000a2\.jpg"):
+        load("openimages", root, images=flat)
+    data = load("openimages", root, images=flat, on_bad_image="skip")
+    assert "V4 to V7" in str(data.findings[0]) and "val: 1 image without a file left out" in map(str, data.findings)
+    assert data.train.labels == load("openimages", v3).train.labels and data.val is not None and len(data.val) == 0
+    (root / "train_f").mkdir()
+    shutil.copy(flat / f"{B}.jpg", root / "train_f")
+    archives = load("openimages", root, on_bad_image="skip")
+    assert archives.train.labels.images == (B,) and archives.train.images[0].shape == (4, 8, 3)
+    shutil.copytree(base / "validation", root / "validation")
+    (root / "validation-annotations-human-imagelabels.csv").unlink()
+    with pytest.raises(InputError, match=r"validation/annotations-human\.csv is of another version"):
+        load("openimages", root)
+
+
+def test_labels_of_a_network_and_boxes_are_read_on_request(v3: Path) -> None:
+    machine = f"{A},machine,/m/cat,0.9\n{A},machine,/m/bat,1.0\n{B},machine,/m/bat,0.6\n"
+    boxes = f"{B},xclick,/m/cat,1,0.25,0.75,0,0.5,0,0,1\n{B},xclick,/m/cat,1,0,0.01,0.5,1,0,0,0\n"
+    boxes += f"{C},xclick,/m/owl,1,0,1,0,1,0,0,0\n"
+    edges = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n"
+    for split in LABELS:
+        folder = v3 / "2017_11" / split
+        (folder / "annotations-machine.csv").write_text(HEADER + (machine if split == "train" else ""))
+        (folder / "annotations-human-bbox.csv").write_text(edges + (boxes if split == "train" else ""))
+    plain = load("openimages", v3)
+    assert plain.train.boxes is None and plain.train.labels.to_dense().tolist() == [[-1, -1, 0], [0, 1, -1]]
+    data = load("openimages", v3, machine=0.9, boxes=True)
+    assert data.train.labels.to_dense().tolist() == [[-1, 1, 0], [0, 1, -1]], "what people verified stays"
+    assert "1 labels of a network with a confidence from 0.9" in " ".join(map(str, data.findings))
+    found = data.train.boxes
+    assert found is not None and found.difficult is not None
+    assert found.rows.tolist() == [1, 1] and found.classes.tolist() == [1, 1]
+    assert np.allclose(found.corners, [[2, 0, 5, 1], [0, 2, 0, 3]]), "in pixels of 8 × 4, edges inclusive"
+    assert found.difficult.tolist() == [True, False], "a group"
+    file = v3 / "2017_11/train/annotations-human-bbox.csv"
+    file.write_text(edges + boxes.replace("0.25,0.75", "0.75,0.25,", 1))
+    with pytest.raises(InputError, match="line 2: 12 of 11 cells"):
+        load("openimages", v3, boxes=True)
+    (v3 / "2017_11/train/annotations-human-bbox.csv").write_text(
+        edges + boxes.replace("0.25,0.75", "0.75,0.25").replace("0.01", "x")
+    )
+    with pytest.raises(InputError, match=r"(?s)line 2: a box that ends before it begins.*line 3: XMax 'x'"):
+        load("openimages", v3, boxes=True)
+    with pytest.raises(InputError, match="machine=2"):
+        load("openimages", v3, machine=2.0)
+
+
+def test_repeated_rows_count_once_and_contradicted_labels_are_unknown(v3: Path) -> None:
+    file = v3 / "2017_11/train/annotations-human.csv"
+    file.write_text(file.read_text() + f"{B},verification,/m/cat,1\n{A},verification,/m/bat,1\n")
+    data = load("openimages", v3)
+    assert data.train.labels.to_dense().tolist() == [[-1, -1, -1], [0, 1, -1]]
+    said = " ".join(map(str, data.findings))
+    assert "1 label verified as present and as absent: taken as unknown" in said and "1 row repeated" in said
+
+
+def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = v3 / "2017_11"
+    bad = f"{B},verification,/m/cat,0.7\n{A}\n\nABC,verification,/m/cat,1\n{C[:-1]}0,verification,/m/cow,1\n{A},verif"
+    (base / "train/annotations-human.csv").write_text(HEADER + bad)
+    (base / "test/annotations-human.csv").write_text("image,label\n")
+    (base / "validation/annotations-human.csv").write_text("")
+    (base / "test/images.csv").write_text(f"ImageID,Subset\n{A},test\n{A},test\n")
+    assert call("inspect", f"openimages={v3}") == 2
+    said = capsys.readouterr().err
+    for problem in (
+        "9 problems",
+        "2017_11/train/annotations-human.csv, line 2: a verified label has a Confidence of 1 or 0, not '0.7'",
+        "line 3: 1 of 4 cells: is the file truncated?",
+        "line 5: 'ABC' is not an image id: 16 hexadecimal digits in lower case",
+        "line 6: the class /m/cow is not in the class descriptions",
+        "line 6: the image 0123456789abcde0 is not in the list of images",
+        "line 7: 2 of 4 cells: is the file truncated?",
+        "2017_11/validation/annotations-human.csv, line 1: there is no column ImageID, LabelName, Confidence",
+        "2017_11/test/annotations-human.csv, line 1: there is no column",
+        f"2017_11/test/images.csv: the image {A} is listed again",
+    ):
+        assert problem in said, problem
+
+
+def test_bad_lists_of_classes_and_missing_files_are_told(v3: Path) -> None:
+    base = v3 / "2017_11"
+    (base / "class-descriptions.csv").write_text(DESCRIPTIONS + "/m/cat,Cat again\nnonsense\n")
+    (base / "classes-trainable.txt").write_text("/m/cat\n/m/cow\n/m/cat\n")
+    with pytest.raises(InputError) as told:
+        load("openimages", v3)
+    for problem in (
+        "class-descriptions.csv, line 6: the class /m/cat is listed again (first in line 1)",
+        "class-descriptions.csv, line 7: a line is the id of a class and its name",
+        "classes-trainable.txt, line 2: the class /m/cow has no name",
+        "classes-trainable.txt, line 3: the class /m/cat is listed again (first in line 1)",
+    ):
+        assert problem in str(told.value)
+    (base / "class-descriptions.csv").write_text(DESCRIPTIONS)
+    with pytest.raises(UnknownNameError, match="Did you mean 'Owl'"):
+        load("openimages", v3, classes=["Owll"])
+    shutil.copy(v3 / "train" / f"{A}.jpg", v3 / "test")
+    (base / "test/annotations-human.csv").write_text(HEADER + f"{A},verification,/m/cat,1\n")
+    (base / "test/images.csv").unlink()
+    with pytest.raises(InputError, match=f"1 image in train and in test, e.g. {A}"):
+        load("openimages", v3, classes="all")
+    (base / "test/annotations-human.csv").unlink()
+    (base / "classes-trainable.txt").unlink()
+    with pytest.raises(InputError, match=r"(?s)2 problems.*test/annotations-human\.csv is missing.*--classes all"):
+        load("openimages", v3)
