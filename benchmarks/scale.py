@@ -35,7 +35,11 @@ from scipy.sparse import csr_matrix
 
 from labelgap.audit.ranking import rank_candidates
 from labelgap.audit.scorers import HeadScorer
+from labelgap.data.readers.openimages.blocks import format_ids
+from labelgap.data.readers.openimages.classes import ClassList
+from labelgap.data.readers.openimages.labels import read_labels
 from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split
+from labelgap.labels.io.problems import ProblemList
 from labelgap.losses import loss
 
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000
@@ -98,6 +102,49 @@ def csv_file(images: int, folder: Path) -> Path:
                 lists = (";".join(names[own][present[own] == state].tolist()) for state in (True, False))
                 out.write(f"{image},{','.join(lists)}\n")
     return file
+
+
+def openimages_file(images: int, folder: Path) -> Path:
+    """Return the labels as Open Images has them: a row per known label, those of an image together."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    file = folder / f"{images}.openimages"
+    if not file.exists():
+        table = stored_table(images, folder)
+        ids = np.sort(np.random.default_rng(4).choice(2**62, size=images, replace=False)).astype(np.uint64)
+        names, rows = pa.array(format_ids(ids)), table.rows
+        classes = pa.array([f"/m/{number:05x}" for number in range(CLASSES)])
+        schema = pa.schema(
+            [(name, pa.string()) for name in ("ImageID", "Source", "LabelName")] + [("Confidence", "i1")]
+        )
+        with csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="none")) as out:
+            for start in range(0, len(rows), 1 << 20):
+                part = slice(start, start + (1 << 20))
+                source = pa.array(["verification"]).take(pa.array(np.zeros(len(rows[part]), np.int8)))
+                label = classes.take(pa.array(table.columns[part]))
+                out.write_table(
+                    pa.table([names.take(pa.array(rows[part])), source, label, table.values[part]], schema=schema)
+                )
+    return file
+
+
+def read_openimages(file: Path) -> None:
+    """Read the labels as ``labelgap.load("openimages")`` does."""
+    classes = tuple(f"/m/{number:05x}" for number in range(CLASSES))
+    problems = ProblemList(file)
+    read_labels(file, None, file.parent, ClassList(classes, classes, (), complete=True), None, problems)
+    problems.refuse()
+
+
+def read_openimages_peer(file: Path) -> Any:
+    """Read the labels with pandas into a sparse matrix of scipy; nothing is checked."""
+    import pandas
+
+    frame = pandas.read_csv(file, usecols=["ImageID", "LabelName", "Confidence"])
+    rows, images = pandas.factorize(frame["ImageID"])
+    columns, classes = pandas.factorize(frame["LabelName"])
+    return images, classes, csr_matrix((frame["Confidence"].to_numpy(np.int8) + 1, (rows, columns)))
 
 
 def python_lists(images: int, folder: Path) -> tuple[LabelTable, list[list[str]]]:
@@ -266,6 +313,7 @@ PARTS = {
     "lists": Part(
         lambda given: LabelTable.from_lists(given[1], classes=given[0].classes), python_lists, peer=lists_peer
     ),
+    "openimages": Part(read_openimages, openimages_file, peer=read_openimages_peer),
     "batch": Part(batches, peer=batches_peer, prepare_peer=sparse_matrix),
     "observe": Part(lambda table: table.observe(1, 0), peer=observe_peer),
     "drop": Part(lambda table: table.drop(0.9)),
@@ -299,7 +347,7 @@ def _peak() -> float:
 
 def _file(prepare: Prepare, images: int, folder: Path) -> Path:
     """Return the file that ``prepare`` reads."""
-    kinds: dict[Prepare, str] = {parquet_file: "parquet", csv_file: "csv"}
+    kinds: dict[Prepare, str] = {parquet_file: "parquet", csv_file: "csv", openimages_file: "openimages"}
     return folder / f"{images}.{kinds.get(prepare, 'npz')}"
 
 

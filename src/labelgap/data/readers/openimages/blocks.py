@@ -145,12 +145,20 @@ def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64]
     if len(chosen):
         fixed = chosen.cast(pa.binary(_ID_LENGTH))
         digits = np.frombuffer(fixed.buffers()[1], np.uint8, _ID_LENGTH * len(fixed), _ID_LENGTH * fixed.offset)
-        numbers, hexadecimal = ids_from_digits(digits.reshape(-1, _ID_LENGTH))
-        ids[valid] = numbers
-        valid[np.flatnonzero(valid)[~hexadecimal]] = False
+        digits, runs = _runs(digits.reshape(-1, _ID_LENGTH))  # the rows of an image follow each other
+        numbers, hexadecimal = ids_from_digits(digits)
+        ids[valid] = np.repeat(numbers, runs)
+        valid[np.flatnonzero(valid)[~np.repeat(hexadecimal, runs)]] = False
     for row in np.flatnonzero(~valid).tolist():
         block.report(row, f"'{block.text(column, row)}' is not an image id: 16 hexadecimal digits in lower case")
     return ids, valid
+
+
+def _runs(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the rows that differ from the one before, and how often each follows itself."""
+    halves = digits.view(np.uint64)
+    first = np.flatnonzero(np.append(True, (halves[1:] != halves[:-1]).any(axis=1)))
+    return digits[first], np.diff(first, append=len(digits))
 
 
 def ids_from_digits(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -116,14 +116,14 @@ def _read(
 
 def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> LabelTable:
     """Return the labels of the images that are kept."""
-    rows, columns = np.divmod(labels.places, len(classes.ids))
-    values = labels.values
+    places, values, width = labels.places, labels.values, len(classes.ids)
     if not kept.all():
+        rows, columns = np.divmod(places, width)
         known = kept[rows]
-        rows, columns, values = (np.cumsum(kept) - 1)[rows[known]], columns[known], values[known]
-    starts = np.searchsorted(rows, np.arange(int(kept.sum()) + 1))
+        places, values = (np.cumsum(kept) - 1)[rows[known]] * width + columns[known], values[known]
+    starts = np.searchsorted(places, np.arange(int(kept.sum()) + 1) * width)
     images = UniqueNames(format_ids(labels.ids[kept]))
-    return LabelTable(starts, columns.astype(np.int32), values, classes.names, images)
+    return LabelTable(starts, (places % width).astype(np.int32), values, classes.names, images)
 
 
 def _check_splits(ids: Mapping[str, NDArray[np.uint64]], problems: ProblemList) -> None:

@@ -65,13 +65,16 @@ class _Rows:
         self.left_out = 0
 
     def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
-        """Return the unique 2 · (row · K + class number) + value, ascending; the rows are given up."""
+        """Return 2 · (row · K + class number) + value of every row, ascending; the rows are given up."""
         keys = np.empty(sum(map(len, self.ids)), dtype=np.int64)
-        end = 0
+        end = len(keys)
         while self.ids:
             ids, entries = self.ids.pop(), self.entries.pop()
-            keys[end : end + len(ids)] = np.searchsorted(images, ids) * (2 * classes) + entries
-            end += len(ids)
+            part = keys[end - len(ids) : end]
+            first = np.flatnonzero(np.diff(ids, prepend=~ids[:1]))
+            part[:] = np.repeat(np.searchsorted(images, ids[first]) * (2 * classes), np.diff(first, append=len(ids)))
+            part += entries
+            end -= len(ids)
         keys.sort()
         return keys
 
@@ -96,22 +99,20 @@ def read_labels(
     """
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
-    parts = [*rows.ids, *([] if given is None else given.ids)]
-    images = _unique(parts)
-    count = len(classes.ids)
+    images, count = _unique([*rows.ids, *([] if given is None else given.ids)]), len(classes.ids)
     keys = rows.keys(images, count)
     total = len(keys)
-    keys = keys[np.diff(keys, prepend=-1) > 0]
-    repeated, places = total - len(keys), keys >> 1
-    twice = np.flatnonzero(np.diff(places) == 0)
-    verified = places
-    kept = np.ones(len(keys), dtype=bool)
-    kept[twice] = kept[twice + 1] = False
-    places, values = places[kept], (keys[kept] & 1).astype(np.int8)
-    added = 0
+    keys = keys[np.append(True, keys[1:] != keys[:-1])] if total else keys
+    repeated, values, places = total - len(keys), (keys & 1).astype(np.int8), keys >> 1
+    del keys
+    twice, verified, added = np.flatnonzero(places[1:] == places[:-1]), places, 0
+    if len(twice):
+        kept = np.ones(len(places), dtype=bool)
+        kept[twice] = kept[twice + 1] = False
+        places, values = places[kept], values[kept]
     if given is not None:
         more = np.unique(given.keys(images, count) >> 1)
-        more = more[~np.isin(more, verified, assume_unique=False)]
+        more = more[~np.isin(more, verified)]
         added = len(more)
         places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
         order = np.argsort(places, kind="stable")
@@ -122,7 +123,8 @@ def read_labels(
 def _unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """Return the unique ids of all parts, ascending; a file lists an image's labels together, so parts shrink first."""
     small = [part[np.diff(part, prepend=~part[:1]) != 0] for part in parts if len(part)]
-    return np.unique(np.concatenate(small)) if small else np.zeros(0, dtype=np.uint64)
+    ids = np.sort(np.concatenate([np.zeros(0, dtype=np.uint64), *small]))
+    return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
 
 
 def _read_rows(
