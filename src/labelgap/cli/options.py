@@ -113,7 +113,7 @@ class DataOptions:
         str | None, _data_option(help="CUB labels below it are unknown: guessing, probably or definitely.")
     ] = None
     unlabeled: Annotated[
-        str | None, _data_option(help="NUS-WIDE images without a concept: keep or drop.", show_default="keep")
+        str | None, _data_option(help="Images without a label: keep (nuswide) or drop (openimages).")
     ] = None
     annotations: Annotated[
         Path | None, _data_option(help="VOC devkit with the boxes of the images of a feature file.")

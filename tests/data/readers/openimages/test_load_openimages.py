@@ -60,11 +60,11 @@ def test_verified_labels_are_present_or_absent_and_all_others_unknown(
     everything = load("openimages", v3, classes="all")
     assert everything.classes[:2] == ("Cat", "Dog, domestic") and len(everything.train) == 3
     assert load("openimages", v3, classes=["boxable"]).classes == ("Cat",)
-    named = load("openimages", v3, classes=["Owl", "/m/cat"], unlabeled=True)
+    named = load("openimages", v3, classes=["Owl", "/m/cat"], unlabeled="keep")
     assert named.classes == ("Owl", "Cat") and named.train.labels.images == (A, C, B)
     assert named.train.labels.to_dense().tolist() == [[1, -1], [1, -1], [-1, 1]]
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 160)
-    again = load_from_recipe({**named.recipe, "options": {"classes": ["Owl", "Cat"], "unlabeled": True}})
+    again = load_from_recipe({**named.recipe, "options": {"classes": ["Owl", "Cat"], "unlabeled": "keep"}})
     assert again.train.labels == named.train.labels, "in blocks of a few rows"
 
 

@@ -43,7 +43,7 @@ def load_openimages(
     classes: str | Sequence[str] = "trainable",
     machine: float | None = None,
     boxes: bool = False,
-    unlabeled: bool = False,
+    unlabeled: str = "drop",
     on_bad_image: str = "error",
 ) -> Dataset:
     """Read Open Images: verified labels, names of classes, images, and boxes on request.
@@ -55,21 +55,16 @@ def load_openimages(
         classes: "trainable", "boxable", "all", or names or ids of classes.
         machine: from which confidence on a label that a network gave, and nobody verified, is present; None for none.
         boxes: whether to read where objects are. The header of every image with a box is read for its size.
-        unlabeled: whether images without any known label are kept; the list of images is needed for that.
+        unlabeled: "drop" or "keep" images without any known label; to keep them the list of images is needed.
         on_bad_image: "error" for images that have no file, "skip" to leave them out.
     """
     refuse_url(path, "images")
     root = Path(path)
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
-    if machine is not None and not 0 < machine <= 1:
-        raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
-    if on_bad_image not in ("error", "skip"):
-        raise InputError(f"on_bad_image={on_bad_image!r}: 'error' or 'skip'.")
+    _check_options(root, machine, on_bad_image, unlabeled)
     problems = ProblemList(root, unit="")
     layout = find_layout(root, class_choice(classes), machine=machine is not None, boxes=boxes, problems=problems)
     chosen = read_classes(layout, classes, problems)
-    read = {name: _read(layout, name, chosen, machine, unlabeled, problems) for name in OFFICIAL_SPLITS}
+    read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
     _check_splits({name: labels.ids for name, labels in read.items()}, problems)
     files, findings = ImageFiles(Path(images) if images is not None else root), _describe(layout, read, machine)
     splits = dict[str, Split]()
@@ -93,6 +88,19 @@ def load_openimages(
     if not len(splits["train"]):
         raise InputError(f"{root}: no image of train has a known label of the {len(chosen.ids):,} classes and a file.")
     return Dataset("openimages", splits["train"], splits["val"], splits["test"], findings=tuple(findings))
+
+
+def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabeled: str) -> None:
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
+    if machine is not None and not 0 < machine <= 1:
+        raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
+    for name, value, allowed in (
+        ("on_bad_image", on_bad_image, ("error", "skip")),
+        ("unlabeled", unlabeled, ("drop", "keep")),
+    ):
+        if value not in allowed:
+            raise InputError(f"{name}={value!r}: it is {' or '.join(allowed)}.")
 
 
 def _read(
