@@ -102,6 +102,7 @@ def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.Capt
     (album / "photos" / "03.jpg").write_text("no picture")
     given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]
     arguments = ["train", "tags.csv", *given, "--out", "runs/a", "--epochs", "1", "--device", "cpu", "--method", "an"]
+    arguments += ["--backbone", "small-cnn"]
     assert call(*arguments) == 0
     said = capsys.readouterr().out
     assert "1 image cannot be read and is left out: 03" in said

@@ -40,7 +40,8 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     assert "2 problems" in said and "annotations/instances_val2014.json is missing (test)" in said
     assert "train2014/*.jpg is missing (or images/train2014/*.jpg; photos)" in said
     assert call("datasets", "coco2017", str(root)) == 2
-    assert "4 problems" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "4 problems" in said and f"it looks like coco2014: labelgap datasets coco2014 '{root}'" in said
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,16 @@ def _check(reader: DatasetReader, path: Path) -> None:
     import shlex
 
     from labelgap.core.errors import Problem, ProblemsError
+    from labelgap.data import describe_datasets
 
     problems = reader.problems(path)
     if problems:
         outcome = f"`labelgap datasets {reader.name}` shows how the files must lie"
-        raise ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, len(problems), unit="")
+        error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, len(problems), unit="")
+        others = [each.name for each in describe_datasets() if each.name != reader.name and each.recognizes(path)]
+        if others and not reader.recognizes(path):
+            error.add_note(f"it looks like {others[0]}: labelgap datasets {others[0]} {shlex.quote(str(path))}")
+        raise error
     root = reader.layout.find(path) if reader.layout.find is not None else path
     print(f"{path} is complete: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
     print(f"{'read it':<10}labelgap inspect {shlex.quote(f'{reader.name}={path}')}")

@@ -8,6 +8,7 @@ import os
 import struct
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.data.readers.official.published_files import cub, nuswide
 from tests.data.readers.official.test_load_coco import change, coco
 from tests.data.readers.official.test_load_voc import devkit
 from tests.data.readers.test_load_features import arrays, stored
@@ -233,6 +235,36 @@ def test_a_pipe_in_a_devkit_is_refused(voc: Path, file: str) -> None:
     os.mkfifo(voc / file)
     with pytest.raises(InputError, match="it is not an ordinary file"):
         load("voc2012", voc)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "files"),
+    [
+        ("nuswide", nuswide, ["ConceptsList/Concepts81.txt", "ImageList/TestImagelist.txt"]),
+        ("nuswide", nuswide, ["ImageList/TrainImagelist.txt", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"]),
+        ("cub", cub, ["images.txt", "train_test_split.txt", "bounding_boxes.txt", "attributes/certainties.txt"]),
+        ("cub", cub, ["../attributes.txt", "attributes/image_attribute_labels.txt"]),
+    ],
+)
+def test_lists_of_nuswide_and_cub_of_anything_are_refused(
+    tmp_path: Path, name: str, write: Callable[[Path], Path], files: list[str]
+) -> None:
+    root = write(tmp_path)
+    numbers = f"{'9' * 30} {'9' * 5000} 1 1 1\n1 1e999 nan -1 0\n-1 -1 -1 -1 -1\n1 1 1 300 1\n".encode()
+    for file in files:
+        kept = (root / file).read_bytes()
+        for content in (b"", b"\xff\xfe\0\0\n" * 40, numbers, b"\0" * 5000, "١ ٢\n".encode() * 3, b"1 " * 9000):
+            (root / file).write_bytes(content)
+            with pytest.raises(InputError) as caught:
+                load(name, root)
+            assert len(str(caught.value)) < 8_000
+        (root / file).unlink()
+        os.mkfifo(root / file)
+        with pytest.raises(InputError):
+            load(name, root)
+        (root / file).unlink()
+        (root / file).write_bytes(kept)
+    load(name, root)
 
 
 def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ __all__ = ["DataSource", "HEAD_PROTOCOLS", "data_digest", "observed", "open_sour
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
+SPML: Final = "spml"
+"""The reader of the single-positive papers' arrays: Cole's NUS-WIDE exists only so."""
 HEAD_PROTOCOLS: Final = ("linear", "linear-eval")
 """Those that train a head on fixed features."""
 _MAX_CACHED: Final = 64
@@ -76,9 +78,10 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
 
 
 def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
-    if name in dataset_names() and (path.is_dir() or describe_dataset(name).recognizes(path)):
-        return load(name, path, **options)
-    return open_data(path)
+    """Open a folder as the data set of that name, or as the papers' arrays; other files by what they are."""
+    if name not in dataset_names() or describe_dataset(SPML).recognizes(path):
+        return open_data(path)
+    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else open_data(path)
 
 
 def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:

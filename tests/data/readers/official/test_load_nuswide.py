@@ -161,3 +161,14 @@ def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: 
     (root / "tags.csv").write_text("\n".join(rows))
     (source,) = open_sources([f"nuswide={root / 'tags.csv'}"], find_table("cole-table1")).values()
     assert source.images is not None and source.images.classes == ("a", "b")
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    for part, names in (("train", NUS_TRAIN), ("val", NUS_TEST)):
+        labels = np.eye(len(names), 3)
+        paths = [name.replace("\\", "/") for name in names]
+        for kind, values in (("images", np.array(paths)), ("labels", labels), ("labels_obs", labels)):
+            np.save(arrays / f"formatted_{part}_{kind}.npy", values)
+    for child in (root / "Flickr").iterdir():
+        child.rename(arrays / child.name)
+    (source,) = open_sources([f"nuswide={arrays}"], find_table("cole-table1")).values()
+    assert source.images is not None and source.images.recipe["name"] == "spml"

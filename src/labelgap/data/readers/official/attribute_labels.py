@@ -66,6 +66,8 @@ def read_attribute_labels(file: Path, ids: LabelIds, problems: FileProblems) -> 
 
 def _parse_at_once(content: bytes, ids: LabelIds) -> tuple[Entries, int] | None:
     """Return the first four columns, and how many lines have more than five; None where a line is wrong."""
+    if not content.isascii():  # pyarrow could not decode the text of an odd row
+        return None
     odd: list[str] = []
 
     def collect(row: Any) -> str:

@@ -174,6 +174,7 @@ def _read_values(
     file: Path, images: Mapping[int, str], count: int, problems: FileProblems
 ) -> dict[int, tuple[int, tuple[float, ...]]]:
     """Return the line and the values of every image from lines of an image's number and ``count`` values."""
+    before = len(problems)
     found: dict[int, tuple[int, tuple[float, ...]]] = {}
     for line, text in problems.read_lines(file):
         first, *rest = text.split()
@@ -193,7 +194,7 @@ def _read_values(
         else:
             found[number] = line, values
     missing = [number for number in images if number not in found]
-    if missing and found:
+    if missing and (found or len(problems) == before):
         problems.add(
             file, f"{len(missing):,} images of images.txt are not in it, the first is {missing[0]}: truncated?"
         )

@@ -38,6 +38,7 @@ _CONCEPTS: Final = 81
 _OFFICIAL: Final = {"Train": 161_789, "Test": 107_859}
 _MAX_WRONG_LINES: Final = 5
 """Lines of one file of labels that are reported."""
+_MAX_NAME: Final = 100
 _BLANKS: Final = b" \t\r\n"
 
 
@@ -104,7 +105,7 @@ def _read_concepts(root: Path, problems: FileProblems) -> list[str]:
     for line, name in problems.read_lines(file):
         if name in found:
             problems.add(file, f"the concept {truncate_text(name)} is listed again (first in line {found[name]})", line)
-        elif "/" in name or "\\" in name:
+        elif len(name) > _MAX_NAME or not name.isprintable() or "/" in name or "\\" in name:
             problems.add(file, f"{truncate_text(repr(name))} is not the name of a concept", line)
         else:
             found[name] = line
@@ -227,14 +228,13 @@ def _find_images(
 
 def _image_locator(folder: Path) -> Callable[[str], str | None]:
     """Return a function from the path of an image to its file below a folder: at that path, or by its name alone."""
-    listed: dict[str, set[str]] = {"": {each.name for each in folder.iterdir()}}
+    listed = {"": _names_in(folder)}
     taken: dict[str, str] = {}
 
     def locate(name: str) -> str | None:
         parent, _, last = name.rpartition("/")
         if parent not in listed:
-            place = folder / parent
-            listed[parent] = {each.name for each in place.iterdir()} if place.is_dir() else set()
+            listed[parent] = _names_in(folder / parent)
         if last in listed[parent]:
             return name
         if last not in listed[""]:
@@ -244,6 +244,15 @@ def _image_locator(folder: Path) -> Callable[[str], str | None]:
         return last
 
     return locate
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Return the names in a folder; none where there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 def _without_unlabeled(splits: list[Split], unlabeled: str, findings: list[Finding]) -> list[Split]:
@@ -268,7 +277,7 @@ def _label_files(part: str) -> tuple[str, tuple[str, ...]]:
 
 NUSWIDE_LAYOUT: Final = DatasetLayout(
     "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html",
-    "for research; every photo is under the terms that its owner chose on Flickr",
+    "as its page says, for research; every photo is under the terms that its owner chose on Flickr",
     "NUS-WIDE/",
     (
         RequiredFile("ConceptsList/Concepts81.txt", "the concepts", ("Concepts81.txt",), lines=_CONCEPTS),
