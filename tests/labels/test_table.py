@@ -123,16 +123,16 @@ def test_keep_hides_the_known_labels_that_are_not_in_the_mask(dense: Codes, data
     assert (LabelTable.from_dense(dense).keep(kept).to_dense() == expected).all()
 
 
-def test_a_million_images_of_five_thousand_classes_take_the_memory_of_their_known_labels() -> None:
-    images, classes, known = 1_000_000, 5_000, 2_000_000
+def test_many_images_of_five_thousand_classes_take_the_memory_of_their_known_labels() -> None:
+    images, classes, known = 100_000, 5_000, 200_000
     rows = np.arange(known) % images
     columns = (np.arange(known) * 7 + np.arange(known) // images) % classes
     values = (np.arange(known) % 2).astype(np.int8)
     table = LabelTable.from_entries(rows, columns, values, [str(number) for number in range(classes)], images)
     assert table.nbytes == 8 * (images + 1) + 5 * known
-    assert table.nbytes < 40e6
+    assert table.nbytes < 4e6
     assert table.counts().total == (known // 2, known // 2, images * classes - known)
-    assert table.batch([0, 999_999]).shape == (2, classes)
+    assert table.batch([0, 99_999]).shape == (2, classes)
     assert np.flatnonzero(table.batch([3])[0].numpy() != UNKNOWN).tolist() == [21, 22]
     assert not table.complete
 
