@@ -18,7 +18,7 @@ from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
 from labelgap.data.images import ImageSource
-from labelgap.labels import LabelTable, Revisions
+from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.labels.gaps import GAPS, LabelGap, check_draw
 from labelgap.labels.masking import Amount
 from labelgap.labels.sparse import locate_entries
@@ -298,5 +298,9 @@ class Dataset:
 
 
 def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsSelected:
-    shown, known = (table.counts().total[0] for table in (split.labels, split.evaluation_labels))
-    return LabelsSelected(split.name, gap.name, gap.description, shown, known, negatives, seed)
+    truth, description = split.evaluation_labels, gap.description
+    if gap.needs_sizes and split.boxes is not None:
+        without = int((split.boxes.largest_areas(truth)[truth.values == PRESENT] == 0).sum())
+        description += f"; {without:,} present labels have no box" if without else ""
+    shown, known = split.labels.counts().total[0], truth.counts().total[0]
+    return LabelsSelected(split.name, gap.name, description, shown, known, negatives, seed)

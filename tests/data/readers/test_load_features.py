@@ -191,6 +191,9 @@ def test_the_boxes_of_a_devkit_are_found_by_the_ids_of_the_images(tmp_path: Path
         expected = [max(np.flatnonzero(row)) for row in content["train_truth"]]
         assert data.train.labels.columns.tolist() == expected and data.recipe["options"]["annotations"] == str(place)
     assert load_from_recipe(data.recipe).train.labels == data.train.labels
+    (folder / "train0.xml").unlink()
+    missing = int(content["train_truth"][0].sum())
+    assert f"; {missing} present labels have no box) and 0 absent" in sentences(load_from_recipe(data.recipe))[-1]
     with pytest.raises(InputError, match=r"has no file train0.xml, nor one of another image"):
         load("features", path, annotations=tmp_path / "nothing")
     content["train_ids"][0] = "../x"
