@@ -52,8 +52,8 @@ def read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
 def ours(features: NDArray[np.float32], labels: NDArray[Any], device: str = "cpu") -> Heads:
     path = fit_logistic_path(torch.from_numpy(features), labels, PAPER_PENALTIES, tolerance=TOLERANCE, device=device)
     assert path.converged.all()
-    heads = [path.head(number) for number in range(len(PAPER_PENALTIES))]
-    return [(weight.cpu().numpy(), bias.cpu().numpy()) for weight, bias in heads]
+    weights, biases = path.basis.to_features(path.weight, path.bias)
+    return list(zip(weights.cpu().numpy(), biases.cpu().numpy(), strict=True))
 
 
 def scikit_learn(features: NDArray[np.float32], labels: NDArray[Any]) -> Heads:

@@ -82,6 +82,10 @@ def test_a_penalty_alone_and_among_others_is_the_same_problem(
 ) -> None:
     labels = multi_labels(vectors)
     together = fit(vectors, labels)
+    twice = fit_logistic_path(
+        torch.from_numpy(vectors), labels, [*PENALTIES, *PENALTIES] * 3, tolerance=1e-9, dtype=torch.float64
+    )
+    torch.testing.assert_close(twice.weight[-3:], together.weight, atol=1e-5, rtol=0)
     monkeypatch.setattr(path, "free_memory", lambda device: 1 << 16)  # room for less than three
     apart = fit(vectors, labels)
     torch.testing.assert_close(together.weight, apart.weight, atol=1e-5, rtol=0)

@@ -106,25 +106,27 @@ class _Problems:
     """The problems that have not ended."""
 
     def __init__(self, loss: LogitLoss, features: Tensor, penalties: Tensor, start: Tensor) -> None:
-        self.loss, self.features, self.penalties, self.parameters = loss, features, penalties, start.clone()
+        self.loss, self.penalties, self.parameters = loss, penalties, start.clone()
+        self.features, self.transposed = features, features.t().contiguous()
         self.number = torch.arange(len(start), device=start.device)
         self.squares = features.square().sum(dim=0)
         self.history: deque[_Pair] = deque(maxlen=HISTORY)
         self.logits = self._product(self.parameters)
+        self.p = loss.probabilities(self.logits)
         self.gradient = self._gradient()
 
     def _product(self, parameters: Tensor) -> Tensor:
-        rows = parameters.flatten(0, 1) @ self.features.t()
+        rows = parameters.flatten(0, 1) @ self.transposed
         return rows.view(*parameters.shape[:2], -1)
 
     def _gradient(self) -> Tensor:
-        slopes = self.loss.gradient(self.logits)
+        slopes = self.loss.gradient(self.p)
         product = (slopes.flatten(0, 1) @ self.features).view_as(self.parameters)
         return product.addcmul_(self.penalties, self.parameters)
 
     def keep(self, rows: Tensor) -> None:
         """Leave all but some problems out."""
-        for name in ("number", "penalties", "parameters", "logits", "gradient"):
+        for name in ("number", "penalties", "parameters", "logits", "p", "gradient"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
         self.loss = self.loss.select(rows)
         kept = [_Pair(*(part.index_select(0, rows) for part in pair)) for pair in self.history]
@@ -137,7 +139,11 @@ class _Problems:
         length = self._line_search(direction, change)[:, None, None]
         direction.mul_(length)
         self.parameters.add_(direction)
-        self.logits = self._product(self.parameters) if refresh else self.logits.addcmul_(change, length)
+        if refresh:
+            self.logits = self._product(self.parameters)
+            self.p = self.loss.probabilities(self.logits)
+        else:
+            self.logits.addcmul_(change, length)
         before, self.gradient = self.gradient, self._gradient()
         step, difference = direction.flatten(1), (self.gradient - before).flatten(1)
         product = (step * difference).sum(dim=1)
@@ -147,7 +153,7 @@ class _Problems:
 
     def _direction(self) -> Tensor:
         """Return the direction of L-BFGS, ``(P, r, R)``; always one of descent."""
-        curvature = (self.loss.curvature(self.logits) / len(self.features)).clamp(min=1e-9)
+        curvature = (self.loss.curvature(self.p) / len(self.features)).clamp(min=1e-9)
         diagonal = (curvature[:, :, None] * self.squares).add_(self.penalties).flatten(1)
         gradient = self.gradient.flatten(1)
         q, shares = gradient.clone(), list[Tensor]()
@@ -165,23 +171,28 @@ class _Problems:
         return torch.where(descends, q, gradient / diagonal).neg_().view_as(self.parameters)
 
     def _line_search(self, direction: Tensor, change: Tensor) -> Tensor:
-        """Return the step lengths ``(P,)`` at which the slope is nearly 0: Newton's method, within a bracket."""
+        """Return the step lengths ``(P,)`` at which the slope is nearly 0: Newton's method, within a bracket.
+
+        The probabilities become those at the end of the step.
+        """
         flat, penalized = direction.flatten(1), (self.penalties * direction).flatten(1)
         linear, quadratic = (penalized * self.parameters.flatten(1)).sum(dim=1), (penalized * flat).sum(dim=1)
         initial = (self.gradient.flatten(1) * flat).sum(dim=1)
         length = torch.ones_like(initial)
         low, high = torch.zeros_like(length), torch.full_like(length, torch.inf)
         rows = torch.arange(len(length), device=length.device)
-        for _ in range(_TRIALS):
+        for trial in range(_TRIALS):
             every = len(rows) == len(length)
             loss = self.loss if every else self.loss.select(rows)
             logits, ahead = (part if every else part.index_select(0, rows) for part in (self.logits, change))
             t = length[rows]
-            first, second = loss.directional(torch.addcmul(logits, ahead, t[:, None, None]), ahead)
+            p = loss.probabilities(torch.addcmul(logits, ahead, t[:, None, None]))
+            self.p = p if every else self.p.index_copy_(0, rows, p)
+            first, second = loss.directional(p, ahead)
             first, second = first + linear[rows] + t * quadratic[rows], second + quadratic[rows]
             low[rows], high[rows] = torch.where(first < 0, t, low[rows]), torch.where(first < 0, high[rows], t)
             left = first.abs() > _SLOPE_SHARE * initial[rows].abs()
-            if not bool(left.any()):
+            if trial == _TRIALS - 1 or not bool(left.any()):
                 break
             newton, bottom, top = t - first / second, low[rows], high[rows]
             middle = torch.where(top.isinf(), 4 * t, (bottom + top) / 2)

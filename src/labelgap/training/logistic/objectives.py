@@ -2,7 +2,8 @@ r"""The losses of logistic regression as functions of logits, for many problems 
 
 Logits have the shape ``(P, r, N)``: problems, logits of an image in one problem, images. A binary problem, e.g. a class
 of a multi-label data set, has r = 1; a multinomial problem has a logit for each class. Losses are summed over images.
-Their derivatives along a direction d of the logits need no product with the features:
+Their derivatives are functions of the probabilities p, which are therefore computed once at each point, and those along
+a direction d of the logits need no product with the features:
 
 .. math:: \varphi'(t) = \sum_{in} \frac{\partial \ell}{\partial x_{in}}(x + t d)\, d_{in}
 """
@@ -14,7 +15,6 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 __all__ = ["BinaryLoss", "LogitLoss", "MultinomialLoss"]
 
@@ -23,19 +23,19 @@ class LogitLoss(ABC):
     """A loss of stacked problems. Abstract."""
 
     @abstractmethod
-    def value(self, logits: Tensor) -> Tensor:
-        """Return the loss of every problem, ``(P,)``."""
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return p, ``(P, r, N)``."""
 
     @abstractmethod
-    def gradient(self, logits: Tensor) -> Tensor:
+    def gradient(self, p: Tensor) -> Tensor:
         """Return the derivatives in the logits, ``(P, r, N)``."""
 
     @abstractmethod
-    def directional(self, logits: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative along a direction, ``(P,)`` each."""
 
     @abstractmethod
-    def curvature(self, logits: Tensor) -> Tensor:
+    def curvature(self, p: Tensor) -> Tensor:
         """Return the sum over images of the second derivative in each logit, ``(P, r)``."""
 
     @abstractmethod
@@ -53,35 +53,33 @@ class BinaryLoss(LogitLoss):
     """
 
     def __init__(self, targets: Tensor, known: Tensor | None = None) -> None:
-        self.targets, self.known = targets, known
+        self.targets, self.known = targets[:, None], None if known is None else known[:, None]
 
     def _weighted(self, values: Tensor) -> Tensor:
         return values if self.known is None else values.mul_(self.known)
 
-    def value(self, logits: Tensor) -> Tensor:
-        """Return the loss of every problem, ``(P,)``."""
-        x = logits[:, 0]
-        return self._weighted(softplus(x).addcmul_(self.targets, x, value=-1)).sum(dim=1)
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the sigmoids."""
+        return torch.sigmoid(logits)
 
-    def gradient(self, logits: Tensor) -> Tensor:
+    def gradient(self, p: Tensor) -> Tensor:
         """Return p − y."""
-        return self._weighted(torch.sigmoid(logits[:, 0]).sub_(self.targets))[:, None]
+        return self._weighted(p - self.targets)
 
-    def directional(self, logits: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative along a direction, ``(P,)`` each."""
-        p, d = torch.sigmoid(logits[:, 0]), direction[:, 0]
-        first = (self._weighted(p - self.targets) * d).sum(dim=1)
-        return first, (self._weighted(p.addcmul_(p, p, value=-1)).mul_(d) * d).sum(dim=1)
+        first = (self.gradient(p) * direction).sum(dim=(1, 2))
+        second = self._weighted(torch.addcmul(p, p, p, value=-1)).mul_(direction) * direction
+        return first, second.sum(dim=(1, 2))
 
-    def curvature(self, logits: Tensor) -> Tensor:
+    def curvature(self, p: Tensor) -> Tensor:
         """Return the sum of p (1 − p)."""
-        p = torch.sigmoid(logits[:, 0])
-        return self._weighted(p.addcmul_(p, p, value=-1)).sum(dim=1, keepdim=True)
+        return self._weighted(torch.addcmul(p, p, p, value=-1)).sum(dim=2)
 
     def select(self, problems: Tensor) -> BinaryLoss:
         """Return the loss of some problems."""
-        known = None if self.known is None else self.known.index_select(0, problems)
-        return BinaryLoss(self.targets.index_select(0, problems), known)
+        known = None if self.known is None else self.known[problems, 0]
+        return BinaryLoss(self.targets[problems, 0], known)
 
 
 @final
@@ -95,29 +93,28 @@ class MultinomialLoss(LogitLoss):
     def __init__(self, targets: Tensor) -> None:
         self.targets = targets
 
-    def _index(self, logits: Tensor) -> Tensor:
-        return self.targets.expand(len(logits), 1, -1)
+    def _index(self, p: Tensor) -> Tensor:
+        return self.targets.expand(len(p), 1, -1)
 
-    def value(self, logits: Tensor) -> Tensor:
-        """Return the loss of every problem, ``(P,)``."""
-        return (logits.logsumexp(dim=1) - logits.gather(1, self._index(logits))[:, 0]).sum(dim=1)
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax over the classes."""
+        return logits.softmax(dim=1)
 
-    def gradient(self, logits: Tensor) -> Tensor:
+    def gradient(self, p: Tensor) -> Tensor:
         """Return p − y."""
-        p, index = logits.softmax(dim=1), self._index(logits)
-        return p.scatter_add_(1, index, p.new_full((), -1.0).expand(index.shape))
+        index = self._index(p)
+        return p.scatter_add(1, index, p.new_full((), -1.0).expand(index.shape))
 
-    def directional(self, logits: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative along a direction, ``(P,)`` each."""
-        weighted = logits.softmax(dim=1).mul_(direction)
+        weighted = p * direction
         mean = weighted.sum(dim=1)
-        first = (mean - direction.gather(1, self._index(logits))[:, 0]).sum(dim=1)
+        first = (mean - direction.gather(1, self._index(p))[:, 0]).sum(dim=1)
         return first, (weighted.mul_(direction).sum(dim=1) - mean.square()).sum(dim=1)
 
-    def curvature(self, logits: Tensor) -> Tensor:
+    def curvature(self, p: Tensor) -> Tensor:
         """Return the sum of p (1 − p)."""
-        p = logits.softmax(dim=1)
-        return p.addcmul_(p, p, value=-1).sum(dim=2)
+        return torch.addcmul(p, p, p, value=-1).sum(dim=2)
 
     def select(self, problems: Tensor) -> MultinomialLoss:
         """Return the loss itself."""

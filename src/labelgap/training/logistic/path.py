@@ -162,15 +162,23 @@ class _PathSolver:
                 self._solve(left[first : first + step])
 
     def _start_between(self, number: int) -> None:
-        """Start a problem from the solutions for the next smaller and larger penalty, linear in the logarithm."""
-        below, above = (each for each in self.solved if each < number), (each for each in self.solved if each > number)
-        low, high = max(below, default=None), min(above, default=None)
-        if low is not None and high is not None:
-            logs = np.log([self.penalties[each] for each in (low, number, high)])
-            share = float((logs[1] - logs[0]) / max(logs[2] - logs[0], 1e-12))
-            self.parameters[number] = torch.lerp(self.parameters[low], self.parameters[high], share)
-        elif low is not None or high is not None:
-            self.parameters[number] = self.parameters[low if high is None else high]
+        """Start a problem from the solutions for smaller and larger penalties: a polynomial in the logarithm.
+
+        It is a cubic one through the four nearest where the next smaller and the next larger penalty are solved.
+        """
+        below, above = (sorted(each for each in self.solved if (each < number) == side) for side in (True, False))
+        if not below or not above:
+            if below or above:
+                self.parameters[number] = self.parameters[below[-1] if below else above[0]]
+            return
+        each_side = 2 if above[0] - below[-1] == 2 else 1
+        logs, near = np.log(self.penalties), np.array(below[-each_side:] + above[:each_side])
+        near = near[np.unique(logs[near], return_index=True)[1]]
+        self.parameters[number] = 0.0
+        for each in near:
+            others = near[near != each]
+            share = np.prod((logs[number] - logs[others]) / (logs[each] - logs[others]))
+            self.parameters[number].add_(self.parameters[each], alpha=float(share))
 
     def _solve(self, numbers: list[int]) -> None:
         """Solve the problems of some penalties together."""
