@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
@@ -19,7 +20,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
 from labelgap.losses.base.loss import TrainingScores
-from labelgap.losses.curriculum import CurriculumLabeling, known_share_weight
+from labelgap.losses.curriculum import CurriculumLabeling, confidence_level, known_share_weight
 
 IMAGES, CLASSES, EPOCHS = 21, 6, 6
 Place = tuple[int, int]
@@ -123,6 +124,18 @@ def test_every_round_adds_what_the_strategy_says(options: dict[str, Any]) -> Non
         assert {(item.source, item.epoch, item.target) for item in revisions} <= {("curriculum", epoch, None)}
     assert (own[labels != UNKNOWN] == UNKNOWN).all()
     assert (own != UNKNOWN).any() == (given["tau"] < 1)
+
+
+def test_a_device_without_float64_adds_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, taus = torch.device("cpu"), torch.rand(200, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5
+    exact = confidence_level(taus, device)
+    monkeypatch.setattr(sys.modules[confidence_level.__module__], "widest_float", lambda device: torch.float32)
+    level, near = confidence_level(taus, device), exact.float()
+    assert level.dtype == torch.float32 and bool((level != near).any())
+    for toward in (-torch.inf, torch.inf):
+        logits = torch.cat([near, near.nextafter(torch.full_like(near, toward))]).view(2, -1)
+        assert torch.equal(logits >= level, logits >= exact) and torch.equal(-logits <= -level, -logits <= -exact)
+    assert confidence_level(1.0, device) == torch.inf
 
 
 def test_a_proportion_is_exact_for_the_decimal_that_was_written() -> None:

@@ -14,7 +14,7 @@ from tests.losses.test_loss_device import sized, watched
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.losses import loss
+from labelgap.losses import loss, ranking
 from labelgap.losses.ranking import harmonic, ramp, sampled_rank
 
 MANY = 5000
@@ -42,6 +42,21 @@ def test_a_large_batch_of_many_classes_agrees_with_all_pairs_laid_out() -> None:
     found = loss("warp")(logits, labels)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(*(torch.autograd.grad(loss, logits)[0] for loss in (found, wanted)))
+
+
+@pytest.mark.parametrize("name", ["warp", "rml"])
+def test_float32_does_where_the_device_has_no_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(6, 30, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels = (torch.rand(6, 30, generator=torch.Generator().manual_seed(1)) < 0.2).to(torch.int8)
+
+    def slopes() -> Tensor:
+        return torch.autograd.grad(loss(name)(logits, labels), logits)[0]
+
+    exact = slopes()
+    monkeypatch.setattr(ranking, "widest_float", lambda device: torch.float32)
+    monkeypatch.setattr(torch.Tensor, "double", None)
+    torch.testing.assert_close(slopes(), exact, atol=1e-5, rtol=1e-5)
+    assert sampled(logits, labels).isfinite()
 
 
 def test_warp_of_an_example_by_hand() -> None:

@@ -23,10 +23,10 @@ from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number, exact_fractions
 from labelgap.losses.base.papers import DURAND_2019
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, states
+from labelgap.losses.base.terms import Number, states, widest_float
 from labelgap.losses.pseudo_labels import PseudoLabelRounds
 
-__all__ = ["CurriculumLabeling", "known_share_weight", "partial_cross_entropy"]
+__all__ = ["CurriculumLabeling", "confidence_level", "known_share_weight", "partial_cross_entropy"]
 
 SLOPE, OFFSET = -4.45, 5.45
 
@@ -43,6 +43,23 @@ def known_share_weight(labels: Tensor, like: Tensor) -> Tensor:
     """
     known = (~states(labels).unknown).to(like.dtype).mean(dim=-1, keepdim=True)
     return SLOPE * known + OFFSET
+
+
+def confidence_level(tau: Number, device: torch.device) -> Tensor:
+    """Return the logit of a probability, to compare float32 logits with.
+
+    It is float64. Where the device has no float64 it is the next float32 above it: of two float32 numbers x and
+    ``level``, ``x >= level`` and ``x <= -level`` then say the same.
+
+    Example:
+        >>> confidence_level(0.75, torch.device("cpu"))
+        tensor(1.0986, dtype=torch.float64)
+    """
+    if widest_float(device) == torch.float64:
+        return torch.logit(torch.as_tensor(tau, dtype=torch.float64, device=device))
+    level = torch.logit(torch.as_tensor(tau.cpu() if isinstance(tau, Tensor) else tau, dtype=torch.float64))
+    narrow = level.float()
+    return torch.where(narrow < level, narrow.nextafter(torch.full_like(narrow, torch.inf)), narrow).to(device)
 
 
 def partial_cross_entropy(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) -> Tensor:
@@ -152,7 +169,7 @@ class CurriculumLabeling(PseudoLabelRounds):
     def _select(self, logits: Tensor, allowed: Tensor) -> Tensor:
         if self.strategy == "proportion":
             return self._surest(logits, allowed)
-        level = torch.logit(torch.as_tensor(self.tau, dtype=torch.float64, device=logits.device))[..., None, None]
+        level = confidence_level(self.tau, logits.device)[..., None, None]
         present = logits >= level
         return present if self.strategy == "positives" else present | (logits <= -level)
 

@@ -19,7 +19,7 @@ from labelgap.losses.base.multi_head import MultiHead
 from labelgap.losses.base.option_checks import check_choice, check_number
 from labelgap.losses.base.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head, widen
+from labelgap.losses.base.terms import Number, per_head, widen, widest_float
 from labelgap.losses.two_way import positives_and_negatives
 
 __all__ = [
@@ -65,7 +65,7 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative
 
 
 class SortedNegatives(NamedTuple):
-    """The negatives of every row in rising order, in float64.
+    """The negatives of every row in rising order, in float64 where the device has it.
 
     Attributes:
         values: ``(…, B, K)``; the places that are left over come first and hold −∞.
@@ -86,7 +86,7 @@ def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
         >>> sort_negatives(torch.tensor([[2.0, 1.5, 0.5]]), torch.tensor([[False, True, True]])).above
         tensor([[2.0000, 2.0000, 1.5000, 0.0000]], dtype=torch.float64)
     """
-    values = torch.where(negative, logits.double(), -torch.inf).sort(dim=-1).values
+    values = torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values
     finite = torch.where(values > -torch.inf, values, 0.0)
     above = finite.flip(-1).cumsum(-1).flip(-1)
     return SortedNegatives(values, torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1))
@@ -109,7 +109,7 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
         >>> hinge_sums(logits, sort_negatives(logits, torch.tensor([[False, True, True]])), 1.0)
         (tensor([[1, 1, 2]]), tensor([[0.5000, 1.0000, 3.5000]]))
     """
-    wide = logits.double()
+    wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)
     first = torch.searchsorted(negatives.values.detach(), (wide - level).detach().contiguous(), right=True)
     count = logits.shape[-1] - first
@@ -123,7 +123,7 @@ def harmonic(ranks: Tensor, largest: int, like: Tensor) -> Tensor:
         >>> harmonic(torch.tensor([0, 1, 2]), 2, torch.zeros(1))
         tensor([0.0000, 1.0000, 1.5000])
     """
-    steps = torch.arange(largest + 1, dtype=torch.float64, device=like.device)
+    steps = torch.arange(largest + 1, dtype=widest_float(like.device), device=like.device)
     table = torch.where(steps > 0, 1.0 / steps.clamp(min=1), 0.0).cumsum(0)
     return table[ranks].to(like.dtype)
 
@@ -154,8 +154,9 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
         >>> sampled_rank(torch.tensor([[0, 3]]), torch.tensor([[3]]), classes=5)
         tensor([[0, 4]])
     """
-    share = count.double() / negatives.clamp(min=1)
-    uniform = torch.rand(count.shape, dtype=torch.float64, device=count.device)
+    dtype = widest_float(count.device)
+    share = count.to(dtype) / negatives.clamp(min=1)
+    uniform = torch.rand(count.shape, dtype=dtype, device=count.device)
     trials = (torch.log1p(-uniform) / torch.log1p(-share)).ceil().clamp(min=1.0)
     return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
 

@@ -8,7 +8,7 @@ import torch
 
 from labelgap.core.errors import InputError
 
-__all__ = ["choose_device", "choose_workers", "widest_float"]
+__all__ = ["choose_device", "choose_workers"]
 
 
 def choose_device(requested: str = "auto") -> torch.device:
@@ -58,13 +58,3 @@ def choose_workers(requested: int | None, device: torch.device) -> int:
     if requested is not None:
         return requested
     return min(8, os.cpu_count() or 1) if device.type == "cuda" else 0
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """Return the widest float type of a device.
-
-    Example:
-        >>> widest_float(torch.device("mps"))
-        torch.float32
-    """
-    return torch.float32 if device.type == "mps" else torch.float64

@@ -35,6 +35,7 @@ __all__ = [
     "reduce",
     "states",
     "widen",
+    "widest_float",
 ]
 
 Number = float | Tensor
@@ -89,6 +90,16 @@ def has_state(labels: Tensor, code: int) -> Tensor:
 def widen(logits: Tensor) -> Tensor:
     """Return half-precision logits as float32; float32 and float64 stay as they are."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the widest float type of a device: Apple's GPUs have no float64.
+
+    Example:
+        >>> widest_float(torch.device("mps"))
+        torch.float32
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def per_head(value: Number, like: Tensor) -> Tensor:

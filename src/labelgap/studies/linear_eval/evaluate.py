@@ -22,6 +22,7 @@ from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import paper_split
+from labelgap.losses.base.terms import widest_float
 from labelgap.models import check_backbone
 from labelgap.studies.compare.features import compute_split_features, default_backbone
 from labelgap.studies.linear_eval.labels import (
@@ -32,7 +33,7 @@ from labelgap.studies.linear_eval.labels import (
     training_labels,
 )
 from labelgap.studies.linear_eval.results import FILE, LinearEvaluation, PenaltyResult
-from labelgap.training.devices import choose_device, choose_workers, widest_float
+from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.logistic import LogisticPath, fit_logistic_path
 from labelgap.training.progress import Reporter
 

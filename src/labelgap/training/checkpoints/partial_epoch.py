@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from labelgap.training.devices import widest_float
+from labelgap.losses.base.terms import widest_float
 
 __all__ = ["PartialEpoch"]
 

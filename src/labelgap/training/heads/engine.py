@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
-from labelgap.training.devices import widest_float
+from labelgap.losses.base.terms import widest_float
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
 from labelgap.training.heads.grouping import HeadGroup

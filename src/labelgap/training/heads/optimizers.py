@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.training.devices import widest_float
+from labelgap.losses.base.terms import widest_float
 
 __all__ = [
     "OPTIMIZERS",
