@@ -23,7 +23,12 @@ def test_features_are_measured_with_all_known_labels(
     assert (
         "chosen on val" in said and "best on test: the paper's rule" in said and "45 values" in said and "1e+05" in said
     )
-    assert call("verify", "runs/linear-eval") == 0
+    assert call("verify", "runs/linear-eval") == call("report", "runs/linear-eval") == 0
+    page = Path("runs/linear-eval/report.html").read_text(encoding="utf-8")
+    classes = json.loads(Path("runs/linear-eval/linear_eval.json").read_text(encoding="utf-8"))["class_results"]
+    lowest = min(classes, key=lambda each: each["val"])
+    row = f'<th scope="row">{lowest["name"]}</th><td data-name="present in train">{lowest["present"]}</td>'
+    assert f'{row}<td data-name="val">{100 * lowest["val"]:.1f}' in page and "penalty λ" in page
     capsys.readouterr()
     assert call("linear-eval", "vectors.npz", *everything, "--penalties", "0.1,10", "--json") == 0
     stored = json.loads(capsys.readouterr().out)

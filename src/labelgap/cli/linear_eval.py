@@ -51,6 +51,7 @@ def linear_eval(
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
     from labelgap.cli.parsing import parse_numbers, parse_observe
     from labelgap.cli.printing import print_data, print_json
+    from labelgap.reporting import write_report
     from labelgap.studies.linear_eval import linear_eval as evaluate
     from labelgap.studies.linear_eval.evaluate import check_settings
 
@@ -74,13 +75,14 @@ def linear_eval(
         workers=workers,
         quiet=as_json,
     )
+    report = write_report(evaluation)
     if as_json:
         print_json(evaluation.as_json())
     else:
-        _print(evaluation)
+        _print(evaluation, report)
 
 
-def _print(evaluation: LinearEvaluation) -> None:
+def _print(evaluation: LinearEvaluation, report: Path) -> None:
     from labelgap.core.terminal.console import make_console
     from labelgap.reporting.tables.linear_eval import linear_eval_table
     from labelgap.studies.linear_eval.results import TABLE
@@ -88,4 +90,4 @@ def _print(evaluation: LinearEvaluation) -> None:
     console = make_console()
     console.print()
     console.print(linear_eval_table(evaluation))
-    make_console(soft_wrap=True).print(f"table     {evaluation.path / TABLE}")
+    make_console(soft_wrap=True).print(f"report    {report}\ntable     {evaluation.path / TABLE}")

@@ -1,4 +1,4 @@
-"""``write_report``: the files that describe a run, a study, a comparison or a sweep to a reader."""
+"""``write_report``: the files that describe a run, a study or another result to a reader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.reporting.html import render_template
 from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
 from labelgap.reporting.pages.comparison import comparison_page
+from labelgap.reporting.pages.linear_eval import linear_eval_page
 from labelgap.reporting.pages.reproduction import reproduction_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
@@ -19,6 +20,8 @@ from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.comparison import is_comparison
+from labelgap.studies.linear_eval import LinearEvaluation
+from labelgap.studies.linear_eval.results import is_linear_evaluation
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import is_reproduction
 from labelgap.studies.study import FILE as STUDY_FILE
@@ -32,19 +35,19 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    what: Run | Study | Comparison | Reproduction | Sweep | str | os.PathLike[str],
+    what: Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep | str | os.PathLike[str],
     *,
     data: Dataset | None = None,
     images: bool = True,
 ) -> Path:
-    """Write ``report.html`` into the folder of a run, a study, a comparison, a sweep or tables of papers; and its card.
+    """Write ``report.html`` into the folder of a result; and the card of a run.
 
     The page is one file that loads nothing. A study links to the reports of its runs that exist: write those first.
     Only a finished run has a model card. Without ``data``, an existing one is kept, because it may hold more than the
     run's folder can tell.
 
     Args:
-        what: a run, a study, a comparison, a sweep, tables of papers, or the folder of one.
+        what: a run, a study, a comparison, a linear evaluation, a sweep, tables of papers, or the folder of one.
         data: the data set of the run; it adds label counts and example images.
         images: whether the page may contain images of the data set.
 
@@ -54,6 +57,8 @@ def write_report(
     opened = _open(what)
     if isinstance(opened, Comparison):
         page = render_template("comparison.html", page=comparison_page(opened), has_images=False)
+    elif isinstance(opened, LinearEvaluation):
+        page = render_template("linear_eval.html", page=linear_eval_page(opened), has_images=False)
     elif isinstance(opened, Reproduction):
         page = render_template("reproduction.html", page=reproduction_page(opened), has_images=False)
     elif isinstance(opened, Sweep):
@@ -81,13 +86,15 @@ def write_report(
 
 
 def _open(
-    what: Run | Study | Comparison | Reproduction | Sweep | str | os.PathLike[str],
-) -> Run | Study | Comparison | Reproduction | Sweep:
-    if isinstance(what, Run | Study | Comparison | Reproduction | Sweep):
+    what: Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep | str | os.PathLike[str],
+) -> Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep:
+    if isinstance(what, Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep):
         return what
     folder = Path(what)
     if is_reproduction(folder):
         return Reproduction.open(folder)
+    if is_linear_evaluation(folder):
+        return LinearEvaluation.open(folder)
     if is_comparison(folder):
         return Comparison.open(folder)
     if is_sweep(folder):

@@ -37,6 +37,9 @@ def test_val_chooses_and_the_best_on_test_stands_beside_it(tmp_path: Path) -> No
     assert found.best_on_test is not None and found.best_on_test.test == max(each.test or 0 for each in found.results)
     assert LinearEvaluation.open(found.path) == replace(found, head=None)
     assert (tmp_path / "out" / "linear_eval.csv").read_text().count("\n") == 4
+    means = [np.mean([getattr(each, split) for each in found.class_results]) for split in ("val", "test")]
+    assert means == pytest.approx([found.chosen.val, found.chosen.test]), "as many images of every class"
+    assert [each.present for each in found.class_results] == [20, 20, 20]
     linear_eval(single_label(), out=tmp_path / "out", **QUICK)  # the same folder again
 
 
@@ -48,6 +51,9 @@ def test_of_equal_scores_on_val_the_largest_penalty_is_chosen() -> None:
 
 def test_without_val_some_training_images_take_its_place(tmp_path: Path) -> None:
     found = linear_eval(features(observed=False, splits=()), out=tmp_path / "out", **QUICK)
+    assert np.mean([each.val for each in found.class_results if each.val is not None]) == pytest.approx(
+        found.chosen.val
+    )
     assert found.task == "multi-label" and found.images == {"train": 72, "val": 18}
     assert found.best_on_test is None and found.chosen.test is None
     assert "18 of the training images" in found.notes[0] and "too optimistic" in found.notes[1]

@@ -9,8 +9,9 @@ from rich.table import Table
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult
 
-__all__ = ["linear_eval_table"]
+__all__ = ["LINEAR_EVAL_COLUMNS", "linear_eval_notes", "linear_eval_rows", "linear_eval_table"]
 
+LINEAR_EVAL_COLUMNS: Final = ("λ", "val", "test", "iterations")
 _EVERY: Final = 4
 """Of many penalties, one row for so many is shown."""
 _MOST: Final = 15
@@ -19,26 +20,30 @@ _PAPERS_RULE: Final = "best on test: the paper's rule. It is chosen on the image
 
 def linear_eval_table(evaluation: LinearEvaluation) -> Table:
     """Return a table: the penalty that val chose, the one that is best on test, and some of the others."""
+    rows = [(name, cells, number == 0, not name) for number, (name, cells) in enumerate(linear_eval_rows(evaluation))]
+    title = f"{evaluation.data}, {evaluation.backbone}: {evaluation.task}, {evaluation.metric} in percent"
+    return terminal_table(title, list(LINEAR_EVAL_COLUMNS), rows, linear_eval_notes(evaluation))
+
+
+def linear_eval_rows(evaluation: LinearEvaluation) -> list[tuple[str, list[str]]]:
+    """Return the rows of the table, with their names."""
     results, chosen, best = evaluation.results, evaluation.chosen, evaluation.best_on_test
     step = _EVERY if len(results) > _MOST else 1
     shown = [each for number, each in enumerate(results) if number % step == 0 or each in (chosen, best)]
-    rows = [("chosen on val", _cells(chosen), True, False)]
-    if best is not None:
-        rows.append(("best on test", _cells(best), False, False))
-    rows += [("", _cells(each), False, True) for each in shown]
+    named = [("chosen on val", chosen), *([("best on test", best)] if best is not None else [])]
+    return [(name, _cells(each)) for name, each in (*named, *(("", each) for each in shown))]
+
+
+def linear_eval_notes(evaluation: LinearEvaluation) -> list[str]:
+    """Return what a reader of the table has to know."""
     counted = ", ".join(f"{count} on {name}" for name, count in evaluation.classes_counted.items())
-    notes = [
-        *(
-            ["best on test: the paper's rule. It is chosen on the images it is reported on, and no estimate"]
-            if best
-            else []
-        ),
-        f"{len(results)} values of λ in ½ λ ‖W‖² beside the summed loss (scikit-learn's C is 1/λ); biases are free",
+    return [
+        *([_PAPERS_RULE] if evaluation.best_on_test is not None else []),
+        f"{len(evaluation.results)} values of λ in ½ λ ‖W‖² beside the summed loss (scikit-learn's C is 1/λ); biases "
+        "are free",
         f"{evaluation.metric} over classes: {counted}; all fits together {evaluation.seconds:.1f} s",
         *evaluation.notes,
     ]
-    title = f"{evaluation.data}, {evaluation.backbone}: {evaluation.task}, {evaluation.metric} in percent"
-    return terminal_table(title, ["λ", "val", "test", "iterations"], rows, notes)
 
 
 def _cells(result: PenaltyResult) -> list[str]:

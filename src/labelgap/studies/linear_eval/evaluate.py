@@ -32,7 +32,7 @@ from labelgap.studies.linear_eval.labels import (
     evaluation_labels,
     training_labels,
 )
-from labelgap.studies.linear_eval.results import FILE, LinearEvaluation, PenaltyResult
+from labelgap.studies.linear_eval.results import ClassResult, LinearEvaluation, PenaltyResult, is_linear_evaluation
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.logistic import LogisticPath, fit_logistic_path
 from labelgap.training.progress import Reporter
@@ -118,13 +118,27 @@ def linear_eval(
             notes=(*notes, *_fit_notes(path, labels, len(splits.train) - len(rows))),
             seconds=time.perf_counter() - started,
         )
-        return _write(evaluation, path)
+        return _write(evaluation, splits, path, features, measured)
 
 
-def _write(evaluation: LinearEvaluation, path: LogisticPath) -> LinearEvaluation:
-    """Add the chosen head and a warning where it is at an end of the penalties, and write the files."""
-    head = path.head(evaluation.results.index(evaluation.chosen))
-    evaluation = replace(evaluation, head=head, notes=(*evaluation.notes, *_end_notes(evaluation)))
+def _write(
+    evaluation: LinearEvaluation,
+    data: Dataset,
+    path: LogisticPath,
+    features: dict[str, Tensor],
+    measured: dict[str, EvaluationLabels],
+) -> LinearEvaluation:
+    """Add the chosen head, its scores of every class and a warning where it is at an end, and write the files."""
+    number = evaluation.results.index(evaluation.chosen)
+    scores = {
+        name: labels.class_scores(path.logits(features[name])[number].float().cpu().numpy())
+        for name, labels in measured.items()
+    }
+    unknown: list[float | None] = [None] * len(data.classes)
+    columns = (data.train.labels.counts().present.tolist(), scores["val"], scores.get("test", unknown))
+    classes = tuple(ClassResult(*row) for row in zip(data.classes, *columns, strict=True))
+    notes = (*evaluation.notes, *_end_notes(evaluation))
+    evaluation = replace(evaluation, head=path.head(number), class_results=classes, notes=notes)
     evaluation.write()
     return evaluation
 
@@ -199,7 +213,7 @@ def _end_notes(evaluation: LinearEvaluation) -> list[str]:
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds something else, and remove what a killed evaluation left."""
-    if any(not path.name.startswith(".") for path in folder.iterdir()) and not (folder / FILE).exists():
+    if any(not path.name.startswith(".") for path in folder.iterdir()) and not is_linear_evaluation(folder):
         raise RunError(f"{folder} holds something else than a linear evaluation: choose another --out.")
     refuse_links(folder)
     remove_partials(folder)

@@ -39,6 +39,17 @@ class EvaluationLabels(NamedTuple):
             return float((logits[self.rows].argmax(axis=1) == self.labels).mean())
         return float(average_precision(logits, self.labels))
 
+    def class_scores(self, logits: NDArray[np.floating]) -> list[float | None]:
+        """Return the share of a class's images that get it, or its average precision; None where it is not known."""
+        if self.labels.ndim == 1:
+            right = logits[self.rows].argmax(axis=1) == self.labels
+            images = np.bincount(self.labels, minlength=logits.shape[1])
+            found = np.bincount(self.labels, weights=right, minlength=logits.shape[1])
+            scores = np.divide(found, images, out=np.full(len(images), np.nan), where=images > 0)
+        else:
+            scores = average_precision(logits, self.labels, average=None)
+        return [None if np.isnan(score) else float(score) for score in scores]
+
 
 def check_task(task: str) -> None:
     """Raise an error for an unknown task."""

@@ -16,7 +16,7 @@ from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.core.tensors import write_tensors
 
-__all__ = ["FILE", "FILES", "HEAD", "LinearEvaluation", "PenaltyResult", "TABLE"]
+__all__ = ["ClassResult", "FILE", "FILES", "HEAD", "LinearEvaluation", "PenaltyResult", "TABLE", "is_linear_evaluation"]
 
 FILE: Final = "linear_eval.json"
 TABLE: Final = "linear_eval.csv"
@@ -48,6 +48,25 @@ class PenaltyResult:
     converged: bool
 
 
+@dataclass(frozen=True)
+class ClassResult:
+    """A class with the chosen penalty.
+
+    Attributes:
+        name: of the class.
+        present: training images that are known to have it.
+        val: average precision, or with one class per image the share of its images that get it, from 0 to 1.
+        test: on test. None, as on val, where the labels do not support it.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    present: Annotated[int, Field(ge=0)]
+    val: Share | None
+    test: Share | None
+
+
 class _Stored(BaseModel):
     """``linear_eval.json``."""
 
@@ -61,6 +80,7 @@ class _Stored(BaseModel):
     classes: int
     classes_counted: dict[str, int]
     results: Annotated[tuple[PenaltyResult, ...], Field(min_length=1)]
+    class_results: tuple[ClassResult, ...] = ()
     notes: tuple[str, ...]
     seconds: float
     metric: str
@@ -81,6 +101,7 @@ class LinearEvaluation:
         classes: how many.
         classes_counted: of val and test: how many the metric is a mean of.
         results: by rising penalty.
+        class_results: of every class, with the chosen penalty.
         notes: what the reader should know.
         seconds: of the fits, without the computation of features.
         head: weights ``(K, D)`` and biases ``(K,)`` of the chosen penalty; None where it was read from a file.
@@ -94,6 +115,7 @@ class LinearEvaluation:
     classes: int
     classes_counted: dict[str, int]
     results: tuple[PenaltyResult, ...]
+    class_results: tuple[ClassResult, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     head: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
@@ -116,7 +138,7 @@ class LinearEvaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but the head."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("path", "head", "results")}
+        kept = {name: value for name, value in vars(self).items() if name not in ("path", "head")}
         best = self.best_on_test
         return {
             "format": FORMAT,
@@ -125,6 +147,7 @@ class LinearEvaluation:
             "chosen": asdict(self.chosen),
             "best_on_test": None if best is None else asdict(best),
             "results": [asdict(result) for result in self.results],
+            "class_results": [asdict(result) for result in self.class_results],
         }
 
     def write(self) -> None:
@@ -145,9 +168,14 @@ class LinearEvaluation:
     def open(cls, path: str | os.PathLike[str]) -> LinearEvaluation:
         """Read the folder of an evaluation, without its head."""
         folder = Path(path)
-        if not (folder / FILE).is_file():
+        if not is_linear_evaluation(folder):
             raise RunError(f"{folder} is not a linear evaluation: it has no {FILE}.")
         check_files(folder, [FILE])
         stored = read_json(folder / FILE, _Stored, format=FORMAT, remedy="Evaluate the features again.")
         derived = {"format", "metric", "chosen", "best_on_test"}
         return cls(folder, **{name: getattr(stored, name) for name in _Stored.model_fields if name not in derived})
+
+
+def is_linear_evaluation(folder: Path) -> bool:
+    """Return whether a folder holds a linear evaluation."""
+    return (folder / FILE).is_file()
