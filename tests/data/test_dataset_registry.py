@@ -30,7 +30,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_names_are_those_that_can_be_loaded() -> None:
     own, papers = ["csv", "features", "parquet"], ["voc2012", "voc2007", "coco2014", "coco2017", "nuswide", "cub"]
-    others = ["spml", "chexpert", "arff", "openimages"]
+    others = ["spml", "chexpert", "arff", "openimages", "huggingface"]
     assert dataset_names() == ["digits", *own, *papers, *others, "shards", "folder"]
 
 

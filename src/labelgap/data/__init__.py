@@ -10,6 +10,7 @@ from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
+from labelgap.data.readers.huggingface.dataset import load_huggingface
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
 from labelgap.data.readers.official.cub import load_cub, read_cub_certainty
@@ -64,6 +65,7 @@ __all__ = [
     "load_features",
     "load_folder",
     "load_from_recipe",
+    "load_huggingface",
     "load_moved",
     "load_nuswide",
     "load_openimages",

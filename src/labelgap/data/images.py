@@ -24,6 +24,7 @@ from labelgap.data.decoding import EncodedImage, check_file, decode
 
 __all__ = [
     "ArrayImages",
+    "DigestedImages",
     "FileImages",
     "ImageSource",
     "NamedRows",
@@ -178,6 +179,36 @@ class StoredImages(NamedRows, ABC):
     @abstractmethod
     def state(self, row: int) -> bytes:
         """Return what changes with the content of image ``row``, without reading it: a key for caches."""
+
+
+class DigestedImages(StoredImages):
+    """Images that are not files of their own, with the size and a digest of each known without reading it.
+
+    Attributes:
+        sizes: ``(N,)`` bytes.
+        digests: ``(N, 16)``
+    """
+
+    sizes: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+
+    def encoded_size(self, row: int) -> int:
+        """Return the number of bytes of image ``row``."""
+        return int(self.sizes[row])
+
+    def digest(self, row: int) -> bytes:
+        """Return the digest of the bytes of image ``row``."""
+        digest: bytes = self.digests[row].tobytes()
+        return digest
+
+    state = digest
+
+    def fingerprint(self) -> str:
+        """Return a hash of the names and digests of all images, wherever they are."""
+        digest = hashlib.blake2b(np.ascontiguousarray(self.digests).data, digest_size=16)
+        for name in self.names:
+            digest.update(b"\0" + name.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
 
 class FileImages(StoredImages):

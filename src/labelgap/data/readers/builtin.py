@@ -21,6 +21,7 @@ from labelgap.data.readers.csv import load_csv
 from labelgap.data.readers.digits.dataset import load_digits
 from labelgap.data.readers.features import is_feature_file, load_features
 from labelgap.data.readers.folder import is_tag_folder, load_folder
+from labelgap.data.readers.huggingface.dataset import HUGGINGFACE_LAYOUT, load_huggingface
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.coco import coco_layout, load_coco2014, load_coco2017
 from labelgap.data.readers.official.cub import CUB_LAYOUT, load_cub
@@ -217,6 +218,14 @@ BUILTIN_READERS: Final = (
         "a folder with the CSV files of Open Images",
         "Krasin et al. 2017; Kuznetsova et al., IJCV 2020",
         OPENIMAGES_LAYOUT,
+    ),
+    _published(
+        "huggingface",
+        load_huggingface,
+        "a Hugging Face data set on a disk: save_to_disk, or Parquet files as on the Hub",
+        "a folder with dataset_dict.json, state.json or train-00000-of-00001.parquet",
+        "Lhoest et al., EMNLP 2021",
+        HUGGINGFACE_LAYOUT,
     ),
     DatasetReader(
         SHARDS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.data.decoding import EncodedImage
-from labelgap.data.images import StoredImages
+from labelgap.data.images import DigestedImages
 from labelgap.data.readers.shards.index import ImageRows
 from labelgap.data.readers.shards.location import ReadAhead, ShardLocation, ShardUse
 
@@ -23,7 +22,7 @@ WINDOW: Final = 8
 _ATTEMPTS: Final = 3
 
 
-class ShardImages(StoredImages):
+class ShardImages(DigestedImages):
     """Images of shards: the same images in any order, as from files of their own.
 
     Args:
@@ -33,7 +32,6 @@ class ShardImages(StoredImages):
     The features of an image are cached by the digest of its bytes, so that they are those of the file it was made of.
     """
 
-    digests: NDArray[np.uint8]
     row_fields = ("shards", "offsets", "sizes", "digests")
 
     def __init__(self, location: ShardLocation, rows: ImageRows) -> None:
@@ -63,24 +61,6 @@ class ShardImages(StoredImages):
                 raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
             return EncodedImage(content, f"{self.names[row]} in {place}")
         raise InputError(f"{place} does not exist any more.")
-
-    def encoded_size(self, row: int) -> int:
-        """Return the number of bytes of image ``row``."""
-        return int(self.sizes[row])
-
-    def digest(self, row: int) -> bytes:
-        """Return the digest of the bytes of image ``row``."""
-        digest: bytes = self.digests[row].tobytes()
-        return digest
-
-    state = digest
-
-    def fingerprint(self) -> str:
-        """Return a hash of the names and digests of all images, wherever the shards are."""
-        digest = hashlib.blake2b(np.ascontiguousarray(self.digests).data, digest_size=16)
-        for name in self.names:
-            digest.update(b"\0" + name.encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return every row once, in a random order.
