@@ -32,6 +32,7 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     assert call("datasets", "coco2014", str(root / "annotations")) == 0
     said = capsys.readouterr().out
     assert f"is complete: a folder with COCO's annotations (coco2014), in {root}" in said
+    assert "read as   Read COCO 2014: train and val are parts of train2014, test is val2014" in said
     assert f"labelgap inspect 'coco2014={root}/annotations'" in said
     (root / "annotations" / "instances_val2014.json").unlink()
     shutil.rmtree(root / "images" / "train2014")

@@ -37,9 +37,6 @@ def datasets(
 
 def _describe(reader: DatasetReader) -> None:
     import inspect
-    from dataclasses import fields
-
-    from labelgap.cli.options import DataOptions
 
     layout = reader.layout
     print(f"{reader.name}: {reader.summary}\n")
@@ -51,10 +48,7 @@ def _describe(reader: DatasetReader) -> None:
             print(f"{'' if number else title:<10}{line}")
     if not layout.tried:
         print(f"{'tried':<10}no: the reader is written from the published description, not tried on the real files")
-    flags = {field.name for field in fields(DataOptions)}
-    options = [f"--{name.replace('_', '-')}" for name in reader.options if name in flags]
-    if options:
-        print(f"{'options':<10}{' '.join(options)}")
+    _print_options(reader)
     print(f"\n{inspect.getdoc(reader.load)}\n")
     place = f"={reader.layout.root or 'PATH'}" if reader.path_to else ""
     print(f"{'read it':<10}labelgap inspect {reader.name}{place}")
@@ -62,7 +56,19 @@ def _describe(reader: DatasetReader) -> None:
         print(f"{'check it':<10}labelgap datasets {reader.name} PATH")
 
 
+def _print_options(reader: DatasetReader) -> None:
+    from dataclasses import fields
+
+    from labelgap.cli.options import DataOptions
+
+    flags = {field.name for field in fields(DataOptions)}
+    options = [f"--{name.replace('_', '-')}" for name in reader.options if name in flags]
+    if options:
+        print(f"{'options':<10}{' '.join(options)}")
+
+
 def _check(reader: DatasetReader, path: Path) -> None:
+    import inspect
     import shlex
 
     from labelgap.core.errors import Problem, ProblemsError
@@ -78,4 +84,7 @@ def _check(reader: DatasetReader, path: Path) -> None:
         raise error
     root = reader.layout.find(path) if reader.layout.find is not None else path
     print(f"{path} is complete: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
+    summary, _, _ = (inspect.getdoc(reader.load) or reader.summary).partition("\n")
+    print(f"{'read as':<10}{summary}")
+    _print_options(reader)
     print(f"{'read it':<10}labelgap inspect {shlex.quote(f'{reader.name}={path}')}")

@@ -15,6 +15,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.registry import load, open_data
+from labelgap.inference.predict.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.sources import open_sources
 from labelgap.studies.reproduce.tables import find_table
@@ -137,6 +138,7 @@ def test_the_commands_check_and_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(nuswide(tmp_path, FLAT).parent)
+    assert is_dataset_argument("NUS-WIDE") and not is_dataset_argument("NUS-WIDE/images")
     assert call("datasets", "nuswide", "NUS-WIDE") == 0
     capsys.readouterr()
     assert call("inspect", "NUS-WIDE", "--unlabeled", "drop", "--json") == 0
