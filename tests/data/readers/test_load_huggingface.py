@@ -85,8 +85,10 @@ def save_parquet(folder: Path, columns: Columns | None = None, features: Mapping
 
 @pytest.mark.parametrize("layout", ["dict", "single", "parquet"])
 def test_images_and_lists_are_those_of_the_rows(tmp_path: Path, layout: str) -> None:
-    make = {"dict": save_dict, "single": lambda path: save(path, lists()), "parquet": save_parquet}[layout]
-    data = open_data(make(tmp_path / "set"))
+    folder = tmp_path / "set"
+    data = open_data(
+        save_dict(folder) if layout == "dict" else save(folder, lists()) if layout == "single" else save_parquet(folder)
+    )
     assert sentences(data)[0].startswith("recognized as huggingface") and data.classes == ("cat", "dog", "owl")
     assert [split.name for split in data.splits] == {"dict": ["train", "val", "test"], "single": ["train"]}.get(
         layout, ["train", "test"]

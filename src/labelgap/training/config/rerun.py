@@ -41,7 +41,7 @@ DATA_OPTIONS: Final = frozenset(
         "ignore_columns",
         "images",
     }
-    | {"on_bad_image", "parents", "rename", "separator", "test", "unlabeled", "unlisted", "val", "zeros"}
+    | {"on_bad_image", "parents", "rename", "separator", "test", "uncertain", "unlabeled", "unlisted", "val", "zeros"}
 )
 """The options of the commands about DATA; a test compares them."""
 

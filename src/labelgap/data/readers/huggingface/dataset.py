@@ -201,7 +201,7 @@ HUGGINGFACE_LAYOUT: Final = DatasetLayout(
     ),
     find_huggingface,
     (
-        "Tried on files that datasets 5.2 wrote.",
+        "Tried on folders that datasets 2.14 and 5.2 wrote.",
         "Labels: a list of ClassLabel or names (see --unlisted), one ClassLabel, or a bool or int per class.",
     ),
 )
