@@ -33,6 +33,7 @@ DATA_OPTIONS: Final = frozenset(
         "aliases",
         "allow_leaks",
         "annotations",
+        "boxes",
         "certainty",
         "classes",
         "delimiter",
@@ -40,6 +41,7 @@ DATA_OPTIONS: Final = frozenset(
         "encoding",
         "ignore_columns",
         "images",
+        "machine",
     }
     | {"on_bad_image", "parents", "rename", "separator", "test", "uncertain", "unlabeled", "unlisted", "val", "zeros"}
 )
@@ -143,7 +145,7 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
         if is_path and not isinstance(value, str):
             return None
         argument = _data_option(name, display_path(value) if is_path else value)
-        if argument is None or name not in DATA_OPTIONS:
+        if argument is None or name not in DATA_OPTIONS or value is False:  # no option switches anything off
             return None
         words += argument
     hidden = _observed(recipe["steps"])
