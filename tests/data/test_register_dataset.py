@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import call
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data import Dataset, dataset_names, describe_datasets, load, load_from_recipe, open_data, register_dataset
+from labelgap.data import (
+    Dataset,
+    DatasetLayout,
+    RequiredFile,
+    dataset_names,
+    describe_datasets,
+    load,
+    load_from_recipe,
+    open_data,
+    register_dataset,
+)
 from labelgap.data import registry as registry_module
 
 
@@ -64,6 +75,19 @@ def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
     assert str(open_data(file).findings[0]) == "recognized as listed: a .scenes file"
     with pytest.raises(InputError, match=r"listed needs a path, to a \.scenes file: listed=PATH"):
         load("listed")
+
+
+def test_a_layout_lets_the_command_check_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = (RequiredFile("count.scenes", "how many", lines=1), RequiredFile("scenes/*.png", count=2))
+    layout = DatasetLayout("https://example.org", "CC0", files=files, find=lambda path: path)
+    register_dataset("listed", listed_digits, layout=layout)
+    (tmp_path / "count.scenes").write_text("5\n6\n")
+    assert call("datasets", "listed", str(tmp_path)) == 2
+    said = capsys.readouterr().err
+    assert "count.scenes: 2 lines, the published version has 1" in said and "scenes/*.png is missing" in said
+    register_dataset("plain", listed_digits)
+    assert call("datasets", "plain", str(tmp_path)) == 0
+    assert "is not checked further: its data (plain)" in capsys.readouterr().out
 
 
 def test_a_function_may_take_any_options() -> None:

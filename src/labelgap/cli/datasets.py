@@ -83,7 +83,8 @@ def _check(reader: DatasetReader, path: Path) -> None:
             error.add_note(f"it looks like {others[0]}: labelgap datasets {others[0]} {shlex.quote(str(path))}")
         raise error
     root = reader.layout.find(path) if reader.layout.find is not None else path
-    print(f"{path} is complete: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
+    checked = "is complete" if reader.layout.find is not None else "is not checked further"
+    print(f"{path} {checked}: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
     summary, _, _ = (inspect.getdoc(reader.load) or reader.summary).partition("\n")
     print(f"{'read as':<10}{summary}")
     _print_options(reader)
