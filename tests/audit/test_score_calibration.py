@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import check_grad, minimize
 
 from labelgap.audit.calibration import ScoreCalibration, fit_calibration, platt_line, prior_lines
-from labelgap.audit.estimate import MissingEstimate, _loss, stopping_ratio
+from labelgap.audit.estimate import MissingEstimate, _loss, _minimize, _newton_step, stopping_ratio
 from labelgap.audit.score_sample import ScoreSample
 
 Mask = NDArray[np.bool_]
@@ -136,14 +136,32 @@ def albums(
     return made_sample(logits[None], given), truth & ~given
 
 
-def test_the_gradient_of_the_model_is_that_of_its_loss() -> None:
+def test_gradient_and_newton_step_of_the_model_are_those_of_its_loss() -> None:
     random = np.random.default_rng(0)
-    z, counts = np.sort(random.normal(-2, 2, (3, 5))), random.integers(0, 9, (3, 3, 5)).astype(float)
+    z = np.sort(random.normal(-2, 2, (3, 5)))
+    present = 40 / (1 + np.exp(-z))
+    counts = np.stack([0.4 * present, 0.1 * (40 - present), 36 - 0.3 * present]) + random.integers(0, 3, (3, 3, 5))
     for states in (counts, counts * np.array([1.0, 0.0, 1.0])[:, None, None]):
-        loss = partial(_loss, z=z, counts=states)
-        assert (
-            check_grad(lambda v, loss=loss: loss(v)[0], lambda v, loss=loss: loss(v)[1], random.normal(size=13)) < 1e-3
-        )
+        loss, values = partial(_loss, z=z, counts=states), random.normal(size=13)
+        assert check_grad(lambda v, loss=loss: loss(v)[0], lambda v, loss=loss: loss(v)[1], values) < 1e-3
+        best = _minimize(values, z, states)
+        assert np.abs(loss(best)[1]).max() < 1e-3
+        columns = [(loss(best + move)[1] - loss(best - move)[1]) / 2e-5 for move in 1e-5 * np.eye(13)]
+        gradient = random.normal(size=13)
+        np.testing.assert_allclose(np.array(columns) @ _newton_step(best, gradient, z, states), -gradient, atol=1e-4)
+
+
+@pytest.mark.parametrize("separation", [0.1, 1.0])
+def test_the_model_is_the_minimum_that_lbfgs_finds(separation: float) -> None:
+    """Scores that hardly separate leave two minima."""
+    random = np.random.default_rng(0)
+    z = np.linspace(-6, 3, 12) + random.normal(size=(20, 1))
+    present = random.binomial(20, 1 / (1 + np.exp(-separation * z)))
+    given = random.binomial(present, 0.4)
+    counts = np.stack([given, np.zeros_like(given), 20 - given]).astype(float)
+    start, exact = np.concatenate([[0.0, 0.0, 1.0, -2.0], np.zeros(60)]), {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-8}
+    found = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options=exact)
+    np.testing.assert_allclose(_minimize(start, z, counts), found.x, atol=1e-3)
 
 
 def test_tags_missing_at_random_are_counted_about_right() -> None:

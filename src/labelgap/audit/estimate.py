@@ -52,6 +52,15 @@ OFFSET_SPREAD: Final = 0.25
 """Standard deviation of b + ln e over classes."""
 SLOPE_SPREAD: Final = 0.5
 ABSENT_MEAN, ABSENT_MEAN_SPREAD, ABSENT_SPREAD = -2.0, 3.0, 1.0
+_PRIOR_MEAN: Final = np.array([0.0, 0.0, KNOWN_MEAN, ABSENT_MEAN])
+_PRECISION: Final = np.array([SLOPE_SPREAD, np.inf, KNOWN_MEAN_SPREAD, ABSENT_MEAN_SPREAD]) ** -2.0
+"""Of the priors of the four common parameters; the second, the mean of b + ln e, has none."""
+_SPREADS, _OWN = np.array([KNOWN_SPREAD, OFFSET_SPREAD, ABSENT_SPREAD]), np.array([2, 1, 3])
+"""Of the three parameters of a class, and which of the four common ones each is added to."""
+_FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
+_DECREASE: Final = 1e-9
+"""Twice the decrease, of the logarithm of the posterior, for which no further step is made."""
+_TINY: Final = 1e-300
 INDEPENDENT_RATIO: Final = 0.7
 """What the ratio of known labels beside known ones to their scores is where people do not stop early."""
 MIN_STOPPING: Final = 0.4
@@ -141,12 +150,36 @@ def fit_label_model(z: NDArray[np.float64], counts: NDArray[np.floating[Any]]) -
         >>> model.known.round(1), model.known_absent
         (array([0.5]), array([0.]))
     """
-    classes = len(z)
-    start = np.zeros(4 + 3 * classes)
-    start[2:4] = KNOWN_MEAN, ABSENT_MEAN
-    result = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options={"maxiter": 1000})
-    slope, offset, known, absent = _unpack(result.x, classes)
-    return LabelModel(slope, offset, known, absent if counts[1].any() else np.zeros(classes))
+    start = np.concatenate([_PRIOR_MEAN, np.zeros(3 * len(z))])
+    slope, offset, known, absent = _unpack(_minimize(start, z, counts), len(z))
+    return LabelModel(slope, offset, known, absent if counts[1].any() else np.zeros(len(z)))
+
+
+def _minimize(
+    start: NDArray[np.float64], z: NDArray[np.float64], counts: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Return the parameters of the least loss: a few iterations of L-BFGS, then Newton's method.
+
+    Scores that hardly separate leave two minima. The first iterations choose between them: those of L-BFGS are short
+    and stay on the side of the prior's mean; those of Newton's method are few but may go to the other.
+    """
+    options = {"maxiter": _FIRST_ITERATIONS}
+    values = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options=options).x
+    cost, gradient = _loss(values, z, counts)
+    for _ in range(_NEWTON_ITERATIONS):
+        step = _newton_step(values, gradient, z, counts)
+        slope = float(gradient @ step)
+        if slope > -_DECREASE:
+            break
+        length = min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+        moved, after = _loss(values + length * step, z, counts)
+        while moved > cost + 1e-4 * length * slope and length > 1e-6:
+            length /= 2
+            moved, after = _loss(values + length * step, z, counts)
+        if moved >= cost:
+            break
+        values, cost, gradient = values + length * step, moved, after
+    return np.asarray(values)
 
 
 def _unpack(
@@ -168,7 +201,7 @@ def _loss(
     e, f = known[:, None], known_absent[:, None] * any_absent
     x = slope * z + offset[:, None]
     p, q = expit(x), expit(-x)
-    unknown = np.maximum((1 - e) * p + (1 - f) * q, 1e-300)
+    unknown = np.maximum((1 - e) * p + (1 - f) * q, _TINY)
     cost = (counts[0] * (np.logaddexp(0, -x) - np.log(e)) - counts[2] * np.log(unknown)).sum()
     by_x = -counts[0] * q - counts[2] * (f - e) * p * q / unknown
     by_known = ((counts[2] * p / unknown).sum(axis=1) - counts[0].sum(axis=1) / known) * known * (1 - known)
@@ -180,13 +213,85 @@ def _loss(
         by_absent = by_f * known_absent * (1 - known_absent)
     by_offset = by_x.sum(axis=1)
     by_known -= by_offset * (1 - known)
-    prior_mean = np.array([0.0, values[1], KNOWN_MEAN, ABSENT_MEAN])
-    prior_spread = np.array([SLOPE_SPREAD, 1.0, KNOWN_MEAN_SPREAD, ABSENT_MEAN_SPREAD])
-    common = (values[:4] - prior_mean) / prior_spread
-    gradient = np.concatenate([common / prior_spread, values[4:]])
+    common = values[:4] - _PRIOR_MEAN
+    gradient = np.concatenate([_PRECISION * common, values[4:]])
+    cost += 0.5 * (gradient[:4] @ common + values[4:] @ values[4:])
     gradient[:4] += [slope * (by_x * z).sum(), by_offset.sum(), by_known.sum(), by_absent.sum()]
     gradient[4:] += np.concatenate([KNOWN_SPREAD * by_known, OFFSET_SPREAD * by_offset, ABSENT_SPREAD * by_absent])
-    return float(cost + 0.5 * (common @ common + values[4:] @ values[4:])), gradient
+    return float(cost), gradient
+
+
+def _hessian(
+    values: NDArray[np.float64], z: NDArray[np.float64], counts: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    r"""Return the Hessian ``(K, 4, 4)`` of minus the logarithm of each class's likelihood.
+
+    It is in :math:`\ln a`, :math:`\beta = b + \ln e` and the logits u of e and w of f, so that
+    :math:`x = a z + \beta - \ln \sigma(u)`. An unknown label costs :math:`-\ln U` with :math:`U = (1-e)\,p + (1-f)\,q`:
+
+    .. math:: U_x = (f-e)\,pq, \quad U_u = -e(1-e)\,p, \quad U_w = -f(1-f)\,q
+
+    .. math:: U_{xx} = U_x (q-p), \quad U_{xu} = U_u\,q, \quad U_{xw} = -U_w\,p, \quad
+              U_{uu} = U_u (1-2e), \quad U_{ww} = U_w (1-2f)
+    """
+    slope, offset, known, known_absent = _unpack(values, len(z))
+    any_absent = bool(counts[1].any())
+    e, f = known[:, None], known_absent[:, None] * any_absent
+    x = slope * z + offset[:, None]
+    p, q = expit(x), expit(-x)
+    present, absent = counts[0].sum(axis=1), counts[1].sum(axis=1)
+    total = np.maximum((1 - e) * p + (1 - f) * q, _TINY)
+    share = counts[2] / total
+    squared, pq = share / total, p * q
+    ux, uu, uw = (f - e) * pq, -e * (1 - e) * p, -f * (1 - f) * q
+    gx = counts[1] * p - counts[0] * q - share * ux
+    hxx = (counts[0] + counts[1]) * pq + ux * (squared * ux - share * (q - p))
+    hxu, hxw = uu * (squared * ux - share * q), uw * (squared * ux + share * p)
+    x_u, e, f = known - 1, known, f[:, 0]
+    sum_u, sum_w, step = _sums(share, uu), _sums(share, uw), slope * z
+    x, sx, ss, s = hxx.sum(axis=1), _sums(hxx, step), _sums(hxx * step, step), _sums(gx, step)
+    xu, su, xw, sw = x * x_u + hxu.sum(axis=1), sx * x_u + _sums(hxu, step), hxw.sum(axis=1), _sums(hxw, step)
+    vv = _sums(squared * uu, uu) - sum_u * (1 - 2 * e) + (present + gx.sum(axis=1)) * e * (1 - e)
+    vv += x_u * (xu + hxu.sum(axis=1))
+    vw = xw * x_u + _sums(squared * uu, uw)
+    ww = _sums(squared * uw, uw) - sum_w * (1 - 2 * f) + absent * f * (1 - f)
+    hessian = np.array([[ss + s, sx, su, sw], [sx, x, xu, xw], [su, xu, vv, vw], [sw, xw, vw, ww]])
+    return np.moveaxis(hessian, -1, 0)
+
+
+def _sums(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums over bins of products, ``(K,)``."""
+    return np.asarray(np.einsum("kg,kg->k", one, other))
+
+
+def _newton_step(
+    values: NDArray[np.float64],
+    gradient: NDArray[np.float64],
+    z: NDArray[np.float64],
+    counts: NDArray[np.floating[Any]],
+) -> NDArray[np.float64]:
+    r"""Return the step of Newton's method.
+
+    Two classes meet only in the four common parameters :math:`c`. With those of a class eliminated,
+
+    .. math:: \Bigl(H_{cc} - \sum_k H_{ck} H_{kk}^{-1} H_{kc}\Bigr)\, d_c = -g_c + \sum_k H_{ck} H_{kk}^{-1} g_k, \qquad
+              d_k = -H_{kk}^{-1} (g_k + H_{kc}\, d_c)
+
+    is a system of four equations. Negative curvature is turned around, so that the step always descends.
+    """
+    hessian, own = _hessian(values, z, counts), gradient[4:].reshape(3, len(z)).T
+    across = hessian[:, :, _OWN] * _SPREADS
+    inverse = _positive_inverse(across[:, _OWN] * _SPREADS[:, None] + np.eye(3))
+    shared = across @ inverse
+    matrix = hessian.sum(axis=0) + np.diag(_PRECISION) - np.einsum("kci,kdi->cd", shared, across)
+    common = _positive_inverse(matrix) @ (np.einsum("kci,ki->c", shared, own) - gradient[:4])
+    return np.concatenate([common, -np.einsum("kij,kj->ik", inverse, own + common @ across).ravel()])
+
+
+def _positive_inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the inverse of symmetric matrices ``(…, n, n)``, eigenvalues by their magnitude."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors / np.maximum(np.abs(values), 1e-3)[..., None, :]) @ np.swapaxes(vectors, -1, -2))
 
 
 def stopping_ratio(odds: ScoreSample) -> float:
