@@ -1,13 +1,15 @@
 """A synthetic OpenImages: time and peak memory of what labelgap does with millions of images.
 
-    python benchmarks/scale.py                          # everything, under 10 minutes on two cores
+    python benchmarks/scale.py                          # everything that 9 minutes on two cores allow
     python benchmarks/scale.py --part observe drop --images 850000
     python benchmarks/scale.py --part audit --images 200000      # what the full run leaves out: much time
 
 3.4 million images, 5,000 classes, 30 million known labels, long-tailed, and a quarter and a sixteenth of it; fewer
 images where all images × classes are scored. Every measurement is a process of its own, so that its peak memory is that
 of the operation and of what it needs; "before" is what the process held when the operation began. Seconds are those of
-the process on the CPU: other programs on the machine do not count.
+the process on the CPU: other programs on the machine do not count. Without ``--part`` and ``--images`` a measurement
+that would not end within ``MINUTES`` of the start, by its time at the size before, is left out, and one that does not
+end is stopped; the last lines before the ratios say which.
 
 ``ratio linear-NAME VALUE`` is the time at the largest size divided by 4 × that at a quarter of it: 1 is linear growth.
 ``ratio memory-NAME VALUE`` is the same of the peak memory. ``ratio peer-NAME VALUE`` is the peer's time, measured in
@@ -45,6 +47,7 @@ from labelgap.losses import loss
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000
 BATCH, STEPS, BATCHES, WIDTH = 288, 10, 100, 64
 SIZES = IMAGES // 16, IMAGES // 4, IMAGES
+MINUTES = 9
 SCORED = 2_000, 8_000, 32_000
 """Sizes where every image is scored in all classes."""
 
@@ -307,23 +310,23 @@ class Part:
     prepare_peer: Prepare | None = None
 
 
-PARTS = {
-    "parquet": Part(LabelTable.from_parquet, parquet_file, peer=read_parquet_peer),
+PARTS = {  # two at a time: the longest first
     "csv": Part(LabelTable.from_csv, csv_file, peer=read_csv_peer),
+    "audit": Part(audit, sizes=SCORED),
+    "ll-cp": Part(correct),
+    "openimages": Part(read_openimages, openimages_file, peer=read_openimages_peer),
+    "parquet": Part(LabelTable.from_parquet, parquet_file, peer=read_parquet_peer),
+    "observe": Part(lambda table: table.observe(1, 0), peer=observe_peer),
     "lists": Part(
         lambda given: LabelTable.from_lists(given[1], classes=given[0].classes), python_lists, peer=lists_peer
     ),
-    "openimages": Part(read_openimages, openimages_file, peer=read_openimages_peer),
-    "batch": Part(batches, peer=batches_peer, prepare_peer=sparse_matrix),
-    "observe": Part(lambda table: table.observe(1, 0), peer=observe_peer),
+    "em-apl": Part(pseudo_label, sizes=SCORED),
     "drop": Part(lambda table: table.drop(0.9)),
     "drop-per-class": Part(lambda table: table.drop(0.9, per_class=True)),
     "split": Part(split),
-    "ll-cp": Part(correct),
+    "batch": Part(batches, peer=batches_peer, prepare_peer=sparse_matrix),
     "ll-cp-steps": Part(steps("ll-cp", delta_rel=0.1)),
     "role-steps": Part(steps("role", expected_positives=8.0, storage="compact")),
-    "em-apl": Part(pseudo_label, sizes=SCORED),
-    "audit": Part(audit, sizes=SCORED),
 }
 
 
@@ -351,44 +354,75 @@ def _file(prepare: Prepare, images: int, folder: Path) -> Path:
     return folder / f"{images}.{kinds.get(prepare, 'npz')}"
 
 
-def start(name: str, images: int, folder: Path, *, peer: bool = False) -> dict[str, float] | None:
-    """Measure in a process of its own; None where it fails, which is printed."""
-    command = [sys.executable, __file__, "--part", name, "--images", str(images), "--within", str(folder)]
-    if not _file(PARTS[name].prepare, images, folder).exists():  # to write them takes memory of its own
-        subprocess.run([*command, "--prepare"], capture_output=True)
-    done = subprocess.run([*command, *(["--peer"] if peer else [])], capture_output=True, text=True)
-    label = f"{name}{', peer' if peer else ''}"
-    if done.returncode:
-        print(f"{label:20} {images:>10,}  failed: {(done.stderr.strip() or 'killed').splitlines()[-1]}", flush=True)
-        return None
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    seconds, before, peak = found["seconds"], found["before"], found["peak"]
-    print(f"{label:20} {images:>10,} {seconds:9.2f} s  peak {peak:5.2f} GB (before {before:.2f})", flush=True)
-    return found
+class Runner:
+    """Measures in processes of their own.
+
+    Args:
+        folder: of the tables and files.
+        deadline: what does not end before this, by ``time.monotonic``, is left out.
+    """
+
+    def __init__(self, folder: Path, deadline: float) -> None:
+        self.folder, self.deadline = folder, deadline
+        self.left_out: list[str] = []
+
+    def start(self, name: str, images: int, *, peer: bool = False, expected: float = 0.0) -> dict[str, float] | None:
+        """Measure; None where it fails or is left out, which is printed. ``expected`` are the seconds it may take."""
+        label, began = f"{name}{', peer' if peer else ''}", time.monotonic()
+        if began + expected > self.deadline:
+            why = f": it would take about {expected:.0f} s" if expected else ""
+            self.left_out.append(f"{label} of {images:,} images, not begun{why}")
+            return None
+        command = [sys.executable, __file__, "--part", name, "--images", str(images), "--within", str(self.folder)]
+        try:
+            if not _file(PARTS[name].prepare, images, self.folder).exists():  # to write them takes memory of its own
+                self.run([*command, "--prepare"])
+            done = self.run([*command, *(["--peer"] if peer else [])])
+        except subprocess.TimeoutExpired:
+            self.left_out.append(f"{label} of {images:,} images, stopped after {time.monotonic() - began:.0f} s")
+            return None
+        if done.returncode:
+            print(f"{label:20} {images:>10,}  failed: {(done.stderr.strip() or 'killed').splitlines()[-1]}", flush=True)
+            return None
+        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        seconds, before, peak = found["seconds"], found["before"], found["peak"]
+        print(f"{label:20} {images:>10,} {seconds:9.2f} s  peak {peak:5.2f} GB (before {before:.2f})", flush=True)
+        return found | {"images": images, "wall": time.monotonic() - began}
+
+    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command until the deadline."""
+        left = self.deadline - time.monotonic()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=max(0.0, left) if left < np.inf else None
+        )
+
+    def measure_part(self, name: str, sizes: tuple[int, ...]) -> dict[str, float]:
+        """Measure a part at its sizes, and return the ratios."""
+        found: list[dict[str, float]] = []
+        ratios: dict[str, float] = {}
+        for number, size in enumerate(sizes):
+            expected = found[-1]["wall"] * size / found[-1]["images"] if found else 0.0
+            ours = self.start(name, size, expected=expected)
+            found += [ours] if ours else []
+            if PARTS[name].peer and ours and number == len(sizes) // 2 and (other := self.start(name, size, peer=True)):
+                ratios[f"peer-{name}"] = other["seconds"] / ours["seconds"]
+        if len(found) > 1:
+            factor = found[-1]["images"] / found[-2]["images"]
+            ratios[f"linear-{name}"] = found[-1]["seconds"] / (factor * found[-2]["seconds"])
+            ratios[f"memory-{name}"] = found[-1]["peak"] / (factor * found[-2]["peak"])
+        return ratios
 
 
-def measure_part(name: str, sizes: tuple[int, ...], folder: Path) -> dict[str, float]:
-    """Measure a part at its sizes, and return the ratios."""
-    found = [start(name, size, folder) for size in sizes]
-    ours = found[len(sizes) // 2]
-    ratios: dict[str, float] = {}
-    if PARTS[name].peer and ours and (other := start(name, sizes[len(sizes) // 2], folder, peer=True)):
-        ratios[f"peer-{name}"] = other["seconds"] / ours["seconds"]
-    if len(sizes) > 1 and found[-1] and found[-2]:
-        factor = sizes[-1] / sizes[-2]
-        ratios[f"linear-{name}"] = found[-1]["seconds"] / (factor * found[-2]["seconds"])
-        ratios[f"memory-{name}"] = found[-1]["peak"] / (factor * found[-2]["peak"])
-    return ratios
-
-
-def measure_all(names: list[str], images: int | None, folder: Path) -> None:
+def measure_all(names: list[str], images: list[int] | None, runner: Runner) -> None:
     """Measure parts at their sizes, two at a time, and print the ratios."""
-    sizes = {name: (images,) if images else PARTS[name].sizes for name in names}
-    for size in sorted(set().union(*sizes.values())):  # two parts may need the same table
-        prepare = ["--part", "batch", "--images", str(size), "--within", str(folder), "--prepare"]
-        subprocess.run([sys.executable, __file__, *prepare], check=True)
+    sizes = {name: tuple(images) if images else PARTS[name].sizes for name in names}
+    tables = map(str, sorted(set().union(*sizes.values())))  # two parts may need the same table
+    prepare = ["--part", "batch", "--within", str(runner.folder), "--prepare", "--images", *tables]
+    subprocess.run([sys.executable, __file__, *prepare], check=True)
     with ThreadPoolExecutor(2) as pool:
-        ratios = list(pool.map(lambda name: measure_part(name, sizes[name], folder), names))
+        ratios = list(pool.map(lambda name: runner.measure_part(name, sizes[name]), names))
+    for what in runner.left_out:
+        print(f"left out: {what}")
     for name, ratio in [item for part in ratios for item in part.items()]:
         print(f"ratio {name} {ratio:.2f}")
 
@@ -397,17 +431,20 @@ def main() -> None:
     """Measure all parts, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, nargs="+", help="some parts alone")
-    parser.add_argument("--images", type=int, help="one size alone")
+    parser.add_argument("--images", type=int, nargs="+", help="some sizes alone")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.within is not None:
         part = PARTS[arguments.part[0]]
-        measure(part, arguments.images, arguments.within, peer=arguments.peer, prepare_only=arguments.prepare)
+        for images in arguments.images:
+            measure(part, images, arguments.within, peer=arguments.peer, prepare_only=arguments.prepare)
         return
+    everything = not arguments.part and not arguments.images
+    deadline = time.monotonic() + 60 * MINUTES if everything else np.inf
     with tempfile.TemporaryDirectory() as folder:
-        measure_all(arguments.part or list(PARTS), arguments.images, Path(folder))
+        measure_all(arguments.part or list(PARTS), arguments.images, Runner(Path(folder), deadline))
 
 
 if __name__ == "__main__":
