@@ -216,30 +216,28 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
 
 
 class Scripted:
-    """A trial of optuna that is pruned after an epoch."""
+    """A trial of optuna that is not pruned."""
 
-    def __init__(self, number: int, params: dict[str, Any], last: int) -> None:
-        self.number, self.params, self.last, self.scores = number, params, last, dict[int, float]()
+    def __init__(self, number: int, params: dict[str, Any]) -> None:
+        self.number, self.params, self.scores = number, params, dict[int, float]()
 
     def report(self, value: float, step: int) -> None:
         self.scores[step] = value
 
     def should_prune(self) -> bool:
-        return max(self.scores, default=0) >= self.last
+        return False
 
 
-def test_networks_report_the_score_of_every_epoch_stop_when_behind_and_resume(tmp_path: Path) -> None:
+def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
     request = make_request("ll-r", {"epochs": 4, "batch_size": 20})
     plan = plan_sweep(data, request, {"lr": [1e-3, 3e-3]}, CPU, print)
     assert plan.config.protocol == "end-to-end" and plan.config.backbone_lr == plan.config.lr
     values = {"lr": 3e-3, "delta_rel": 0.2}
-    stopped = trials.train_network_trial(Scripted(0, values, 2), plan, tmp_path / "a", "cpu", 0)  # type: ignore[arg-type]
-    assert (stopped.state, stopped.epochs) == ("pruned", 2) and not (tmp_path / "a").exists()
-    whole = Scripted(1, values, 99)
+    whole = Scripted(1, values)
     unbroken = trials.train_network_trial(whole, plan, tmp_path / "b", "cpu", 0)  # type: ignore[arg-type]
     assert unbroken.state == "complete" and list(whole.scores) == [1, 2, 3, 4]
-    assert unbroken.score == max(whole.scores.values()) and stopped.score in whole.scores.values()
+    assert unbroken.score == max(whole.scores.values())
 
     def work() -> None:
         def kill(history: Any) -> None:
@@ -250,18 +248,24 @@ def test_networks_report_the_score_of_every_epoch_stop_when_behind_and_resume(tm
         lg.fit(plan.data, **arguments, out=tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
 
     assert exit_code(in_process(work)) == -signal.SIGKILL
-    again = Scripted(2, values, 99)
+    again = Scripted(2, values)
     resumed = trials.train_network_trial(again, plan, tmp_path / "c", "cpu", 0)  # type: ignore[arg-type]
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
 
 
-def test_a_sweep_of_networks_ends_with_the_best_run(tmp_path: Path) -> None:
+def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(tmp_path: Path) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
-    search = {"lr": [1e-3, 3e-3]}
-    found = lg.sweep(data, "an", search=search, trials=3, out=tmp_path / "s", batch_size=20, **QUICK)
-    assert [trial.values for trial in found.trials] == [{"lr": 3e-3}, {"lr": 1e-3}]
+    search = {"lr": [3e-3, 1e-3, 5e-3, 2e-3, 1e-7, 2e-7, 3e-7]}
+    found = lg.sweep(data, "an", search=search, trials=8, out=tmp_path / "s", batch_size=20, **QUICK)
+    assert found.trials[0].values == {"lr": 3e-3}, "what `train` uses is tried first"
+    assert sorted(trial.values["lr"] for trial in found.trials) == sorted(search["lr"]), "each point once"
     assert found.best is not None and found.retrained_score == found.best.score
     assert not (tmp_path / "s" / "trials").exists()
+    assert found.pruned and all(trial.epochs < 2 and trial.number >= 5 for trial in found.pruned)
+    page = lg.write_report(found).read_text(encoding="utf-8")
+    _, after = page.split("Stopped early")
+    assert all(f"trial {trial.number}</th>" in after for trial in found.pruned), "they are listed apart"
+    assert all(f"trial {trial.number}</th>" not in after for trial in found.ranked)
 
 
 def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, tmp_path: Path) -> None:

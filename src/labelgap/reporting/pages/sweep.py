@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from labelgap.core.text import pluralize
 from labelgap.reporting.figures.sweep import importance_figure, parallel_figure
 from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.run_description import find_method
 from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining, wrapped_command
-from labelgap.reporting.tables.sweep import score_name, sweep_columns, sweep_rows
+from labelgap.reporting.tables.sweep import pruned_rows, score_name, sweep_columns, sweep_rows
 from labelgap.studies.sweep.results import Sweep, format_values
 
 __all__ = ["sweep_page"]
+
+_MAX_PRUNED: Final = 20
 
 
 def sweep_page(sweep: Sweep) -> dict[str, Any]:
@@ -32,7 +35,9 @@ def sweep_page(sweep: Sweep) -> dict[str, Any]:
         )
         if scored
         else None,
-        "pruned": any(trial.state == "pruned" for trial in sweep.trials),
+        "pruned": pruned_rows(sweep, _MAX_PRUNED),
+        "pruning": _describe_pruning(sweep),
+        "gaps": any(trial.number != place for place, trial in enumerate(sweep.trials)),
         "importance": figures.render(lambda width: importance_figure(sweep, width=width), f"Importance: {shares}.")
         if sweep.importance
         else None,
@@ -49,6 +54,16 @@ def sweep_page(sweep: Sweep) -> dict[str, Any]:
         ][:20],
         "settings": _settings(sweep),
     }
+
+
+def _describe_pruning(sweep: Sweep) -> str:
+    """Return what was stopped, and what it saved; "" where nothing was."""
+    if not sweep.pruned:
+        return ""
+    trained = sum(trial.epochs for trial in sweep.pruned)
+    whole = [trial.epochs for trial in sweep.ranked]
+    text = f"{pluralize(len(sweep.pruned), 'trial')} stopped after {pluralize(trained, 'epoch')} in all"
+    return f"{text}, of {max(whole) * len(sweep.pruned):,} that they would have had" if whole else text
 
 
 def _finding(sweep: Sweep, score: str) -> str:

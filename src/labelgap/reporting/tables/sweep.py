@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from labelgap.core.text import pluralize
 from labelgap.reporting.formatting import NO_VALUE, format_elapsed, single_line
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Value
 
-__all__ = ["score_name", "sweep_columns", "sweep_rows", "sweep_table"]
+__all__ = ["pruned_rows", "score_name", "sweep_columns", "sweep_rows", "sweep_table"]
 
 _MAX_ROWS = 10
 
@@ -30,11 +31,19 @@ def sweep_rows(sweep: Sweep, most: int = _MAX_ROWS) -> list[tuple[str, tuple[str
     return [(f"trial {trial.number}", _cells(sweep, trial)) for trial in sweep.ranked[:most]]
 
 
+def pruned_rows(sweep: Sweep, most: int = _MAX_ROWS) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the number and the cells of the trials that were stopped, the highest score first."""
+    pruned = sorted(sweep.pruned, key=lambda trial: -(trial.score or 0.0))
+    return [(f"trial {trial.number}", _cells(sweep, trial)) for trial in pruned[:most]]
+
+
 def sweep_table(sweep: Sweep) -> Table:
     """Return the table of the best trials for the terminal."""
     rows = [(label, cells, number == 0, False) for number, (label, cells) in enumerate(sweep_rows(sweep))]
     title = f"{sweep.method} on {sweep.data}: the best of {len(sweep.trials):,} trials"
-    return terminal_table(title, sweep_columns(sweep), rows, [])
+    count, epochs = len(sweep.pruned), sum(trial.epochs for trial in sweep.pruned)
+    notes = [f"{pluralize(count, 'trial')} stopped early, after {pluralize(epochs, 'epoch')} in all: behind the median"]
+    return terminal_table(title, sweep_columns(sweep), rows, notes if count else [])
 
 
 def _cells(sweep: Sweep, trial: SweepTrial) -> tuple[str, ...]:

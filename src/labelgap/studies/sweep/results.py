@@ -41,7 +41,8 @@ class SweepTrial:
     """One setting that was tried.
 
     Attributes:
-        number: of the trial, from 0, in the order of their start.
+        number: of the trial in the storage, from 0, in the order of their start. Numbers are missing where a setting
+            had been tried already, or where the process of a trial died and another trial repeats it.
         values: of the searched settings and options.
         state: "complete"; "pruned", stopped since it was behind the others; "failed"; "running" in another process.
         score: of val, in its best epoch; None where none was scored.
@@ -109,6 +110,11 @@ class Sweep:
         """The complete trials, the best first; of equals the first."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.score is not None]
         return sorted(complete, key=lambda trial: (-(trial.score or 0.0), trial.number))
+
+    @property
+    def pruned(self) -> list[SweepTrial]:
+        """The trials that were stopped since they were behind the others."""
+        return [trial for trial in self.trials if trial.state == "pruned"]
 
     @property
     def best(self) -> SweepTrial | None:
