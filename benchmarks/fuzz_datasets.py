@@ -1,4 +1,4 @@
-"""Fuzz the readers of data sets: features, COCO, VOC, other tools, files of names, and the recipes that runs store.
+"""Fuzz the readers of data sets: features, COCO, VOC, spml, CheXpert, ARFF, Hugging Face, other tools, recipes of runs.
 
     python benchmarks/fuzz_datasets.py [CASES] [--seed SEED] [--keep FOLDER]
 
@@ -24,6 +24,7 @@ import traceback
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -255,6 +256,59 @@ def check_voc(case: Case, texts: dict[Path, bytes]) -> None:
         path.write_bytes(texts[path])
 
 
+def make_published(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """A folder of each layout that is damaged byte by byte, with the options to read it."""
+    header = "Path,Sex,Age,Frontal/Lateral,AP/PA," + ",".join(CLASSES)
+    attributes = "".join(f"@attribute {name} {{0,1}}\n" for name in CLASSES) + "@attribute x numeric\n@data\n"
+    roots = {name: folder / name for name in ("chexpert", "arff", "huggingface", "spml")}
+    for root in roots.values():
+        (root / "train").mkdir(parents=True)
+        for row in range(4):
+            Image.new("RGB", (4, 4)).save(root / "train" / f"{row}.jpg")
+    rows = [
+        f"v1/train/{row}.jpg,Male,5{row},Frontal,AP,{cells}"
+        for row, cells in enumerate(("1,,-1", "0,1,", ",1.0,0", ",,1"))
+    ]
+    (roots["chexpert"] / "train.csv").write_text("\n".join([header, *rows]))
+    (roots["arff"] / "a-train.arff").write_text(f"@relation 'a: -C 3'\n{attributes}1,0,?,0.5\n'0',1,1,?\n")
+    (roots["arff"] / "a-test.arff").write_text(f"@relation 'a: -C 3'\n{attributes}{{0 1,3 0.5}}\n{{1 ?, 2 1}}\n")
+    (roots["arff"] / "a.xml").write_text(
+        "<labels>" + "".join(f'<label name="{name}"/>' for name in CLASSES) + "</labels>"
+    )
+    photo = (roots["spml"] / "train" / "0.jpg").read_bytes()
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({"image": pa.array([{"bytes": photo}] * 4, kind), "tags": [["cat"], [], ["owl", "dog"], None]})
+    with (
+        pa.OSFile(str(roots["huggingface"] / "data.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as out,
+    ):
+        out.write_table(table)
+    (roots["huggingface"] / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    (roots["huggingface"] / "dataset_info.json").write_text(json.dumps({"features": {"image": {"_type": "Image"}}}))
+    (folder / "hub" / "data").mkdir(parents=True)
+    pq.write_table(table, folder / "hub" / "data" / "train-00000-of-00001.parquet", row_group_size=2)
+    for split, names in (("train", "012"), ("val", "3")):
+        images, labels = np.array([f"train/{name}.jpg" for name in names]), np.ones((len(names), 3))
+        for name, array in (("images", images), ("labels", labels), ("labels_obs", np.eye(3)[: len(names)])):
+            np.save(roots["spml"] / f"formatted_{split}_{name}.npy", array)
+    return {
+        **{name: (root, {"uncertain": "absent"} if name == "chexpert" else {}) for name, root in roots.items()},
+        "huggingface Parquet": (folder / "hub", {}),
+    }
+
+
+def check_published(case: Case, name: str, root: Path, options: dict[str, Any]) -> None:
+    path = case.pick(sorted(each for each in root.rglob("*") if each.is_file() and each.suffix != ".jpg"))
+    whole = path.read_bytes()
+    path.write_bytes(case.damage_bytes(whole))
+    try:
+        data = load(name.partition(" ")[0], root, **options)
+        if name.startswith("huggingface"):
+            [data.train.images[row] for row in range(len(data.train))]
+    finally:
+        path.write_bytes(whole)
+
+
 def check_exchange(case: Case) -> None:
     data = load("digits", train=3, val=2, test=0)
     path, studio = case.folder / "case.json", case.below(2)
@@ -322,12 +376,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         coco, voc = make_coco(folder), make_voc(folder)
+        published = make_published(folder / "published")
         (folder / "tags.csv").write_text("image,c\na.jpg,1\n")
         kinds: dict[str, Callable[[Case], None]] = {
             "features": check_features,
             "feature table": check_feature_table,
             "coco": lambda case: check_coco(case, coco),
             "voc": lambda case: check_voc(case, voc),
+            **{
+                name: partial(check_published, name=name, root=root, options=options)
+                for name, (root, options) in published.items()
+            },
             "exchange": check_exchange,
             "names": check_names,
             "recipe": check_recipe,

@@ -114,7 +114,7 @@ def test_bad_tables_are_one_error_with_file_and_line(tmp_path: Path) -> None:
     lines = table.read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace(CELLS[1], ",2.0,-1.0,0.0")
     lines[3] = lines[1]
-    lines[5] = row("train", 77)
+    lines[5], lines[6] = row("train", 77), row("train", 7).replace("study1", "s" * 300)
     table.write_text("".join(lines)[:-30])
     (root / "valid.csv").write_text(HEADER.replace("Edema", "Oedema") + row("valid", 64541, cells="0,0,0,yes"))
     with pytest.raises(ProblemsError) as error:
@@ -132,6 +132,7 @@ def test_bad_tables_are_one_error_with_file_and_line(tmp_path: Path) -> None:
     assert "valid.csv, line 1: it has no column 'Edema'" in said and "has a column that train has not: 'Oedema'" in said
     assert "train.csv, line 4: " in said and "is listed again (first in train.csv, line 2)" in said
     assert "train.csv, line 6: " in said and "patient00077/study1/view1_frontal.jpg does not exist" in said
+    assert "train.csv, line 7: " in said  # a name that no disk takes
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ def test_missing_and_damaged_files_are_named_together(tmp_path: Path) -> None:
     state = json.loads((whole.parent / "state.json").read_text())
     for changed, message in (
         ({"_data_files": [{"filename": "../x.arrow"}]}, "'_data_files' is a list of files in its folder"),
+        ({"_data_files": [{"filename": "x" * 300}]}, "xxx… does not exist"),
         ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "saved by an old version"),
     ):
         (whole.parent / "state.json").write_text(json.dumps({**state, **changed}))

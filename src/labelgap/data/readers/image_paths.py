@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.findings import ImageNamesCompleted
 from labelgap.data.images import path_inside
 
-__all__ = ["IMAGE_SUFFIX", "ImageFinder", "is_image_name", "refuse_url"]
+__all__ = ["IMAGE_SUFFIX", "ImageFinder", "is_file", "is_image_name", "refuse_url"]
 
 IMAGE_SUFFIX: Final = re.compile(
     r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
@@ -26,6 +26,14 @@ IMAGE_SUFFIX: Final = re.compile(
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path of any text leads to a file; no file has a name of a thousand characters."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def is_image_name(name: str) -> bool:

@@ -26,7 +26,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import LabelsCounted
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.chexpert.tables import MIMIC_PREFIX, UNCERTAIN, ObservationTable, read_mimic, read_table
-from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_paths import is_file, refuse_url
 from labelgap.data.readers.image_table import image_folder
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.scanning.duplicates import DuplicatePairs
@@ -159,7 +159,7 @@ def _find_images(folder: Path, images: str | os.PathLike[str] | None, table: Obs
     first = table.images[0]
     for root in roots:
         for place in (str, _without_first_part):
-            if path_inside(root, root / place(first)) is not None and (root / place(first)).is_file():
+            if path_inside(root, root / place(first)) is not None and is_file(root / place(first)):
                 return root, place
     return roots[-1], _without_first_part if images is None and not table.studies else str
 
@@ -181,7 +181,7 @@ def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place
                 problems.add(len(problems), f"{where}: {truncate_text(image)} is listed again (first in {first})")
             elif path_inside(folder, path) is None:
                 problems.add(len(problems), f"{where}: {truncate_text(image)} lies outside of {folder}")
-            elif not path.is_file():
+            elif not is_file(path):
                 missing += 1
                 if missing <= _MAX_MISSING:
                     problems.add(len(problems), f"{where}: {path} does not exist")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.stored import READ_ERRORS, parse_json, read_bytes
 from labelgap.core.text import truncate_text
+from labelgap.data.readers.image_paths import is_file
 from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["DataFile", "SplitFiles", "find_files", "find_huggingface", "read_columns"]
@@ -47,10 +48,14 @@ class DataFile:
         """Return the columns and the metadata; ``InputError`` for a file that is damaged or truncated."""
         with _Reading(self.path):
             if self.parquet:
-                return pq.read_schema(self.path)
-            _check_end(self.path)
-            with pa.memory_map(str(self.path)) as source:
-                return pa.ipc.open_stream(source).schema
+                schema = pq.read_schema(self.path)
+            else:
+                _check_end(self.path)
+                with pa.memory_map(str(self.path)) as source:
+                    schema = pa.ipc.open_stream(source).schema
+            if not all(schema.names):
+                raise ValueError("a column has no name")
+        return schema
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows: a record batch, or a row group, at a time."""
@@ -162,9 +167,9 @@ def _read_json(path: Path, problems: ProblemList) -> dict[str, Any]:
 def _saved_split(folder: Path, name: str, shown: str, problems: ProblemList) -> SplitFiles:
     """Return what ``Dataset.save_to_disk`` wrote into a folder."""
     for needed in ("state.json", "dataset_info.json"):
-        if not (folder / needed).is_file():
-            problems.add(len(problems), f"{shown}{needed} does not exist")
-    if not (folder / "state.json").is_file():
+        if not is_file(folder / needed):
+            problems.add(len(problems), f"{truncate_text(shown)}{needed} does not exist")
+    if not is_file(folder / "state.json"):
         return SplitFiles(name, (), {})
     state = _read_json(folder / "state.json", problems)
     if state.get("_indices_data_files"):
@@ -178,8 +183,8 @@ def _saved_split(folder: Path, name: str, shown: str, problems: ProblemList) -> 
         problems.add(len(problems), f"{shown}state.json: '_data_files' is a list of files in its folder")
         return SplitFiles(name, (), {})
     for each in names:
-        if not (folder / str(each)).is_file():
-            problems.add(len(problems), f"{shown}{each} does not exist")
+        if not is_file(folder / str(each)):
+            problems.add(len(problems), f"{shown}{truncate_text(str(each))} does not exist")
     features = info.get("features")
     return SplitFiles(
         name, tuple(DataFile(folder / str(each)) for each in names), features if isinstance(features, dict) else {}

@@ -18,6 +18,7 @@ from labelgap.core.text import truncate_text
 from labelgap.data.images import path_inside
 from labelgap.data.readers.huggingface.columns import INVALID, LabelColumns, column_states, listed_classes
 from labelgap.data.readers.huggingface.files import DataFile, SplitFiles
+from labelgap.data.readers.image_paths import is_file
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import is_no_class
 
@@ -135,7 +136,11 @@ class RowReader:
         place = self.folder / path
         if path_inside(self.folder, place) is None:
             return f"{truncate_text(path)} lies outside of {self.folder} (--images DIR says where images are)"
-        return place if place.is_file() else f"{place} does not exist (--images DIR says where images are)"
+        return (
+            place
+            if is_file(place)
+            else f"{truncate_text(str(place), 200)} does not exist (--images DIR says where images are)"
+        )
 
 
 def _is_nested(column: pa.Array) -> bool:
