@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.errors import RunError
 from labelgap.core.files import write_json, write_text
-from labelgap.core.manifest import check_files, write_manifest
-from labelgap.core.stored import read_json
-from labelgap.core.text import quote_formulas
 from labelgap.studies.compare.results import (
     FORMAT,
     ComparisonMetric,
@@ -27,6 +21,7 @@ from labelgap.studies.compare.results import (
     StoredComparison,
     Trial,
 )
+from labelgap.studies.result_files import csv_text, read_result, writing_results
 
 __all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "TRIALS", "is_comparison"]
 
@@ -84,20 +79,18 @@ class Comparison:
         stored = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in ("path", "trials")}
         stored |= {"metadata": dict(self.metadata), "metric": asdict(self.metric)}
         stored |= {name: [asdict(row) for row in getattr(self, name)] for name in ("methods", "skipped")}
-        write_json(self.path / FILE, {"format": FORMAT, **stored})
-        write_text(self.path / TABLE, _to_csv(_method_row(row, self.metric) for row in self.methods))
-        write_text(self.path / TRIALS, _to_csv(_trial_row(trial) for trial in self.trials))
         heads = [f"{HEADS_FOLDER}/{path.name}" for path in (self.path / HEADS_FOLDER).glob("*.safetensors")]
-        write_manifest(self.path, [FILE, TABLE, TRIALS, *heads])
+        with writing_results(self.path, [FILE, TABLE, TRIALS, *heads]):
+            write_json(self.path / FILE, {"format": FORMAT, **stored})
+            write_text(self.path / TABLE, _to_csv([_method_row(row, self.metric) for row in self.methods]))
+            write_text(self.path / TRIALS, _to_csv([_trial_row(trial) for trial in self.trials]))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Comparison:
         """Read the folder of a comparison, without its trials."""
         folder = Path(path)
-        if not is_comparison(folder):
-            raise RunError(f"{folder} is not a comparison: it has no {FILE}.")
-        check_files(folder, [FILE])
-        stored = read_json(folder / FILE, StoredComparison, format=FORMAT, remedy="Compare the methods again.")
+        about = {"what": "a comparison", "remedy": "Compare the methods again."}
+        stored = read_result(folder / FILE, StoredComparison, format=FORMAT, **about)
         parts = {name: getattr(stored, name) for name in StoredComparison.model_fields if name != "format"}
         return cls(folder, **{**parts, "metadata": stored.metadata.model_dump()})
 
@@ -142,11 +135,5 @@ def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.6f}"
 
 
-def _to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    lines = list(rows)
-    text = io.StringIO()
-    if lines:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(quote_formulas(lines[0]))
-        writer.writerows(quote_formulas(line.values()) for line in lines)
-    return text.getvalue()
+def _to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    return csv_text(rows[0], (row.values() for row in rows)) if rows else ""

@@ -10,11 +10,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from labelgap.core.errors import RunError
-from labelgap.core.files import remove_file, write_json, write_text
-from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
-from labelgap.core.stored import read_json
+from labelgap.core.files import write_json, write_text
 from labelgap.core.tensors import write_tensors
+from labelgap.studies.result_files import csv_text, read_result, writing_results
 
 __all__ = ["ClassResult", "FILE", "FILES", "HEAD", "LinearEvaluation", "PenaltyResult", "TABLE", "is_linear_evaluation"]
 
@@ -152,28 +150,25 @@ class LinearEvaluation:
 
     def write(self) -> None:
         """Write the files of the folder, and the manifest."""
-        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
-        write_json(self.path / FILE, self.as_json())
-        rows = [list(asdict(result).values()) for result in self.results]
-        lines = [["penalty", "val", "test", "iterations", "converged", "chosen"]]
-        for row, result in zip(rows, self.results, strict=True):
-            cells = [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row]
-            lines.append([*("" if cell == "None" else cell for cell in cells), str(result == self.chosen)])
-        write_text(self.path / TABLE, "".join(",".join(line) + "\n" for line in lines))
-        if self.head is not None:
-            write_tensors(self.path / HEAD, dict(zip(("weight", "bias"), self.head, strict=True)))
-        write_manifest(self.path, FILES)
+        rows = [[*map(_cell, asdict(result).values()), result == self.chosen] for result in self.results]
+        with writing_results(self.path, FILES):
+            write_json(self.path / FILE, self.as_json())
+            write_text(self.path / TABLE, csv_text([*PenaltyResult.__annotations__, "chosen"], rows))
+            if self.head is not None:
+                write_tensors(self.path / HEAD, dict(zip(("weight", "bias"), self.head, strict=True)))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinearEvaluation:
         """Read the folder of an evaluation, without its head."""
         folder = Path(path)
-        if not is_linear_evaluation(folder):
-            raise RunError(f"{folder} is not a linear evaluation: it has no {FILE}.")
-        check_files(folder, [FILE])
-        stored = read_json(folder / FILE, _Stored, format=FORMAT, remedy="Evaluate the features again.")
+        about = {"what": "a linear evaluation", "remedy": "Evaluate the features again."}
+        stored = read_result(folder / FILE, _Stored, format=FORMAT, **about)
         derived = {"format", "metric", "chosen", "best_on_test"}
         return cls(folder, **{name: getattr(stored, name) for name in _Stored.model_fields if name not in derived})
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def is_linear_evaluation(folder: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import statistics
@@ -14,13 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import remove_file, write_json, write_text
-from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
-from labelgap.core.stored import read_json
-from labelgap.core.text import quote_formulas
+from labelgap.core.errors import InputError
+from labelgap.core.files import write_json, write_text
 from labelgap.studies.compare.results import STRICT, Count, Seconds, Text
 from labelgap.studies.reproduce.tables import Cell, paper_tables
+from labelgap.studies.result_files import csv_text, read_result, writing_results
 
 __all__ = [
     "CellResult",
@@ -175,29 +171,18 @@ class Reproduction:
     def write(self) -> None:
         """Write ``reproduce.json``, ``results.csv`` and the manifest."""
         stored = {"settings": asdict(self.settings), "cells": [asdict(cell) for cell in self.cells.values()]}
-        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
-        write_json(self.path / FILE, {"format": FORMAT, **stored})
-        write_text(self.path / TABLE, self._csv())
-        write_manifest(self.path, FILES)
+        rows = [_csv_row(cell, result) for table in self.tables for cell, result in self.results(table)]
+        with writing_results(self.path, FILES):
+            write_json(self.path / FILE, {"format": FORMAT, **stored})
+            write_text(self.path / TABLE, csv_text(_HEADERS, rows))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Reproduction:
         """Read the folder of a reproduction."""
         folder = Path(path)
-        if not is_reproduction(folder):
-            raise RunError(f"{folder} holds no tables of papers: it has no {FILE}.")
-        check_files(folder, [FILE])
-        stored = read_json(folder / FILE, _Stored, format=FORMAT, remedy="Choose another --out.")
+        about = {"what": "a folder of papers' tables", "remedy": "Choose another --out."}
+        stored = read_result(folder / FILE, _Stored, format=FORMAT, **about)
         return cls(folder, stored.settings, {cell.name: cell for cell in stored.cells})
-
-    def _csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_HEADERS)
-        for table in self.tables:
-            for cell, result in self.results(table):
-                writer.writerow(quote_formulas(_csv_row(cell, result)))
-        return text.getvalue()
 
 
 _HEADERS: Final = (

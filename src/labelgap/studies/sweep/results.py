@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from labelgap.core.errors import RunError
-from labelgap.core.files import remove_file, write_json, write_text
-from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
-from labelgap.core.stored import read_json
-from labelgap.core.text import quote_formulas
+from labelgap.core.files import write_json, write_text
+from labelgap.studies.result_files import csv_text, read_result, writing_results
 from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
@@ -142,20 +137,16 @@ class Sweep:
         """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
         stored = asdict(self)
         del stored["path"]
-        remove_file(self.path / MANIFEST_FILE)  # killed in between, the files have no digests, not wrong ones
-        write_json(self.path / FILE, {"format": FORMAT, **stored})
-        write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
-        if self.finished:
-            write_manifest(self.path, FILES)
+        with writing_results(self.path, FILES, finished=self.finished):
+            write_json(self.path / FILE, {"format": FORMAT, **stored})
+            write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Sweep:
         """Read the folder of a sweep."""
         folder = Path(path)
-        if not is_sweep(folder):
-            raise RunError(f"{folder} is not a sweep: it has no {FILE}.")
-        check_files(folder, [FILE])
-        stored = read_json(folder / FILE, _StoredSweep, format=FORMAT, remedy="Sweep into another --out.")
+        about = {"what": "a sweep", "remedy": "Sweep into another --out."}
+        stored = read_result(folder / FILE, _StoredSweep, format=FORMAT, **about)
         return cls(folder, **{name: getattr(stored, name) for name in _StoredSweep.model_fields if name != "format"})
 
 
@@ -208,11 +199,9 @@ def is_sweep(folder: Path) -> bool:
 
 
 def _to_csv(trials: Sequence[SweepTrial], names: Sequence[str]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(quote_formulas(["trial", "state", "val_score", "epoch", "epochs", "seconds", *names, "reason"]))
+    rows: list[list[Any]] = []
     for trial in trials:
         score = "" if trial.score is None else f"{trial.score:.6f}"
-        row: list[Any] = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
-        writer.writerow(quote_formulas(map(str, [*row, *(trial.values.get(name, "") for name in names), trial.reason])))
-    return text.getvalue()
+        row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
+        rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
+    return csv_text(["trial", "state", "val_score", "epoch", "epochs", "seconds", *names, "reason"], rows)
