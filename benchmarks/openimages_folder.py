@@ -1,11 +1,12 @@
-"""A synthetic folder in the layout of Open Images V3, with images of colored handwritten digits and real-like gaps.
+"""A synthetic folder in the layout of Open Images V3, with images of handwritten digits and gaps as people leave them.
 
-    python benchmarks/openimages_folder.py OUT                  # 20,000 images, 50 classes, seconds
+    python benchmarks/openimages_folder.py OUT                  # 20,000 images, 40 classes, seconds
 
-A class is a digit of a color ("red 3"), long-tailed. As in Open Images a classifier proposes labels for an image, and
-people verify some of them: a present label is proposed more often than not, the absent ones that are proposed are those
-that are easily confused (the digit in another color, another digit of the color), and rare classes are verified less
-often. All other labels are unknown. Of val and test every proposal is verified.
+A class is a digit of a size and a direction ("large lying 3"), long-tailed. As in Open Images a classifier proposes
+labels for an image, and people verify some of them: a present label is proposed more often than not, the absent ones
+that are proposed are those that are easily confused (the digit in another size or direction, another digit of the
+same), and rare classes are verified less often. All other labels are unknown. Of val and test every proposal is
+verified.
 
 ``truth-SPLIT.npz`` is not of Open Images: all labels of the split, for measuring what known labels do not show.
 """
@@ -23,15 +24,9 @@ from PIL import Image
 
 from labelgap.data.readers.digits.glyphs import ink_box, render_digits, sklearn_digits
 
-COLORS: Final = {
-    "red": (255, 60, 60),
-    "green": (50, 220, 60),
-    "blue": (80, 110, 255),
-    "yellow": (240, 230, 40),
-    "white": (245, 245, 245),
-}
-CLASSES: Final = [f"{color} {digit}" for digit in range(10) for color in COLORS]
-SIDE: Final = 40
+FORMS: Final = ("large upright", "large lying", "small upright", "small lying")
+CLASSES: Final = [f"{form} {digit}" for digit in range(10) for form in FORMS]
+SIDE: Final = 48
 CELL: Final = SIDE // 2
 SHARES: Final = {"train": 0.7, "validation": 0.1, "test": 0.2}
 PROPOSED, CONFUSED = 0.7, 4
@@ -40,7 +35,7 @@ PROPOSED, CONFUSED = 0.7, 4
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images ``(N, 40, 40, 3)``; class ``(N, 4)`` and box ``(N, 4, 4)`` of the digit in each quarter, −1 for none."""
+    """Images ``(N, 48, 48)``; class ``(N, 4)`` and box ``(N, 4, 4)`` of the digit in each quarter, −1 for none."""
 
     pixels: NDArray[np.uint8]
     classes: NDArray[np.int64]
@@ -69,27 +64,27 @@ def draw_scenes(count: int, random: np.random.Generator) -> Scenes:
     row, quarter = np.nonzero(drawn >= 0)
     kind = drawn[row, quarter]
     samples = [np.flatnonzero(digits == digit) for digit in range(10)]
-    chosen = np.array([samples[each // len(COLORS)][random.integers(150)] for each in kind.tolist()], dtype=np.int64)
-    ink = render_digits(cells[chosen], 14, 0, np.full(len(chosen), 28))
-    ink = ink[:, -CELL:, -CELL:] if ink.shape[1] >= CELL else np.pad(ink, ((0, 0), *[(0, CELL - ink.shape[1])] * 2))
-    pixels = random.integers(0, 60, (count, SIDE, SIDE, 3), dtype=np.uint8)
-    colors = np.array(list(COLORS.values()))[kind % len(COLORS)]
+    chosen = np.array([samples[each // 4][random.integers(150)] for each in kind.tolist()], dtype=np.int64)
+    pixels = random.integers(0, 70, (count, SIDE, SIDE), dtype=np.uint8)
     boxes = np.zeros((count, 4, 4), dtype=np.int64)
-    boxes[row, quarter] = ink_box(ink)[0] + np.stack([quarter % 2, quarter // 2] * 2, axis=1) * CELL
-    for place in range(4):
-        here = quarter == place
-        top, left = place // 2 * CELL, place % 2 * CELL
-        part = pixels[row[here], top : top + CELL, left : left + CELL].astype(np.float64)
-        alpha = ink[here][..., None] / 255
-        mixed = (1 - alpha) * part + alpha * colors[here][:, None, None]
-        pixels[row[here], top : top + CELL, left : left + CELL] = mixed.astype(np.uint8)
+    for form in range(4):
+        own = np.flatnonzero(kind % 4 == form)
+        ink = render_digits(cells[chosen[own]], 18 if form < 2 else 10, 0, np.full(len(own), 28))[:, :CELL, :CELL]
+        ink = np.rot90(ink, axes=(1, 2)) if form % 2 else ink
+        side = ink.shape[1]
+        place = random.integers(0, CELL - side + 1, (len(own), 2))
+        place += np.stack([quarter[own] % 2, quarter[own] // 2], axis=1) * CELL
+        boxes[row[own], quarter[own]] = ink_box(ink)[0] + np.tile(place, 2)
+        for number, (left, top) in enumerate(place.tolist()):
+            part = pixels[row[own[number]], top : top + side, left : left + side]
+            np.maximum(part, ink[number], out=part)
     return Scenes(pixels, drawn, boxes)
 
 
 def propose(truth: NDArray[np.bool_], random: np.random.Generator) -> NDArray[np.bool_]:
     """Return the labels that a classifier proposes: most of the present ones, and what is confused with them."""
     number = np.arange(len(CLASSES))
-    alike = (number[:, None] // 5 == number // 5) | (number[:, None] % 5 == number % 5)
+    alike = (number[:, None] // 4 == number // 4) | (number[:, None] % 4 == number % 4)
     weight = (truth @ alike + 0.1) * ~truth
     absent = np.zeros_like(truth)
     order = np.argsort(-np.log(random.random(truth.shape)) / np.maximum(weight, 1e-9), axis=1)[:, :CONFUSED]
@@ -105,7 +100,7 @@ def write_folder(root: Path, images: int = 20_000, seed: int = 0) -> Path:
     descriptions = [*zip(ids, CLASSES, strict=True), ("/m/0digit", "Digit")]
     (base / "class-descriptions.csv").write_text("".join(f'{each},"{name}"\n' for each, name in descriptions))
     (base / "classes-trainable.txt").write_text("".join(f"{each}\n" for each in ids))
-    (base / "classes-bbox.txt").write_text("".join(f"{each}\n" for each in ids[:25]))
+    (base / "classes-bbox.txt").write_text("".join(f"{each}\n" for each in ids[:20]))
     often = class_frequencies() ** 0.5
     names = [f"{name:016x}" for name in random.choice(2**62, size=images, replace=False).tolist()]
     for split, share in SHARES.items():
@@ -156,7 +151,7 @@ def _write_split(
         file.write("ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n")
         for row, quarter in np.argwhere(scenes.classes >= 0).tolist():
             kind = scenes.classes[row, quarter]
-            if kind < 25 and known[row, kind]:
+            if kind < 20 and known[row, kind]:
                 left, top, right, bottom = (scenes.boxes[row, quarter] + [0, 0, 1, 1]) / SIDE
                 edges = f"{left:.6f},{right:.6f},{top:.6f},{bottom:.6f}"
                 file.write(f"{names[row]},xclick,{ids[kind]},1,{edges},0,0,0\n")

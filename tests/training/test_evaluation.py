@@ -14,6 +14,7 @@ from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
+from labelgap.labels.class_groups import group_numbers
 from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
@@ -63,6 +64,18 @@ def test_a_row_per_class_says_what_its_labels_support() -> None:
     assert ranges["map"][0] < measured["map"] < ranges["map"][1]
     assert ranges["f1_macro"][0] < measured["f1_macro"] < ranges["f1_macro"][1]
     assert ranges["resamples"] == 1000 and ranges["level"] == 0.95
+
+
+def test_groups_are_means_over_their_classes_that_count() -> None:
+    logits, codes = scored()
+    measured = evaluate_scores(logits, LabelTable.from_dense(codes, CLASSES), CUTS, groups=[2, 1, 1])
+    each = measured["average_precision"]
+    first, second = measured["groups"]
+    assert (first["map"], second["map"]) == (each["dog"], each["cat"]), "owl has no known absent"
+    assert (first["classes"], first["classes_counted"], first["absent"]) == (2, 1, int((codes[:, 1] == 0).sum()))
+    assert group_numbers(LabelTable.from_dense(codes, CLASSES)) is None, "too few classes"
+    known = np.where(np.arange(25)[:, None] >= np.arange(25), 1, -1)
+    assert group_numbers(LabelTable.from_dense(known)) == [5 - column // 5 for column in range(25)]
 
 
 def test_labels_that_support_nothing_give_no_number() -> None:

@@ -76,7 +76,7 @@ def print_skipped(data: Dataset) -> None:
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     """Print the metrics of a split, with intervals when they were computed."""
-    from labelgap.training.evaluation import describe_estimated
+    from labelgap.training.evaluation import describe_estimated, describe_groups
 
     estimated = describe_estimated(measured)
     if measured["map"] is None:
@@ -99,6 +99,8 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
         f"{'':<10}F1 micro {values['f1_micro']}, macro {values['f1_macro']} at the run's "
         f"thresholds; {values['f1_micro_at_half']}, {values['f1_macro_at_half']} at 0.5"
     )
+    if groups := describe_groups(measured):
+        print(f"{'':<10}{groups}")
 
 
 def print_evaluation(name: str, measured: Mapping[str, Any], commands: Sequence[str] = ()) -> None:

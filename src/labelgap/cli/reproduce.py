@@ -41,6 +41,10 @@ def reproduce(
     weights: Annotated[Path | None, _changed_option(help="File with weights of the backbone.")] = None,
     epochs: Annotated[int | None, _changed_option(help="Epochs.", show_default="the paper's")] = None,
     size: Annotated[int | None, _changed_option(help="Image size.", show_default="the paper's")] = None,
+    lr: Annotated[float | None, _changed_option(help="Learning rate of networks.", show_default="the paper's")] = None,
+    batch_size: Annotated[
+        int | None, _changed_option(help="Batch size of networks.", show_default="the paper's")
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -56,7 +60,7 @@ def reproduce(
     from labelgap.studies.reproduce.cost import describe_cost
     from labelgap.studies.reproduce.runner import fill_cells, plan_reproduction
 
-    changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size}
+    changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
     settings: dict[str, Any] = {"seeds": seeds, "cells": _cells(cells), **changed}
     settings["weights"] = None if weights is None else str(weights)
     plan = plan_reproduction(table, data or [], out=out, **settings)

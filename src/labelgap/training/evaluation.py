@@ -19,6 +19,7 @@ from labelgap.metrics.validation import MAX_CHANCE, MIN_KNOWN_LABELS, expected_r
 
 __all__ = [
     "describe_estimated",
+    "describe_groups",
     "describe_kept_epoch",
     "evaluate_in_full",
     "evaluate_scores",
@@ -32,7 +33,9 @@ _MIN_LIFT: Final = 1 / 3
 """How far from chance to 1 an estimated mAP has to be: scores that hardly rank leave the prevalence open."""
 
 
-def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds) -> dict[str, Any]:
+def evaluate_scores(
+    logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds, *, groups: Sequence[int] | None = None
+) -> dict[str, Any]:
     """Measure logits against the known labels.
 
     A class counts only if its known labels support an accuracy (``supports_accuracy``); ``classes_counted`` is the
@@ -46,6 +49,7 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
         labels: the truth where known, else the observed labels.
         thresholds: per class. F1 is unbiased where they were chosen on other images; on val, which chose them, it is a
             little too high.
+        groups: number of the group of every class; ``groups`` of the result has then a row for each group.
     """
     counts = labels.counts()
     both = supports_accuracy(counts.present, counts.absent, len(labels))
@@ -72,11 +76,52 @@ def evaluate_scores(logits: NDArray[np.float32], labels: LabelTable, thresholds:
     result["average_precision"] = {
         name: float(each[column]) if both[column] else None for column, name in enumerate(labels.classes)
     }
+    if groups is not None:
+        result["groups"] = _measure_groups(each, labels, groups)
     return result
 
 
+def _measure_groups(
+    average_precision: NDArray[np.float64], labels: LabelTable, groups: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the mAP of every group of classes, with the known labels of the classes that it is over."""
+    counts, numbers = labels.counts(), np.asarray(groups)
+    rows = []
+    for number in range(1, int(numbers.max()) + 1):
+        counted = (numbers == number) & ~np.isnan(average_precision)
+        row: dict[str, Any] = {
+            "group": number,
+            "classes": int((numbers == number).sum()),
+            "classes_counted": int(counted.sum()),
+        }
+        row["map"] = float(average_precision[counted].mean()) if counted.any() else None
+        present, absent = int(counts.present[counted].sum()), int(counts.absent[counted].sum())
+        rows.append({**row, "present": present, "absent": absent})
+    return rows
+
+
+def describe_groups(measured: Mapping[str, Any]) -> str | None:
+    """Return the mAP of the groups of classes, with the known absent labels of each; None where there are none.
+
+    Example:
+        >>> rows = [{"group": 1, "map": 0.25, "absent": 1200}, {"group": 2, "map": None, "absent": 0}]
+        >>> describe_groups({"groups": rows})
+        'mAP by known training labels, fewest first (known absent): G1 25.00 (1,200), G2 – (0)'
+    """
+    values = [
+        f"G{row['group']} {'–' if row['map'] is None else format(100 * row['map'], '.2f')} ({row['absent']:,})"
+        for row in measured.get("groups") or ()
+    ]
+    return f"mAP by known training labels, fewest first (known absent): {', '.join(values)}" if values else None
+
+
 def evaluate_in_full(
-    logits: NDArray[np.float32], labels: LabelTable, thresholds: Thresholds, *, resamples: int = 1000
+    logits: NDArray[np.float32],
+    labels: LabelTable,
+    thresholds: Thresholds,
+    *,
+    resamples: int = 1000,
+    groups: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Return the measures of ``evaluate_scores``, with 95 % intervals and a row for every class.
 
@@ -85,6 +130,7 @@ def evaluate_in_full(
         labels: the truth where known, else the observed labels.
         thresholds: per class.
         resamples: of the bootstrap over images; 0 for no intervals.
+        groups: number of the group of every class.
 
     Returns:
         Those of ``evaluate_scores``; ``intervals``: level, resamples, and (low, high) of map, map_samples, f1_micro,
@@ -103,7 +149,7 @@ def evaluate_in_full(
         intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
-    result = evaluate_scores(logits, labels, thresholds)
+    result = evaluate_scores(logits, labels, thresholds, groups=groups)
     rows = _class_rows(scores, labels, thresholds, intervals)
     for row in rows:
         row["average_precision"] = result["average_precision"][row["name"]]

@@ -8,6 +8,7 @@ from typing import Any
 from scipy.special import expit
 
 from labelgap.core.distributed import is_main_process
+from labelgap.labels.class_groups import group_numbers
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.training.checkpoints.checkpoint import report_saved_epochs
@@ -52,8 +53,9 @@ def write_results(context: TrainingContext, result: PhaseResult, validation: Cro
         "calibration": calibration,
         "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
     }
+    summary["class_groups"] = groups = group_numbers(data.train.labels)
     for split in measured:
-        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts)
+        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)
     truth = data.train.truth
     if len(result.revisions) and truth is not None:
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))

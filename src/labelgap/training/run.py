@@ -260,7 +260,8 @@ class Run:
                 part[rows] = stored
             parts.append(part)
             out_of_fold += len(rows)
-        measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples)
+        groups = self.metrics.get("class_groups")
+        measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples, groups=groups)
         names = {"classes_missing": list(missing), "classes_extra": list(extra)}
         seen = None if trained is None else trained - out_of_fold
         return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}

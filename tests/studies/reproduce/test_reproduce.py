@@ -15,21 +15,28 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from benchmarks.openimages_folder import write_folder
+from sklearn.metrics import average_precision_score
 from tests.cli.conftest import call
 from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.data import open_data
 from labelgap.labels import LabelTable
+from labelgap.labels.class_groups import class_groups
 from labelgap.losses import methods
+from labelgap.reporting import write_report
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.reproduce import Reproduction, cost, networks, paper_tables, reproduce, results
 from labelgap.studies.reproduce.cost import describe_cost
-from labelgap.studies.reproduce.measures import class_groups, warmup_share
+from labelgap.studies.reproduce.measures import warmup_share
 from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.studies.reproduce.tables import METRICS
+from labelgap.training import open_run
 from labelgap.training.config.cost import DAY, CostEstimate
+from labelgap.training.predictions import read_predictions
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
@@ -254,6 +261,35 @@ def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
     assert len({*trained}) == len(trained) == 7, "six of eight settings, and one more seed of the best: each once"
     found = made.cells["cole-table1", "an/end-to-end:voc2012"]
     assert found.settings_tried == 8 and found.setting["lr"] != 1e-5 and found.setting["batch_size"] in (8, 16)
+
+
+def test_real_partial_labels_are_measured_by_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path / "openimages", images=500)
+    small = {"backbone": "tiny-cnn", "size": 16, "epochs": 2, "lr": 0.01, "batch_size": 64, "grid": "preset"}
+    asked: dict[str, Any] = {**small, "seeds": 1, "device": "cpu", "workers": 0, "quiet": True, "out": tmp_path / "kim"}
+    made = reproduce("kim-table3", [f"openimages={folder}"], cells=["iu", "curriculum", "imcl", "ll-ct"], **asked)
+    assert not made.missing and len(made.cells) == 4 * 6, "five groups and all classes"
+    data = open_data(f"openimages={folder}")
+    known, test = data.train.labels.to_dense(), data.test
+    assert test is not None
+    rarest = np.argsort((known >= 0).sum(axis=0), kind="stable")[:8]
+    (run,) = map(open_run, (tmp_path / "kim/runs").glob("openimages-ll-ct-*"))
+    scores = read_predictions(run.path, "test", test.labels.images, data.classes)
+    assert scores is not None and run.config.lr == run.config.backbone_lr == 0.01
+    codes, each, absent = test.labels.to_dense(), [], 0
+    for column in rarest:
+        if run.metrics["test"]["average_precision"][data.classes[column]] is not None:
+            rows = codes[:, column] >= 0
+            each.append(average_precision_score(codes[rows, column], scores[rows, column]))
+            absent += int((codes[:, column] == 0).sum())
+    cell = made.cells["kim-table3", "ll-ct/end-to-end:openimages:g1"]
+    first = run.metrics["test"]["groups"][0]
+    assert cell.mean == pytest.approx(100 * np.mean(each), abs=0.01) == 100 * first["map"]
+    assert cell.known_absent == int((codes[:, rarest] == 0).sum()) and first["absent"] == absent <= cell.known_absent
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Groups of classes" in page and f">{100 * first['map']:.1f}" in page
+    assert call("evaluate", str(run.path), f"openimages={folder}", "--resamples", "0", "--device", "cpu") == 0
+    assert f"G1 {100 * first['map']:.2f} ({absent:,}), G2" in capsys.readouterr().out
 
 
 def test_a_training_that_fails_leaves_its_cells_empty(

@@ -75,6 +75,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "review_commands": () if has_accuracy(run.metrics) else run_review_commands(run.path, config, data, share=True),
         "selection": _FINAL_HEAD if config.folds else selection_rule_text(config.select),
         "compared": _compared(run),
+        "groups": _groups(run),
         "curves": _curves(run, figures),
         **memorization_section(memorization, {config.method: config.method}, figures),
         **_classes(run, data, figures),
@@ -142,6 +143,22 @@ def _measures(measured: dict[str, dict[str, Any]], folds: int) -> list[tuple[str
             ],
         )
         for split, values in measured.items()
+    ]
+
+
+def _groups(run: Run) -> list[tuple[str, list[str]]]:
+    """Return a row for every group of classes, measured on the best evidence that there is."""
+    split = next(iter(unseen_splits(run.metrics)), "")
+    return [
+        (
+            f"G{row['group']}",
+            [
+                format_measure(row["map"]),
+                format_class_count(row["classes_counted"], row["classes"]),
+                *(format_count(row[state]) for state in ("present", "absent")),
+            ],
+        )
+        for row in (run.metrics.get(split) or {}).get("groups", [])
     ]
 
 

@@ -70,4 +70,6 @@ def _setting(cell: Cell, result: CellResult) -> str:
     parts = [f"penalty {result.setting['penalty']:.2g}"] if "penalty" in result.setting else []
     parts += [f"lr {format_learning_rate(result.setting['lr'])}"] if "lr" in result.setting else []
     parts += [f"batch {result.setting['batch_size']}"] if "batch_size" in result.setting else []
-    return ", ".join([*parts, *([format_options(options)] if options else [])])
+    parts += [format_options(options)] if options else []
+    parts += [] if result.known_absent is None else [f"{result.known_absent:,} known absent"]
+    return ", ".join(parts)

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
 from labelgap.inference.localization import pointing_game
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
+from labelgap.labels.class_groups import class_groups
 from labelgap.metrics import f1, revision_quality
 from labelgap.studies.reproduce.tables import Cell
 from labelgap.training import Run
 from labelgap.training.predictions import read_predictions
 
-__all__ = ["class_groups", "measure_run", "warmup_share"]
-
-GROUPS = 5
+__all__ = ["known_absents", "measure_run", "warmup_share"]
 
 
 def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
@@ -51,6 +50,15 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
     return float(np.mean(known)) if known else None
 
 
+def known_absents(metric: str, data: Dataset) -> int | None:
+    """Return how many absent labels are known where a mAP of test is measured; None where all labels are."""
+    test, group = data.test, metric.removeprefix("g")
+    if test is None or test.evaluation_labels.complete or not (metric == "map" or group.isdigit()):
+        return None
+    absent = test.evaluation_labels.counts().absent
+    return int((absent[class_groups(data.train.labels)[int(group) - 1]] if group.isdigit() else absent).sum())
+
+
 def _value(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -68,18 +76,6 @@ def _positive_precision(run: Run, data: Dataset) -> float | None:
     truth, table = data.train.truth, run.revisions.to_table()
     positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
     return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
-
-
-def class_groups(labels: LabelTable) -> list[NDArray[np.int64]]:
-    """Return the classes in five groups of equal size, by the number of known training labels, the fewest first.
-
-    Example:
-        >>> table = LabelTable.from_dense([[1, -1, 0, 1, 1], [1, -1, 1, 1, -1], [1, -1, -1, 0, -1]])
-        >>> [group.tolist() for group in class_groups(table)]
-        [[1], [4], [2], [0], [3]]
-    """
-    counts = labels.counts()
-    return np.array_split(np.argsort(counts.present + counts.absent, kind="stable"), GROUPS)
 
 
 def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:

@@ -72,7 +72,8 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     stated = preset(training.preset, method=training.method, dataset=training.data, protocol=training.protocol)
     base = {name: stated[name] for name in TrainingSettings.__annotations__ if name in stated}
     base |= {name: settings.epochs for name in ("epochs", "linear_epochs") if name in base and settings.epochs}
-    base |= {"size": settings.size or base["size"]}
+    base |= {"size": settings.size or base["size"], "batch_size": settings.batch_size or base["batch_size"]}
+    base |= {name: settings.lr for name in ("lr", "backbone_lr") if settings.lr}
     options = {**published_options(training.method, training.data), **(view.options or {}), **training.options}
     return [
         _with_folder(

@@ -46,6 +46,8 @@ class ReproductionSettings:
         weights: a file of its weights.
         epochs: instead of the paper's, of every phase.
         size: of the images, instead of the paper's.
+        lr: of head and backbone where a whole network is trained, instead of the paper's.
+        batch_size: where a whole network is trained, instead of the paper's.
     """
 
     __pydantic_config__ = STRICT
@@ -55,14 +57,18 @@ class ReproductionSettings:
     weights: Text | None = None
     epochs: Annotated[int, Field(ge=1)] | None = None
     size: Annotated[int, Field(ge=1)] | None = None
+    lr: Annotated[float, Field(gt=0)] | None = None
+    batch_size: Annotated[int, Field(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
             raise InputError(f"--grid {self.grid}: it is {' or '.join(GRIDS)}.")
-        for name in ("epochs", "size"):
+        if self.lr is not None and not self.lr > 0:
+            raise InputError(f"--lr {self.lr}: it is a number above 0.")
+        for name in ("epochs", "size", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"--{name} {value}: it is a number from 1.")
+                raise InputError(f"--{name.replace('_', '-')} {value}: it is a number from 1.")
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -92,6 +98,7 @@ class CellResult:
         device: "cpu", "cuda" or "mps".
         images: of train, val and test; val is left out where there is none.
         data: digest of images and labels.
+        known_absent: absent labels that are known where the mAP is measured; None where every label is.
     """
 
     __pydantic_config__ = STRICT
@@ -108,6 +115,7 @@ class CellResult:
     device: Text
     images: tuple[Count, ...]
     data: Text
+    known_absent: Count | None = None
 
     @property
     def mean(self) -> float:
@@ -188,6 +196,7 @@ class Reproduction:
 _HEADERS: Final = (
     *("table", "row", "data", "protocol", "metric", "ours", "std", "seeds", "paper", "difference", "source"),
     *("lr", "batch_size", "options", "settings_tried", "epochs", "values", "device", "seconds", "images"),
+    "known_absent",
 )
 
 
@@ -205,6 +214,7 @@ def _csv_row(cell: Cell, result: CellResult) -> list[object]:
             f"{result.seconds:.0f}",
             format_images(result.images),
         ),
+        "" if result.known_absent is None else result.known_absent,
     ]
 
 

@@ -23,7 +23,7 @@ from labelgap.studies.reproduce.linear import (
     measure_head,
     train_linear,
 )
-from labelgap.studies.reproduce.measures import measure_run
+from labelgap.studies.reproduce.measures import known_absents, measure_run
 from labelgap.studies.reproduce.networks import network_runs, train_networks
 from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
 from labelgap.studies.reproduce.sources import DataSource, data_digest, open_sources, unmet_need
@@ -282,7 +282,8 @@ def _results(
             continue
         percent = tuple(value if cell.column.metric == "epoch" else 100 * value for value in known)
         name = plan.table.name, cell.row.name, cell.column.name
-        results.append(CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images, data))
+        result = CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images, data)
+        results.append(replace(result, known_absent=known_absents(cell.column.metric, plan.data(training))))
     return results
 
 

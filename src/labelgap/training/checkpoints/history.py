@@ -62,6 +62,17 @@ class EpochRecord(_Stored):
     restarted: bool = False
 
 
+class GroupMeasures(_Stored):
+    """The measures of a group of classes, and the known labels of those that are counted."""
+
+    group: Count
+    classes: Count
+    classes_counted: Count
+    map: Share | None
+    present: Count
+    absent: Count
+
+
 class SplitMeasures(_Stored):
     """The measures of a split, as ``evaluate_scores`` returns them."""
 
@@ -81,6 +92,7 @@ class SplitMeasures(_Stored):
     f1_macro: Share | None
     f1_macro_at_half: Share | None
     average_precision: dict[str, Share | None]
+    groups: list[GroupMeasures] = []
 
 
 class StoredThresholds(_Stored):
@@ -153,6 +165,7 @@ class RunSummary(_Stored):
     weights: StoredWeights | None = None
     calibration: StoredCalibration | None = None
     thresholds: StoredThresholds
+    class_groups: list[Annotated[int, Field(ge=1, le=1000)]] | None = None
     train: SplitMeasures | None = None
     val: SplitMeasures | None = None
     test: SplitMeasures | None = None
@@ -209,6 +222,7 @@ def _check_summary(summary: RunSummary, history: Sequence[Mapping[str, Any]], cl
     if summary.epochs != trained_epochs(history) or summary.best_epoch not in {record["epoch"] for record in history}:
         raise ValueError("its summary is of other epochs")
     per_class: list[Sequence[object]] = [summary.thresholds.values, summary.thresholds.marks]
+    per_class += [] if summary.class_groups is None else [summary.class_groups]
     if summary.calibration is not None:
         offset = summary.calibration.offset
         per_class += [summary.calibration.classes, *([offset] if isinstance(offset, list) else [])]
