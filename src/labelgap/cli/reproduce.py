@@ -41,10 +41,8 @@ def reproduce(
     weights: Annotated[Path | None, _changed_option(help="File with weights of the backbone.")] = None,
     epochs: Annotated[int | None, _changed_option(help="Epochs.", show_default="the paper's")] = None,
     size: Annotated[int | None, _changed_option(help="Image size.", show_default="the paper's")] = None,
-    lr: Annotated[float | None, _changed_option(help="Learning rate of networks.", show_default="the paper's")] = None,
-    batch_size: Annotated[
-        int | None, _changed_option(help="Batch size of networks.", show_default="the paper's")
-    ] = None,
+    lr: Annotated[float | None, _changed_option(help="Of networks.", show_default="the paper's")] = None,
+    batch_size: Annotated[int | None, _changed_option(help="Of networks.", show_default="the paper's")] = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
