@@ -54,7 +54,7 @@ def checked(file: TableFile, rows: int) -> None:
     assert file.findings
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(table=tables(), delimiter=st.sampled_from([",", ";", "\t"]), options=OPTIONS)
 def test_every_row_of_a_csv_is_read_or_the_file_is_refused(
     table: list[list[str]], delimiter: str, options: dict[str, Any]
@@ -74,7 +74,7 @@ def test_every_row_of_a_csv_is_read_or_the_file_is_refused(
     checked(file, sum(any(cell.strip() for cell in row) for row in table) - 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.binary(max_size=200), start=st.sampled_from([b"", b"image,cat\na.jpg,1\n", b"image;present\na;x\n"]))
 def test_no_bytes_make_the_csv_reader_stumble(data: bytes, start: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +108,7 @@ def arrow_tables(draw: st.DrawFn) -> pa.Table:
     return pa.Table.from_arrays([images, *columns], names=["image", *names])
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(table=arrow_tables(), options=OPTIONS)
 def test_every_row_of_a_parquet_file_is_read_or_the_file_is_refused(table: pa.Table, options: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def test_every_row_of_a_parquet_file_is_read_or_the_file_is_refused(table: pa.Ta
     checked(file, table.num_rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(places=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=5), cut=st.floats(0, 1))
 def test_no_damaged_parquet_file_makes_the_reader_stumble(places: list[tuple[float, int]], cut: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
