@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 import labelgap as lg
+from labelgap.labels.codes import PRESENT
 from labelgap.training.config.auto_method import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -124,11 +125,20 @@ def rare_classes(data: lg.Dataset) -> list[str]:
     return [data.classes[column] for column in np.argsort(counts, kind="stable")[:RARE]]
 
 
-def shown(data: lg.Dataset, gap: Mapping[str, Any], draws: int) -> tuple[list[int], list[int], str]:
-    """Return the number of present labels of each draw, that of images without one, and what `auto` takes."""
+def shown(data: lg.Dataset, gap: Mapping[str, Any], draws: int) -> tuple[list[str], str]:
+    """Return what the draws show, as the cells of a row, and what `auto` takes."""
+    truth, boxes = data.train.evaluation_labels, data.train.boxes
+    assert boxes is not None
     tables = [data.observe(**gap, seed=SEED + draw).train.labels for draw in range(draws)]
+    present = truth.values == PRESENT
+    rows, columns, areas = truth.rows[present], truth.columns[present], boxes.largest_areas(truth)[present]
+    rare = np.isin(columns, [data.classes.index(name) for name in rare_classes(data)])
+    low, high = np.quantile(areas, (0.25, 0.75))
+    kept = np.stack([table.codes_at(rows, columns) == PRESENT for table in tables])
+    shares = [f"{100 * kept[:, group].mean():.0f} %" for group in (areas <= low, areas >= high, rare, ~rare)]
     empty = [int((np.diff(table.starts) == 0).sum()) for table in tables]
-    return [table.counts().total[0] for table in tables], empty, choose_method(tables[0], "linear").method
+    counts = (", ".join(f"{number:,}" for number in numbers) for numbers in (kept.sum(axis=1).tolist(), empty))
+    return [*counts, *shares], choose_method(tables[0], "linear").method
 
 
 def cells(lines: Mapping[tuple[str, str], Line], gap: str, auto: str, keys: tuple[str, ...]) -> dict[str, str]:
@@ -138,17 +148,22 @@ def cells(lines: Mapping[tuple[str, str], Line], gap: str, auto: str, keys: tupl
     made = {}
     for method, line in own.items():
         text = " / ".join(describe([100 * value for value in line[key]]) for key in keys)
-        made[method] = (f"**{text}**" if method == best else text) + (" `auto`" if method == auto else "")
+        text = f"**{text}**" if method == best and "val" in keys else text
+        made[method] = text + (" `auto`" if method == auto and "val" in keys else "")
     return made
 
 
-def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], draws: int) -> None:
-    """Print what the draws show, and the tables."""
+def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: Sequence[str], draws: int) -> None:
+    """Print what the draws of some gaps show, and the tables."""
     total = data.train.evaluation_labels.counts().total[0]
-    facts = {gap: shown(data, GAPS[gap], draws) for gap in GAPS if any(name == gap for name, _ in lines)}
-    print(f"\n| gap | present labels shown of {total:,} | images without a label |\n|---|---|---|")
-    for gap, (counts, empty, _) in facts.items():
-        print(f"| {gap} | {', '.join(f'{n:,}' for n in counts)} | {', '.join(f'{n:,}' for n in empty)} |")
+    facts = {gap: shown(data, GAPS[gap], draws) for gap in gaps}
+    print(
+        f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest quarter | ",
+        end="",
+    )
+    print(f"of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
+    for gap, (row, _) in facts.items():
+        print(f"| {gap} | {' | '.join(row)} |")
     full = lines.get(("all", ALL_LABELS))
     for title, keys in (("val / test mAP", ("val", "test")), (f"test, {RARE} rarest classes", ("rare",))):
         print(f"\n{title}", end="")
@@ -157,9 +172,10 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], draws:
                 f"; `bce` on all labels: {' / '.join(describe([100 * v for v in full[key]]) for key in keys)}", end=""
             )
         print(f"\n\n| method | {' | '.join(facts)} |\n|{'---|' * (len(facts) + 1)}")
-        columns = [cells(lines, gap, fact[2], keys) for gap, fact in facts.items()]
+        columns = [cells(lines, gap, auto, keys) for gap, (_, auto) in facts.items()]
         for method in METHODS:
-            print(f"| `{method}` | {' | '.join(column.get(method, '–') for column in columns)} |")
+            if any(method in column for column in columns):
+                print(f"| `{method}` | {' | '.join(column.get(method, '–') for column in columns)} |")
 
 
 def main() -> None:
@@ -188,8 +204,8 @@ def main() -> None:
                 known[gap, method] = line
                 print(f"{gap}, {method}: {100 * statistics.fmean(line['val']):.1f} ({line['seconds']} s)", flush=True)
             append(arguments.results, [{"gap": gap, "method": method, **line} for method, line in lines.items()])
-    print_tables(data, known, arguments.draws)
-    for gap in GAPS:
+    print_tables(data, known, arguments.gaps, arguments.draws)
+    for gap in arguments.gaps:
         if (gap, "gr") in known and (gap, "an") in known:
             gr, an = (statistics.fmean(known[gap, method]["test"]) for method in ("gr", "an"))
             print(f"ratio gr_to_an_{gap.replace(' ', '_').replace(',', '').replace('_%', '')} {gr / an:.3f}")
