@@ -85,7 +85,7 @@ def main() -> None:
         print(f"{'':11}{'G1':>7}{'G2':>7}{'G3':>7}{'G4':>7}{'G5':>7}{'known':>8}{'all':>8}   setting", flush=True)
         for method in given.methods:
             started = time.perf_counter()
-            run = train(data, method, first.model().backbone, folder)
+            run = train(data, method, first.model.backbone, folder)
             test = run.metrics["test"]
             scores = run.predict(data.test.images)
             whole[method] = float(lg.average_precision(np.asarray(scores), truth.astype(np.int8)))
