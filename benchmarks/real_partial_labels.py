@@ -68,7 +68,8 @@ def main() -> None:
         folder = Path(place)
         os.environ.setdefault("LABELGAP_CACHE", str(folder / "cache"))
         data: Any = lg.load("openimages", write_folder(folder / "openimages", given.images))
-        truth = np.load(folder / "openimages" / "truth-test.npz")["labels"]
+        stored = np.load(folder / "openimages" / "truth-test.npz")  # sorted by image, as the data are
+        truth = stored["labels"][np.isin(stored["images"], data.test.labels.images)]
         started = time.perf_counter()
         network: Any = {
             "epochs": EPOCHS,
