@@ -168,7 +168,7 @@ def test_a_column_of_something_else_is_reported_once(tmp_path: Path) -> None:
     assert chosen.classes == ("Edema", "Cardiomegaly")
 
 
-def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path) -> None:
+def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, splits = (tmp_path / f"mimic-cxr-2.0.0-{name}.csv" for name in ("chexpert", "split"))
     studies = [(10000032, 50414267, "1.0,,-1.0"), (10000764, 57375967, ",0.0,"), (10000935, 50578979, ",,1.0")]
     table.write_text(
@@ -192,6 +192,9 @@ def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path) -> None:
         load("chexpert", tmp_path, uncertain="absent")
     assert "split.csv, line 4: 'dev' under split: train, validate or test" in str(error.value)
     assert "split.csv, line 2: study 50414267 is of 10000032 in line 2" in str(error.value)
+    assert call("datasets", "chexpert", str(tmp_path)) == 0
     splits.unlink()
+    assert call("datasets", "chexpert", str(tmp_path)) == 2
+    assert "split.csv is missing, which names the images" in capsys.readouterr().err
     with pytest.raises(ProblemsError, match=r"mimic-cxr-2.0.0-split.csv does not exist"):
         load("chexpert", tmp_path, uncertain="absent")

@@ -265,8 +265,12 @@ def _uncertain_note(tables: Sequence[ObservationTable], uncertain: str | None) -
 
 
 def _quick_check(file: Path) -> str | None:
-    known = file.name.startswith(MIMIC_PREFIX) or _has_header(file)
-    return None if known else "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
+    if file.name.startswith(MIMIC_PREFIX):
+        split = f"{MIMIC_PREFIX}split.csv"
+        return (
+            None if file.with_name(split).is_file() else f"{split} is missing, which names the images and their splits"
+        )
+    return None if _has_header(file) else "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
 
 
 CHEXPERT_LAYOUT: Final = DatasetLayout(
@@ -277,7 +281,7 @@ CHEXPERT_LAYOUT: Final = DatasetLayout(
         RequiredFile(
             "train.csv",
             "Path, Sex, Age, Frontal/Lateral, AP/PA and an observation per column",
-            (f"{MIMIC_PREFIX}chexpert.csv with {MIMIC_PREFIX}split.csv",),
+            (f"{MIMIC_PREFIX}chexpert.csv",),
             check=_quick_check,
         ),
         RequiredFile("valid.csv", "val, in the same layout", optional=True),
