@@ -97,7 +97,7 @@ def robust_form(
     present, absent = mask_of(labels, logits), mask_of(labels, logits, ABSENT)
     cost, known = absent * logits, absent.add_(present)
     cost.addcmul_(known, log, value=-1.0)
-    v = (p - center).div_(width).square_().mul_(-0.5).exp_()
+    v = (p - center).square_().mul_(-0.5 / (width * width)).exp_()
     v.addcmul_(v, known, value=-1.0)
     g = (p * w).sub_(2.0).sigmoid_().mul_(v)
     h = v.sub_(g)
