@@ -94,7 +94,7 @@ def main() -> None:
             cells = "".join(f"{100 * value:{7 if number < 5 else 8}.1f}" for number, value in enumerate(values))
             options = ", ".join(f"{name} {value:g}" for name, value in run.config.options.items() if "delta" in name)
             print(
-                f"{method:11}{cells}   lr {run.config.lr:g} {options}  {time.perf_counter() - started:.0f} s",
+                f"{method:11}{cells}   {options}  {time.perf_counter() - started:.0f} s",
                 flush=True,
             )
         print("known absent labels of test: " + ", ".join(f"{row['absent']:,}" for row in test["groups"]))
