@@ -53,7 +53,6 @@ from labelgap.training.config.auto_method import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.auto_data import ALL, ALL_PRESENT, FIXED, PATTERNS, SOURCES, load
-from benchmarks.recipe import ResNet50
 
 METHODS = ("iu", "an", "wan", "an-ls", "em", "gr", "epr", "ll-r", "ll-ct", "role")
 """The simplest first: no unknown labels, a weight, a target, a shape of the loss; a number that must be known; a
@@ -130,9 +129,10 @@ def network(data: lg.Dataset, case: Case, settings: Settings) -> dict[str, Any]:
     """Train the whole network with one method and the default settings."""
     given: dict[str, Any] = {"protocol": case.protocol, "seed": case.draw, "device": settings.device}
     given |= {"size": settings.size, "epochs": settings.epochs, "workers": settings.workers}
-    backbone = settings.backbone if settings.weights is None else ResNet50(settings.weights, stride_in_1x1=True)
+    given |= {"weights": settings.weights, "trace": "off", "quiet": True}
+    backbone = settings.backbone if settings.weights is None else "resnet50-v1"
     with tempfile.TemporaryDirectory() as folder:
-        run = lg.fit(data, case.method, None, backbone, out=Path(folder) / "run", trace="off", quiet=True, **given)
+        run = lg.fit(data, case.method, None, backbone, out=Path(folder) / "run", **given)
     scores = {split: run.metrics[split]["map"] for split in ("val", "test")}
     kept = {"epoch": run.metrics["best_epoch"], "epochs": run.config.epochs}
     return {**scores, "lr": run.config.lr, "weight_decay": run.config.weight_decay, **kept}
@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", choices=(*SOURCES, "images"), help="default: all but images")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="CSV files")
     parser.add_argument("--images", type=Path, help="folder of a VOC devkit")
-    parser.add_argument("--weights", type=Path, help="file of a ResNet-50, see recipe.py")
+    parser.add_argument("--weights", type=Path, help="file of a ResNet-50 of He et al.")
     parser.add_argument("--backbone", help="of whole networks, where no --weights are given")
     parser.add_argument("--size", type=int, help="side of the images")
     parser.add_argument("--epochs", type=int, help="of whole networks")

@@ -3,9 +3,8 @@
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 --set optimizer=adamw
 
-The weights are He's ResNet-50 under torchvision's names. They were trained with the stride in each stage's first
-convolution; `--stride-in-3x3` is for torchvision's own. Without `--weights` the backbone is `--backbone`. Finished runs
-are not repeated.
+The weights are He's ResNet-50 under torchvision's names; for those of torchvision, add `--backbone resnet50`. Finished
+runs are not repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 import labelgap as lg
-from labelgap.models import create_backbone
 
 
 def main() -> None:
@@ -27,8 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the VOC devkit")
     parser.add_argument("--weights", type=Path, help="file of a ResNet-50")
-    parser.add_argument("--stride-in-3x3", action="store_true")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
+    parser.add_argument("--backbone", help="resnet50-v1 with --weights, else efficientnet-lite0")
     parser.add_argument("--size", type=int, help="side of the images; 448 with --weights")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--method", default="auto")
@@ -52,16 +48,17 @@ def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[f
     for given in arguments.set:
         name, _, value = given.partition("=")
         settings[name] = json.loads(value) if value[:1].isdigit() or value in ("true", "false") else value
-    backbone: str | nn.Module = arguments.backbone
-    if arguments.weights is not None:
-        backbone, settings["size"] = ResNet50(arguments.weights, not arguments.stride_in_3x3), arguments.size or 448
-    name = arguments.weights.stem if arguments.weights is not None else arguments.backbone.replace(":", "_")
+    backbone = arguments.backbone or ("resnet50-v1" if arguments.weights else "efficientnet-lite0")
+    if arguments.weights:
+        settings["size"] = arguments.size or 448
     labels, size = "all" if arguments.all_labels else "one", str(settings.get("size", ""))
-    out = arguments.out / "-".join([name + size, labels, arguments.method, *arguments.set, f"seed{seed}"])
+    name = backbone.replace(":", "_") + size
+    out = arguments.out / "-".join([name, labels, arguments.method, *arguments.set, f"seed{seed}"])
     run = lg.fit(
         data,
         arguments.method,
         backbone=backbone,
+        weights=arguments.weights,
         protocol="linear-init",
         out=out,
         seed=seed,
@@ -74,22 +71,6 @@ def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[f
     kept, seconds = run.metrics["best_epoch"], run.metrics["seconds"]
     print(f"| {run.config.method} | {seed} | {val:.2f} | {test:.2f} | {kept} | {seconds:.0f} |", flush=True)
     return val, test
-
-
-class ResNet50(nn.Module):
-    """A ResNet-50 with the weights of a file; its feature maps."""
-
-    def __init__(self, weights: Path, stride_in_1x1: bool) -> None:
-        super().__init__()
-        network: Any = create_backbone("resnet50", weights=weights)
-        self.model: Any = network.model
-        for stage in (network.model.layer2, network.model.layer3, network.model.layer4) if stride_in_1x1 else ():
-            stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return ``(B, 2048, H / 32, W / 32)``."""
-        maps: Tensor = self.model.forward_features(images)
-        return maps
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def test_the_image_size_can_be_set() -> None:
         create_backbone("small-cnn", size=0)
 
 
-def test_only_the_small_networks_start_without_weights() -> None:
-    assert [name for name in backbone_names() if not is_pretrained(name)] == ["small-cnn", "tiny-cnn"]
+def test_only_the_small_networks_and_the_first_resnet50_start_without_weights() -> None:
+    assert [name for name in backbone_names() if not is_pretrained(name)] == ["resnet50-v1", "small-cnn", "tiny-cnn"]
     assert is_pretrained("small-cnn", weights="any.pth")
 
 

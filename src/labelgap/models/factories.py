@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from torch import Tensor, nn
 
@@ -25,9 +25,9 @@ from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetL
 from labelgap.models.module_backbone import IMAGENET_INPUT
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
-from labelgap.models.timm.library import TIMM_PREFIX
+from labelgap.models.timm.library import TIMM_PREFIX, import_timm
 
-__all__ = ["BACKBONES", "BackboneFactory", "find_backbone", "register_backbone", "registered_names"]
+__all__ = ["BACKBONES", "BackboneFactory", "find_backbone", "register_backbone", "registered_names", "resnet50_v1"]
 
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
@@ -130,6 +130,18 @@ def _add_resnet(name: str, parameters: int, summary: str) -> None:
     BACKBONES.add(name, BackboneFactory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
 
 
+def resnet50_v1() -> nn.Module:
+    """Return a ResNet-50 with random weights whose stages halve the size in the first convolution, as in its paper.
+
+    The weights that He et al. published, and Caffe's and Keras's copies of them, need it; those of torchvision and timm
+    were trained with the stride in the second convolution (v1.5, the backbone `resnet50`) and have the same names.
+    """
+    network: Any = import_timm().create_model("resnet50", num_classes=0, global_pool="")
+    for stage in (network.layer2, network.layer3, network.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return cast(nn.Module, network)
+
+
 def _add_cnn(name: Literal["small-cnn", "tiny-cnn"], facts: tuple[int, int, InputSpec], summary: str) -> None:
     BACKBONES.add(name, BackboneFactory(lambda pretrained: SmallCNN(name), RANDOM_WEIGHTS, facts), summary=summary)
 
@@ -139,5 +151,10 @@ _add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[l
 _add_lite(LITE2, 4_811_072, "photos, the default; deeper and wider; ImageNet weights that need no download")
 _add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
 _add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
+BACKBONES.add(
+    "resnet50-v1",
+    BackboneFactory(lambda pretrained: resnet50_v1(), RANDOM_WEIGHTS, (23_508_032, 2048, IMAGENET_INPUT)),
+    summary="photos; the first ResNet-50, for the weights of He et al. (--weights FILE)",
+)
 _add_cnn("small-cnn", (118_048, 128, SMALL_CNN_INPUT), "small gray images; trained from scratch in seconds")
 _add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the work of small-cnn, for the demo")

@@ -167,7 +167,7 @@ def list_backbones() -> list[BackboneInfo]:
 
     Example:
         >>> [(info.name, info.license) for info in list_backbones() if info.name.startswith("resnet")]
-        [('resnet101', 'BSD-3-Clause'), ('resnet50', 'BSD-3-Clause')]
+        [('resnet101', 'BSD-3-Clause'), ('resnet50', 'BSD-3-Clause'), ('resnet50-v1', 'none needed')]
     """
     return [backbone_info(name) for name in backbone_names()]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError
@@ -18,6 +19,7 @@ from labelgap.models import (
     backbone_info,
     backbone_names,
     check_backbone,
+    count_parameters,
     count_timm_models,
     create_backbone,
     is_pretrained,
@@ -106,6 +108,19 @@ def test_models_are_counted_without_importing_them() -> None:
 def test_recommended_models_are_timms_and_have_weights() -> None:
     timm: Any = timm_or_skip()
     assert set(RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))
+
+
+def test_the_first_resnet50_takes_the_file_of_the_later_one_and_halves_earlier(tmp_path: Path) -> None:
+    timm: Any = timm_or_skip()
+    later = timm.create_model("resnet50").eval()
+    torch.save(later.state_dict(), tmp_path / "resnet50.pth")
+    first = create_backbone("resnet50-v1", weights=tmp_path / "resnet50.pth", size=64).eval()
+    assert (count_parameters(first), first.num_features) == (backbone_info("resnet50-v1").parameters, 2048)
+    for stage in (later.layer2, later.layer3, later.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(first.feature_maps(images), later.forward_features(images))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet101"])
