@@ -132,13 +132,13 @@ class OneBatch:
 
 def our_speed(settings: Settings, trainer: NetworkTrainer) -> tuple[float, float, float]:
     """Train three epochs; return images per second of the second, its share for images, the first one's seconds."""
-    state, seconds = TrainingState(), []
+    seconds = []
     for epoch in (1, 2, 3):
         train = OneBatch(trainer.inputs["train"]) if epoch == 3 else trainer.inputs["train"]
         with patch.object(trainer, "inputs", {**trainer.inputs, "train": train}):
             settings.synchronize()
             started = time.perf_counter()
-            trainer._train(state, epoch)
+            trainer._train(TrainingState(), epoch)
             settings.synchronize()
             seconds.append(time.perf_counter() - started)
     return len(trainer.table) / seconds[1], 1 - seconds[2] / seconds[1], seconds[0]
@@ -180,20 +180,17 @@ def whole_epoch(settings: Settings, trainer: NetworkTrainer) -> str:
 
 
 def look_closer(settings: Settings, trainer: NetworkTrainer) -> None:
-    """Print what waits for the device, how long it is idle, and what takes the time, over a few steps."""
-    steps = 3 if trainer.config.batch_size >= LARGE else 10
-    rows = np.arange(min(steps * trainer.config.batch_size, len(trainer.table)))
-    steps = -(-len(rows) // trainer.config.batch_size)
+    """Print what waits for the device, how long it is idle, and what takes the time, over an epoch each."""
+    steps = -(-len(trainer.table) // trainer.config.batch_size)
     trainer.graphed_step.lasting = True
-    with patch.object(trainer, "table", trainer.table.select(rows)):
-        trainer._train(TrainingState(), 3)
-        if settings.cuda:
-            count_waits(trainer, steps)
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        activities += [torch.profiler.ProfilerActivity.CUDA] if settings.cuda else []
-        with torch.profiler.profile(activities=activities) as profile:
-            trainer._train(TrainingState(), 5)
-            settings.synchronize()
+    trainer._train(TrainingState(), 3)
+    if settings.cuda:
+        count_waits(trainer, steps)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    activities += [torch.profiler.ProfilerActivity.CUDA] if settings.cuda else []
+    with torch.profiler.profile(activities=activities) as profile:
+        trainer._train(TrainingState(), 5)
+        settings.synchronize()
     averages = profile.key_averages()
     if settings.cuda:
         say(f"    {idle_share(profile)}")

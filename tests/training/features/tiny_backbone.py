@@ -89,7 +89,7 @@ def extract_slowly(pipe: Connection, cache: str, first: int, stop: int, seconds:
     """Extract the features of some of many images in a process of its own, a batch in a block; send every batch."""
     os.environ["LABELGAP_CACHE"] = cache
     torch.set_num_threads(1)
-    extract_module.BLOCK_SECONDS = extract_module.SHARED_BLOCK_SECONDS = 0.0
+    extract_module.BLOCK_SECONDS = extract_module.SHARED_BLOCK_SECONDS = extract_module.START_UPS = 0.0
     network = Tiny()
     network.pipe, network.seconds, network.hangs_at = pipe, seconds, hangs_at
     found = features(random_images(stop).select(np.arange(first, stop)), network)

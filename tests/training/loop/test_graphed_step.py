@@ -216,6 +216,7 @@ def test_captured_and_eager_trainings_end_alike(tmp_path: Path, method: str | Lo
 
 
 @needs_cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("method", ["an", "role"])
 def test_no_step_waits_for_the_gpu(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = gpu_trainer(tmp_path / "run", method, transform="augment")

@@ -39,6 +39,8 @@ BLOCK_SECONDS = 10.0
 """The duration of a block: what is lost by a kill. The first block is one batch."""
 SHARED_BLOCK_SECONDS = 1.0
 """While other processes compute features of the same network: what two processes may both compute."""
+START_UPS = 4.0
+"""How many times longer than its start a block is at least."""
 _DTYPE: Final = np.dtype("<f4")
 
 Rows = NDArray[np.int64]
@@ -229,6 +231,25 @@ def _open_store(
     return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
 
 
+def next_block(times: Sequence[float], seconds: float) -> int:
+    """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
+
+    Worker processes start with every block, which takes seconds where they are spawned: a block lasts ``START_UPS``
+    times as long as the wait for its first batch.
+
+    Args:
+        times: when a block began, and when each of its batches was computed.
+        seconds: how long a block is to last.
+
+    Example:
+        >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0)
+        (4, 48)
+    """
+    start_up, batches = times[1] - times[0], len(times) - 2
+    batch = (times[-1] - times[1]) / batches if batches else start_up
+    return max(1, round(max(seconds, START_UPS * start_up) / max(batch, 1e-3)))
+
+
 class _Extraction:
     """Fills a matrix of features; rows are counted over all sources."""
 
@@ -265,12 +286,12 @@ class _Extraction:
                     start = secrets.randbelow(max(len(self.batches) - count, 0) + 1)
                     block = self.batches[start : start + count]
                     del self.batches[start : start + count]
-                    began = time.monotonic()
+                    times = [time.monotonic()]
                     for rows in self._compute(block, inputs, backbone):
+                        times.append(time.monotonic())
                         computed += len(rows)
                         reporter.advance(len(rows))
-                    seconds = SHARED_BLOCK_SECONDS if self.store.shared else BLOCK_SECONDS
-                    count = max(1, round(len(block) * seconds / max(time.monotonic() - began, 1e-3)))
+                    count = next_block(times, SHARED_BLOCK_SECONDS if self.store.shared else BLOCK_SECONDS)
                     reporter.advance(self._skip_computed_elsewhere())
             self.features[self.missing] = self.features[self.first[self.copy_of]]
         copies = len(self.missing) - len(self.first)
