@@ -121,7 +121,8 @@ def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allo
     messages: dict[int, str] = {}
     for relation, connected in relations.items():
         for row, other in _leaked_rows(cluster_ids(connected, count), given):
-            message = f"{_describe_row(file, row)} {relation} {_describe_row(file, other, line=True)}"
+            place = "" if file.sources is None else f"{file.sources[row].name}, line {file.lines[row]}: "
+            message = f"{place}{_describe_row(file, row)} {relation} {_describe_row(file, other, line=True)}"
             messages.setdefault(row, message)
     if not messages:
         return []
@@ -130,7 +131,8 @@ def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allo
     problems = [Problem(int(file.lines[row]), message) for row, message in messages.items()]
     outcome = "nothing was trained: images of one split are in another (--allow-leaks uses them all the same)"
     fixable = file.unit != "" and file.sources is None
-    raise ProblemsError(file.path, problems, outcome, unit=file.unit, fixable=fixable)
+    unit = file.unit if file.sources is None else ""
+    raise ProblemsError(file.path, problems, outcome, unit=unit, fixable=fixable)
 
 
 def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:
@@ -147,6 +149,8 @@ def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
     """Return the name of an image with its split, and its line if asked for."""
     assert file.splits is not None
     place = f", {file.unit} {file.lines[row]}" if line and file.unit else ""
+    if place and file.sources is not None:
+        place = f" in {file.sources[row].name}{place}"
     return f"{file.table.images[row]} ({file.splits[row]}{place})"
 
 

@@ -75,6 +75,7 @@ def test_meka_counts_the_labels_in_the_relation(tmp_path: Path, count: str, clas
     header = f"@relation 'Music: -C {count} -split-percent 50'\n" + "".join(
         f"@attribute {name} {kind}\n" for name, kind in kinds.items()
     )
+    (tmp_path / "emotions.xml").write_text(XML)  # of another table
     path = tmp_path / "Music.arff"
     path.write_text(f"{header}@data\n1,0,1,0,1\n0,1,0,1,0\n")
     data = open_data(path)
@@ -112,6 +113,7 @@ def test_sparse_and_dense_are_the_same_table_at_random(tmp_path: Path) -> None:
         ("1,low,x,1,1,0\n", 12, "6 cells where there are 7 attributes"),
         ("one,low,x,1,1,0,0\n", 12, "'one' under Mean_Acc: it is no number"),
         ("nan,low,x,1,1,0,0\n", 12, "'nan' under Mean_Acc: it is no number"),
+        ("1e39,low,x,1,1,0,0\n", 12, "'1e39' under Mean_Acc: it is no number, or too large"),
         ("1,'loud,x,1,1,0,0\n", 12, "a quote is opened and never closed"),
         (DENSE + "1,low,x,1,2,0,0\n", 17, "'2' under amazed-suprised: it is one of 0, 1"),
         ("{0 1, 9 1}\n", 12, "there is no column 9: they are counted from 0 to 6"),

@@ -91,9 +91,11 @@ def test_val_is_the_published_one_and_else_one_of_patients(tmp_path: Path) -> No
     assert len(load("chexpert", root, uncertain="unknown", test=given).splits) == 2
     given.write_text(HEADER + row("train", 99, cells="0,1,0,1") + row("train", 1, 3))
     photo(root, row("train", 1, 3))
-    with pytest.raises(ProblemsError, match="is of one group with"):
+    where = r"valid2\.csv, line 3: .*\(val\) is of one group with .*\(train in train\.csv, line 2\)"
+    with pytest.raises(ProblemsError, match=where):
         load("chexpert", root, uncertain="unknown", val=given)
-    assert len(load("chexpert", root, uncertain="unknown", val=given, allow_leaks=True).splits[1]) == 2
+    leaking = load("chexpert", root, uncertain="unknown", val=given, allow_leaks=True)
+    assert len(leaking.splits[1]) == 2 and "7 patients" in sentences(leaking), "not each in one split"
 
 
 def test_paths_are_found_with_and_without_their_first_part(tmp_path: Path) -> None:
@@ -149,8 +151,10 @@ def test_other_headers_are_refused(tmp_path: Path, header: str, message: str) ->
     with pytest.raises(ProblemsError, match=message):
         load("chexpert", root, uncertain="unknown")
     (root / "train.csv").write_text("image,cat\na.jpg,1\n")
-    with pytest.raises(InputError, match="holds no table of CheXpert"):
+    with pytest.raises(InputError, match=r"train\.csv, line 1: its first columns are not Path"):
         load("chexpert", root, uncertain="unknown")
+    with pytest.raises(InputError, match="holds no table of CheXpert"):
+        load("chexpert", root / "train", uncertain="unknown")
 
 
 def test_a_column_of_something_else_is_reported_once(tmp_path: Path) -> None:
@@ -166,6 +170,8 @@ def test_a_column_of_something_else_is_reported_once(tmp_path: Path) -> None:
     assert load("chexpert", root, uncertain="unknown", ignore_columns=["doctor"]).classes == CLASSES
     chosen = load("chexpert", root, uncertain="unknown", ignore_columns=["doctor"], classes=["Edema", "Cardiomegaly"])
     assert chosen.classes == ("Edema", "Cardiomegaly")
+    sure = load("chexpert", root, ignore_columns=["doctor"], classes=["No Finding", "Support Devices"])
+    assert "no label is uncertain" in sentences(sure)[0], "of the classes in use"
 
 
 def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

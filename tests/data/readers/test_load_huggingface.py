@@ -19,7 +19,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.readers.huggingface.images import RowImages
-from labelgap.data.registry import load, open_data
+from labelgap.data.registry import describe_dataset, load, open_data
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CLASS_LABEL = {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}
@@ -130,7 +130,9 @@ def test_a_column_per_class_has_null_for_unknown(tmp_path: Path) -> None:
     columns = {"image": images(3), "cat": pa.array([True, None, False]), "dog": pa.array([1, 0, None], pa.int8())}
     data = load("huggingface", save(tmp_path / "a", columns, {}))
     assert data.classes == ("cat", "dog") and data.train.labels.to_dense().tolist() == [[1, 1], [-1, 0], [0, -1]]
-    columns["width"] = pa.array([640, 1, 640])
+    with pytest.raises(InputError, match="--unlisted is for lists"):
+        load("huggingface", tmp_path / "a", unlisted="absent")
+    columns["width"] = pa.array([640, 1, 2**60 + 1])
     with pytest.raises(
         ProblemsError, match=r"row 0: 640 under width: a label is 1, 0 or null .*--ignore-columns width"
     ):
@@ -161,6 +163,8 @@ def test_missing_and_damaged_files_are_named_together(tmp_path: Path) -> None:
     (folder / "train" / "data-00001-of-00002.arrow").unlink()
     (folder / "test" / "state.json").unlink()
     (folder / "validation" / "dataset_info.json").write_text("{")
+    (missing,) = describe_dataset("huggingface").problems(folder)
+    assert "train/data-00001-of-00002.arrow does not exist; " in missing and "test/state.json does not exist" in missing
     with pytest.raises(ProblemsError) as error:
         load("huggingface", folder)
     said = str(error.value)
@@ -215,6 +219,9 @@ def test_unknown_classes_and_classes_twice_are_refused(tmp_path: Path) -> None:
         ({"a": images(1), "text": pa.array(["a"])}, "it has no column of labels: lists of ClassLabel"),
         ({"a": images(1), "b": pa.array([["x"]]), "c": pa.array([["y"]])}, r"several columns of classes \(b, c\)"),
         ({"a": pa.array([None], IMAGE), "b": pa.array([["x"]])}, "row 0: no image"),
+        ({"a": images(1), "b": pa.array([[" "]])}, "row 0: a list has a blank name in it"),
+        ({"a": pa.array([{"bytes": [1], "path": "x"}]), "b": pa.array([["x"]])}, "it has no column of images"),
+        ({"a": pa.array([{"bytes": None, "path": 1}]), "b": pa.array([["x"]])}, "it has no column of images"),
     ],
 )
 def test_other_columns_are_refused(tmp_path: Path, columns: Columns, message: str) -> None:

@@ -100,7 +100,7 @@ class DatasetLayout:
         if self.find is None:
             return []
         root = self.find(path) or path
-        return [problem for file in self.files for problem in file.problems(root)]
+        return list(dict.fromkeys(problem for file in self.files for problem in file.problems(root)))
 
     def tree(self) -> list[str]:
         """Return the files as lines, each folder once and what is below it indented.

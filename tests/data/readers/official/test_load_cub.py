@@ -61,6 +61,14 @@ def test_labels_below_a_certainty_are_unknown_and_the_certainty_is_kept(tmp_path
             assert split.labels.to_dense().tolist() == codes
     with pytest.raises(UnknownNameError, match="Did you mean 'definitely'"):
         load("cub", root, certainty="definitly")
+    boxes = root / "bounding_boxes.txt"
+    boxes.write_text(boxes.read_text().replace("1 1.0 2.0", "1 -3.0 2.0"))
+    certainties = root / "attributes" / "certainties.txt"
+    certainties.write_text(certainties.read_text() + "400 quite sure\n")
+    surest = load("cub", root, certainty="quite sure")
+    assert surest.train.labels.counts().total[:2] == (0, 0), "400 is above all others"
+    found = load("cub", root).train.boxes
+    assert found is not None and found.corners[0].tolist() == [0, 2, 6, 9], "inside the image"
     images, certainty = read_cub_certainty(tmp_path)
     assert list(images) == CUB_IMAGES and certainty[4, 10] == 0
     certainty[4, 10] = cub_label(5, 11)[1]
@@ -93,7 +101,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
         "train_test_split.txt, line 12: image 77 is not in images.txt",
         "train_test_split.txt, line 13: 5: 1 is train, 0 is test",
         "train_test_split.txt: 1 images of images.txt are not in it, the first is 12: truncated?",
-        "bounding_boxes.txt, line 1: a box at 0.0, 0.0, nan, 3.0",
+        "bounding_boxes.txt, line 1: a box at 0.0, 0.0, nan, 4.0",
         "bounding_boxes.txt, line 2: '2 1.0 x 3.0 4.0': a line is the number of an image and 4 values",
     ):
         assert message in messages, message
@@ -112,8 +120,9 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
 
 def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
     root = cub(tmp_path)
-    (root / "images" / CUB_IMAGES[0]).unlink()
-    with pytest.raises(ProblemsError, match=r"001\.Bird_0/Bird_0000\.jpg does not exist"):
+    for number in (0, 2):  # of train and of test
+        (root / "images" / CUB_IMAGES[number]).unlink()
+    with pytest.raises(ProblemsError, match=r"2 problems(?s:.)*Bird_0000\.jpg does not exist(?s:.)*Bird_0002\.jpg"):
         load("cub", root)
     (tmp_path / "attributes.txt").write_text("\n".join(f"{number} a{number}" for number in range(1, 289)))
     (root / "bounding_boxes.txt").unlink()

@@ -14,7 +14,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.registry import load, open_data
+from labelgap.data.registry import describe_dataset, load, open_data
 from labelgap.inference.predict.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.sources import open_sources
@@ -63,10 +63,14 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
 
 def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
+    lost = "x" * 300  # a folder that no disk takes
+    for list_name in ("TrainImagelist", "Imagelist"):
+        file = root / "ImageList" / f"{list_name}.txt"
+        file.write_text(file.read_text().replace(NUS_TRAIN[2], f"{lost}\\2.jpg"))
     (root / "Flickr").rename(tmp_path / "photos")
     with pytest.raises(InputError, match="--images FOLDER"):
         load("nuswide", root)
-    for name in (NUS_TRAIN[2], NUS_TRAIN[7], NUS_TEST[0]):
+    for name in (NUS_TRAIN[7], NUS_TEST[0]):
         (tmp_path / "photos" / name.replace("\\", "/")).unlink()
     with pytest.raises(
         ProblemsError, match=r"3 problems, nothing was trained\. To train without them: --on-bad-image skip"
@@ -75,9 +79,7 @@ def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> No
     data = load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
     check_rows(data)
     assert [len(split) for split in data.splits] == [8, 2, 2]
-    assert any(
-        each.startswith("3 images cannot be read and are left out: zoo/0002_8998.jpg") for each in sentences(data)
-    )
+    assert any(each.startswith("3 images cannot be read and are left out: xxxx") for each in sentences(data))
     shutil.rmtree(tmp_path / "photos" / "zoo")
     shutil.rmtree(tmp_path / "photos" / "actor")
     with pytest.raises(ProblemsError, match="15 problems"):
@@ -96,6 +98,9 @@ def test_a_flat_folder_with_one_file_for_two_images_is_refused(tmp_path: Path) -
 def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
     labels, lists = root / "Groundtruth" / "TrainTestLabels", root / "ImageList"
+    blanks = (labels / "Labels_airport_Test.txt").read_bytes().replace(b"\n", b"\v\n")
+    (labels / "Labels_airport_Test.txt").write_bytes(blanks)
+    check_rows(load("nuswide", root))  # not one present label becomes absent
     (labels / "Labels_airport_Train.txt").unlink()
     (labels / "Labels_animal_Train.txt").write_text("0\n1\n1\n0\n")
     text = (labels / "Labels_beach_Test.txt").read_text().splitlines()
@@ -104,6 +109,8 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
     (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join([*NUS_CONCEPTS, "beach"]))
     with (lists / "TestImagelist.txt").open("a") as file:
         file.write(f"{NUS_TEST[0]}\n{NUS_TRAIN[0]}\n..\\..\\secret.jpg\n")
+    for name in set(NUS_CONCEPTS) - {"beach"}:
+        (labels / f"Labels_{name}_Test.txt").write_text("0\n" * 6)
     with pytest.raises(ProblemsError) as caught:
         load("nuswide", root)
     messages = [problem.message for problem in caught.value.problems]
@@ -119,6 +126,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
         f"{where}zebras_Train.txt: is of a concept that is not in Concepts81.txt",
     ):
         assert expected in messages
+    assert len(messages) == 9, "a line of a list that names no image is not a wrong number of labels, too"
     (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join(NUS_CONCEPTS[:21]))
     with pytest.raises(ProblemsError, match="21 concepts, and the published list has 81: another version"):
         load("nuswide", root)
@@ -131,6 +139,11 @@ def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: P
     with (root / "ImageList" / "TrainImagelist.txt").open("a") as file:
         file.write("zoo\\9_9.jpg")
     with pytest.raises(ProblemsError, match=r"TrainImagelist\.txt, line 13: zoo/9_9\.jpg is not in Imagelist\.txt"):
+        load("nuswide", root)
+    (root / "ImageList" / "Imagelist.txt").unlink()
+    (missing,) = describe_dataset("nuswide").problems(root)
+    assert "ImageList/Imagelist.txt is missing, which has the order of its lines" in missing
+    with pytest.raises(ProblemsError, match=r"1 problem, .*\n *ImageList/Imagelist\.txt: is missing"):
         load("nuswide", root)
 
 

@@ -74,7 +74,11 @@ def test_all_problems_are_one_error_with_array_and_row(tmp_path: Path) -> None:
     )
     truth[3, 1], images[7], images[8] = 2, images[6], "set/gone.jpg"
     observed[5] = 1 - truth[5]
-    other = np.load(folder / "formatted_val_labels.npy")[:, :4]
+    other = np.load(folder / "formatted_val_labels.npy")[:, :0]
+    formatted(tmp_path, val_labels=other)
+    with pytest.raises(ProblemsError, match=r"formatted_val_labels.npy has the shape \(4, 0\)"):
+        load("spml", folder, images=folder / "photos")
+    other = np.load(folder / "formatted_val_labels_obs.npy")[:, :4]
     formatted(tmp_path, train_labels=truth, train_images=images, train_labels_obs=observed, val_labels=other)
     with pytest.raises(ProblemsError) as error:
         load("spml", folder, images=folder / "photos")
@@ -91,13 +95,15 @@ def test_missing_truncated_and_pickled_arrays_are_named_together(tmp_path: Path)
     folder = formatted(tmp_path)
     objects = np.array([f"set/train_{number:03d}.jpg" for number in range(20)], dtype=object)
     np.save(folder / "formatted_train_images.npy", objects, allow_pickle=True)
+    np.save(folder / "formatted_train_labels_obs.npy", np.zeros((20, 5), dtype=object), allow_pickle=True)
     whole = (folder / "formatted_train_labels.npy").read_bytes()
     (folder / "formatted_train_labels.npy").write_bytes(whole[:-9])
     (folder / "formatted_val_labels.npy").unlink()
     with pytest.raises(ProblemsError) as error:
         load("spml", folder)
     said = str(error.value)
-    assert "3 problems" in said and "formatted_val_labels.npy does not exist" in said
+    assert "f = 'formatted_train_labels_obs.npy'; np.save(f, np.load(f, allow_pickle=True).astype(float))" in said
+    assert "4 problems" in said and "formatted_val_labels.npy does not exist" in said
     assert "formatted_train_images.npy is damaged (it holds objects, not numbers)" in said
     assert "f = 'formatted_train_images.npy'; np.save(f, np.load(f, allow_pickle=True).astype(str))" in said
     assert "formatted_train_labels.npy is damaged (it is truncated).\n" in said

@@ -86,7 +86,8 @@ def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> 
         load("openimages", root, images=flat)
     data = load("openimages", root, images=flat, on_bad_image="skip")
     assert "V4 to V7" in str(data.findings[0]) and "val: 1 image without a file left out" in map(str, data.findings)
-    assert data.train.labels == load("openimages", v3).train.labels and data.val is not None and len(data.val) == 0
+    assert data.train.labels == load("openimages", v3).train.labels and data.val is None
+    assert "no val rows: a linear head is cross-validated" in str(data.findings[-1])
     (root / "train_f").mkdir()
     shutil.copy(flat / f"{B}.jpg", root / "train_f")
     archives = load("openimages", root, on_bad_image="skip")
@@ -100,7 +101,7 @@ def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> 
 def test_labels_of_a_network_and_boxes_are_read_on_request(v3: Path) -> None:
     machine = f"{A},machine,/m/cat,0.9\n{A},machine,/m/bat,1.0\n{B},machine,/m/bat,0.6\n"
     boxes = f"{B},xclick,/m/cat,1,0.25,0.75,0,0.5,0,0,1\n{B},xclick,/m/cat,1,0,0.01,0.5,1,0,0,0\n"
-    boxes += f"{C},xclick,/m/owl,1,0,1,0,1,0,0,0\n"
+    boxes += f"{C},xclick,/m/owl,1,0,1,0,1,0,0,0\n{B},xclick,/m/cat,1,1,1,1,1,0,0,0\n"
     edges = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n"
     for split in LABELS:
         folder = v3 / "2017_11" / split
@@ -113,9 +114,9 @@ def test_labels_of_a_network_and_boxes_are_read_on_request(v3: Path) -> None:
     assert "1 labels of a network with a confidence from 0.9" in " ".join(map(str, data.findings))
     found = data.train.boxes
     assert found is not None and found.difficult is not None
-    assert found.rows.tolist() == [1, 1] and found.classes.tolist() == [1, 1]
-    assert np.allclose(found.corners, [[2, 0, 5, 1], [0, 2, 0, 3]]), "in pixels of 8 × 4, edges inclusive"
-    assert found.difficult.tolist() == [True, False], "a group"
+    assert found.rows.tolist() == [1, 1, 1] and found.classes.tolist() == [1, 1, 1]
+    assert np.allclose(found.corners, [[2, 0, 5, 1], [0, 2, 0, 3], [7, 3, 7, 3]]), "in pixels of 8 × 4, edges inclusive"
+    assert found.difficult.tolist() == [True, False, False], "a group"
     file = v3 / "2017_11/train/annotations-human-bbox.csv"
     file.write_text(edges + boxes.replace("0.25,0.75", "0.75,0.25,", 1))
     with pytest.raises(InputError, match="line 2: 12 of 11 cells"):
@@ -133,7 +134,9 @@ def test_repeated_rows_count_once_and_contradicted_labels_are_unknown(v3: Path) 
     file = v3 / "2017_11/train/annotations-human.csv"
     file.write_text(file.read_text() + f"{B},verification,/m/cat,1\n{A},verification,/m/bat,1\n")
     data = load("openimages", v3)
-    assert data.train.labels.to_dense().tolist() == [[-1, -1, -1], [0, 1, -1]]
+    assert data.train.labels.to_dense().tolist() == [[0, 1, -1]], "an image without a known label is left out"
+    assert data.train.labels.images == (B,)
+    assert load("openimages", v3, unlabeled="keep").train.labels.to_dense()[0].tolist() == [-1, -1, -1]
     said = " ".join(map(str, data.findings))
     assert "1 label verified as present and as absent: taken as unknown" in said and "1 row repeated" in said
 
@@ -142,7 +145,7 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
     base = v3 / "2017_11"
     bad = f"{B},verification,/m/cat,0.7\n{A}\n\nABC,verification,/m/cat,1\n{C[:-1]}0,verification,/m/cow,1\n{A},verif"
     (base / "train/annotations-human.csv").write_text(HEADER + bad)
-    (base / "test/annotations-human.csv").write_text("image,label\n")
+    (base / "test/annotations-human.csv").write_text("ImageID,ImageID,LabelName,Confidence\n")
     (base / "validation/annotations-human.csv").write_text("")
     (base / "test/images.csv").write_text(f"ImageID,Subset\n{A},test\n{A},test\n")
     assert call("inspect", f"openimages={v3}") == 2
@@ -156,7 +159,7 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
         "line 6: the image 0123456789abcde0 is not in the list of images",
         "line 7: 2 of 4 cells: is the file truncated?",
         "2017_11/validation/annotations-human.csv, line 1: there is no column ImageID, LabelName, Confidence",
-        "2017_11/test/annotations-human.csv, line 1: there is no column",
+        "2017_11/test/annotations-human.csv, line 1: there is twice the column ImageID",
         f"2017_11/test/images.csv: the image {A} is listed again",
     ):
         assert problem in said, problem
@@ -164,18 +167,25 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
 
 def test_bad_lists_of_classes_and_missing_files_are_told(v3: Path) -> None:
     base = v3 / "2017_11"
-    (base / "class-descriptions.csv").write_text(DESCRIPTIONS + "/m/cat,Cat again\nnonsense\n")
+    long = f"/m/{'x' * 100}"
+    (base / "class-descriptions.csv").write_text(DESCRIPTIONS + f"/m/cat,Cat again\nnonsense\n{long},A\n{long},A\n")
     (base / "classes-trainable.txt").write_text("/m/cat\n/m/cow\n/m/cat\n")
     with pytest.raises(InputError) as told:
         load("openimages", v3)
     for problem in (
         "class-descriptions.csv, line 6: the class /m/cat is listed again (first in line 1)",
         "class-descriptions.csv, line 7: a line is the id of a class and its name",
+        "… is listed again (first in line 8)",
         "classes-trainable.txt, line 2: the class /m/cow has no name",
         "classes-trainable.txt, line 3: the class /m/cat is listed again (first in line 1)",
     ):
         assert problem in str(told.value)
+    (base / "class-descriptions.csv").write_text(f'{DESCRIPTIONS}/m/ant,"{"a" * 140_000}')
+    with pytest.raises(InputError, match=r"class-descriptions\.csv, line 6: no CSV .* is a quote opened"):
+        load("openimages", v3)
     (base / "class-descriptions.csv").write_text(DESCRIPTIONS)
+    with pytest.raises(InputError, match="'boxable' stands for a whole list"):
+        load("openimages", v3, classes=["Owl", "boxable"])
     with pytest.raises(UnknownNameError, match="Did you mean 'Owl'"):
         load("openimages", v3, classes=["Owll"])
     shutil.copy(v3 / "train" / f"{A}.jpg", v3 / "test")

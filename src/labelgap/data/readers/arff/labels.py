@@ -23,18 +23,22 @@ _STATES: Final = {
 _STEM: Final = re.compile(r"[-_.](?:train|test|val)$", re.IGNORECASE)
 
 
-def labels_file(path: Path) -> Path | None:
-    """Return Mulan's XML of an ARFF file: NAME.xml beside NAME.arff or NAME-train.arff, or the only one there."""
+def labels_file(path: Path, *, counted: bool = False) -> Path | None:
+    """Return Mulan's XML of an ARFF file: NAME.xml beside NAME.arff or NAME-train.arff, or the only one there.
+
+    Where MEKA's count says which attributes are labels, the XML of another name is one of another table.
+    """
     stems = (path.stem, _STEM.sub("", path.stem))
     named = next((place for stem in stems if (place := path.with_name(f"{stem}.xml")).is_file()), None)
-    others = sorted(path.parent.glob("*.xml"))
+    others = [] if counted else sorted(path.parent.glob("*.xml"))
     return named or (others[0] if len(others) == 1 else None)
 
 
 def find_labels(file: ArffFile, problems: ProblemList) -> list[int]:
     """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told."""
     place = f"{file.path.name}, line {file.relation_line}"
-    xml, match = labels_file(file.path), _COUNT.search(file.relation)
+    match = _COUNT.search(file.relation)
+    xml = labels_file(file.path, counted=match is not None)
     counted: list[int] | None = None
     if match is not None:
         count, width = int(match[1]), len(file.attributes)

@@ -28,6 +28,8 @@ _SPARSE_CELL: Final = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 _NUMERIC: Final = ("numeric", "real", "integer")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MISSING: Final = math.nan
+_MAX_NUMBER: Final = 3.4028234663852886e38
+"""The largest number of single precision, which features have."""
 
 Report = Callable[[int, str], None]
 """Takes a problem: its line, and what is wrong there."""
@@ -74,8 +76,8 @@ class Attribute:
             value = float(unquote(cell))
         except ValueError:
             value = math.inf
-        if not math.isfinite(value) or "_" in cell:
-            raise ValueError(f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it is no number")
+        if not abs(value) <= _MAX_NUMBER or "_" in cell:
+            raise ValueError(f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it is no number, or too large")
         return value
 
 

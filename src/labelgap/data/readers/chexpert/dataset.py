@@ -23,7 +23,7 @@ from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import LabelsCounted
+from labelgap.data.findings import LabelsCounted, LeaksAllowed
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.chexpert.tables import MIMIC_PREFIX, UNCERTAIN, ObservationTable, read_mimic, read_table
 from labelgap.data.readers.image_paths import is_file, refuse_url
@@ -38,6 +38,7 @@ from labelgap.labels.io.table_file import TableFile, check_choice
 __all__ = ["CHEXPERT_LAYOUT", "find_chexpert", "load_chexpert"]
 
 _STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
+_NO_HEADER: Final = "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
 _MAX_MISSING: Final = 1000
 _PATIENT: Final = re.compile(r"(?:^|/)(patient\d+|p\d{8})(?=/)")
 _HEADER: Final = re.compile(rb'^(?:\xef\xbb\xbf)?"?Path"?,"?(?:Sex|Age|Frontal/Lateral|No Finding)"?,')
@@ -80,8 +81,7 @@ def load_chexpert(
     given = {"val": val, "test": test}
     file = find_chexpert(Path(path))
     if file is None:
-        what = f"{path} holds no table of CheXpert: there is no train.csv, and no {MIMIC_PREFIX}chexpert.csv, in it."
-        raise InputError(what if Path(path).exists() else describe_missing_path(path))
+        raise InputError(_describe_missing(Path(path)))
     problems = ProblemList(file.parent, unit="")
     tables, findings = _read_tables(file, given, ignore_columns, problems)
     problems.refuse()
@@ -89,9 +89,10 @@ def load_chexpert(
     folder, place = _find_images(file.parent, images, tables[0])
     _check_images(tables, folder, place, problems)
     problems.refuse()
+    tables = [table.with_classes(names) for table in tables]
     _refuse_uncertain(file.parent, tables, uncertain)
     findings = [_uncertain_note(tables, uncertain), *findings]
-    labels = LabelTable.concatenate([_labels(table, names, uncertain) for table in tables])
+    labels = LabelTable.concatenate([_labels(table, uncertain) for table in tables])
     return _dataset(file, tables, labels, (folder, place), findings, allow_leaks)
 
 
@@ -102,6 +103,15 @@ def find_chexpert(path: Path) -> Path | None:
     mimic = path / f"{MIMIC_PREFIX}chexpert.csv"
     train = path / "train.csv"
     return mimic if mimic.is_file() else train if train.is_file() and _has_header(train) else None
+
+
+def _describe_missing(path: Path) -> str:
+    if not path.exists():
+        return describe_missing_path(path)
+    table = path if path.is_file() else path / "train.csv"
+    if table.is_file():
+        return f"{table}, line 1: {_NO_HEADER}."
+    return f"{path} holds no table of CheXpert: there is no train.csv, and no {MIMIC_PREFIX}chexpert.csv, in it."
 
 
 def _has_header(path: Path) -> bool:
@@ -204,10 +214,10 @@ def _refuse_uncertain(folder: Path, tables: Sequence[ObservationTable], uncertai
         )
 
 
-def _labels(table: ObservationTable, names: Sequence[str], uncertain: str | None) -> LabelTable:
+def _labels(table: ObservationTable, uncertain: str | None) -> LabelTable:
     codes = table.codes.copy()
     codes[codes == UNCERTAIN] = _STATES[uncertain or "unknown"]
-    return LabelTable.from_dense(codes, table.classes, table.images).with_classes(names)
+    return LabelTable.from_dense(codes, table.classes, table.images)
 
 
 def _dataset(
@@ -228,9 +238,10 @@ def _dataset(
         groups=patients,
         lines=np.concatenate([np.asarray(table.lines, dtype=np.int64) for table in tables]),
         findings=(),
-        sources=tuple(table.lines_of for table in tables for _ in table.images) if len(tables) > 1 else None,
+        sources=tuple(table.lines_of for table in tables for _ in table.images),
     )
     parts, groups, split_findings = assign_splits(rows, DuplicatePairs.of([], exact=True), allow_leaks)
+    together = "" if any(isinstance(each, LeaksAllowed) for each in split_findings) else ", each in one split or fold"
     folder, place = images
     files = FileImages(folder, labels.images, [place(image) for image in labels.images])
     made = {
@@ -246,7 +257,7 @@ def _dataset(
         findings=(
             *findings,
             LabelsCounted(len(labels), len(labels.classes), *labels.counts().total),
-            Note(f"{pluralize(len({*patients} - {''}), 'patient')}, each of them in one split or fold", "split"),
+            Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split"),
             *split_findings,
         ),
     )
@@ -270,7 +281,7 @@ def _quick_check(file: Path) -> str | None:
         return (
             None if file.with_name(split).is_file() else f"{split} is missing, which names the images and their splits"
         )
-    return None if _has_header(file) else "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
+    return None if _has_header(file) else _NO_HEADER
 
 
 CHEXPERT_LAYOUT: Final = DatasetLayout(

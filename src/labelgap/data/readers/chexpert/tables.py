@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +59,11 @@ class ObservationTable:
     classes: tuple[str, ...]
     codes: NDArray[np.int8]
     studies: bool = False
+
+    def with_classes(self, names: Sequence[str]) -> ObservationTable:
+        """Return the table with some of its observations, in this order."""
+        columns = [self.classes.index(name) for name in names]
+        return replace(self, classes=tuple(names), codes=self.codes[:, columns])
 
 
 def read_table(path: Path, split: str, ignored: Sequence[str], problems: ProblemList) -> ObservationTable:

@@ -77,7 +77,9 @@ def _join(names: Sequence[str] | Mapping[str, Any]) -> str:
 def _is_image(kind: pa.DataType, feature: Any) -> bool:
     if isinstance(feature, dict) and feature.get("_type") not in (None, "Image"):
         return False
-    return bool(pa.types.is_struct(kind)) and {kind.field(n).name for n in range(kind.num_fields)} == {"bytes", "path"}
+    parts = {kind.field(n).name: kind.field(n).type for n in range(kind.num_fields)} if pa.types.is_struct(kind) else {}
+    binary = pa.types.is_binary, pa.types.is_large_binary
+    return parts.keys() == {"bytes", "path"} and any(is_(parts["bytes"]) for is_ in binary) and _is_text(parts["path"])
 
 
 def _is_state(kind: pa.DataType) -> bool:
@@ -126,7 +128,7 @@ def listed_classes(column: pa.Array) -> tuple[NDArray[np.int64], list[Any], NDAr
 
 def column_states(column: pa.Array) -> NDArray[np.int8]:
     """Return the states of a column of one class: 1, 0, and null or NaN for unknown; ``INVALID`` for anything else."""
-    values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # large numbers are no states
     states = np.full(len(values), INVALID, dtype=np.int8)
     states[np.isnan(values)] = UNKNOWN
     states[values == PRESENT] = PRESENT

@@ -70,6 +70,8 @@ def load_huggingface(
     splits, left_out = _name_splits(root, found)
     columns = _choose(splits, ignore_columns, problems)
     problems.refuse()
+    if unlisted != "unknown" and not columns.lists:
+        raise InputError(f"{root}: --unlisted is for lists; this data set has a column per class.")
     reader = RowReader(root, image_folder(root / "_", images), columns, problems)
     for name, files in splits.items():
         reader.read(name, files)
@@ -185,6 +187,13 @@ def _dataset(
     )
 
 
+def _check_files(file: Path) -> str | None:
+    """Return which files of the splits are missing; ``file`` is one that the data set is recognized by."""
+    problems = ProblemList(file.parent, unit="")
+    find_files(file.parent, problems)
+    return "; ".join(problem.message for problem in problems.found) or None
+
+
 HUGGINGFACE_LAYOUT: Final = DatasetLayout(
     "any data set of images of the Hugging Face Hub (huggingface.co/datasets), or your own, saved by `datasets`",
     "that of the data set: its page, or README.md, names it",
@@ -194,6 +203,7 @@ HUGGINGFACE_LAYOUT: Final = DatasetLayout(
             "dataset_dict.json",
             "what save_to_disk wrote, with a folder per split",
             ("state.json", "data/train-*-of-*.parquet", "train-*-of-*.parquet"),
+            check=_check_files,
         ),
         RequiredFile("train/state.json", "the names of the files", optional=True),
         RequiredFile("train/dataset_info.json", "the types of the columns", optional=True),

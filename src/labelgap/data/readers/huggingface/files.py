@@ -53,8 +53,8 @@ class DataFile:
                 _check_end(self.path)
                 with pa.memory_map(str(self.path)) as source:
                     schema = pa.ipc.open_stream(source).schema
-            if not all(schema.names):
-                raise ValueError("a column has no name")
+            if not all(schema.names) or len({*schema.names}) < len(schema.names):
+                raise ValueError("a column has no name, or that of another")
         return schema
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -110,6 +110,8 @@ def _parquet_batch(key: tuple[str, int], number: int, columns: tuple[str, ...]) 
     with pq.ParquetFile(key[0]) as file:
         table = file.read_row_group(number, columns=list(columns)).combine_chunks()
     batches = table.to_batches()
+    if len(batches) > 1:
+        raise ValueError(f"row group {number} has more than 2 GB: write smaller ones")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 

@@ -93,6 +93,8 @@ class RowReader:
         for row, entry in zip(places.tolist(), entries, strict=True):
             if entry is None:
                 self._report(file, first + row, "a list has null in it")
+            elif isinstance(entry, str) and not entry.strip():
+                self._report(file, first + row, "a list has a blank name in it")
             elif isinstance(entry, str):
                 listed[row].append(entry)
             elif 0 <= entry < len(names):

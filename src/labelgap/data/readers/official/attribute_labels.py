@@ -48,7 +48,7 @@ class AttributeLabels:
     """
 
     present: NDArray[np.bool_]
-    certainty: NDArray[np.int8]
+    certainty: NDArray[np.int32]
     extra_columns: int
 
 
@@ -120,7 +120,7 @@ def _arrange(entries: Entries, extra_columns: int, ids: LabelIds) -> AttributeLa
         return None
     if (np.bincount(place, minlength=len(place)) != 1).any():
         return None
-    found = np.empty(shape, dtype=bool), np.empty(shape, dtype=np.int8)
+    found = np.empty(shape, dtype=bool), np.empty(shape, dtype=np.int32)
     found[0].flat[place], found[1].flat[place] = present == 1, certainty
     return AttributeLabels(*found, extra_columns)
 
@@ -139,7 +139,7 @@ def _read_line_by_line(file: Path, content: bytes, ids: LabelIds, problems: File
     before, extra_columns = len(problems), 0
     row_of, column_of = ({number: place for place, number in enumerate(each)} for each in (ids.images, ids.attributes))
     shape = len(row_of), len(column_of)
-    given, present, certainties = (np.zeros(shape, dtype=kind) for kind in (bool, bool, np.int8))
+    given, present, certainties = (np.zeros(shape, dtype=kind) for kind in (bool, bool, np.int32))
     for line, text in enumerate(content.decode("utf-8", errors="replace").splitlines(), 1):
         if not text.strip():
             continue
@@ -160,7 +160,8 @@ def _read_line_by_line(file: Path, content: bytes, ids: LabelIds, problems: File
             if wrong:
                 problems.add(file, message, line)
         if known:
-            given[place], present[place], certainties[place] = True, value == 1, min(max(certainty, 0), 127)
+            given[place], present[place] = True, value == 1
+            certainties[place] = certainty if certainty in ids.certainties else _NO_CERTAINTY
             extra_columns += more
     counts = given.sum(axis=1)
     lacking = np.flatnonzero(counts < shape[1])

@@ -66,13 +66,15 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
     if sizes != _OFFICIAL:
         found, published = (f"{each['train']:,} / {each['test']:,}" for each in (sizes, _OFFICIAL))
         notes.append(Note(f"there are {found} training and test images, in the published version {published}"))
+    paths = [f"images/{image}" for image in files.images]
+    require_files(files.root, files.root, paths, f"Are all images unpacked into {files.root / 'images'}?")
     train, test = (
         _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes) for name in sizes
     )
     return from_official_splits("cub", train, test, notes)
 
 
-def read_cub_certainty(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Codes]:
+def read_cub_certainty(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Return the images in the order of ``images.txt``, and the certainty of each of their labels.
 
     Args:
@@ -161,7 +163,6 @@ def _extra(files: _Files) -> str:
 def _split(files: _Files, name: str, codes: Codes, rows: NDArray[np.int64], boxes: bool) -> Split:
     names = [files.images[row] for row in rows]
     paths = [f"images/{image}" for image in names]
-    require_files(files.root, files.root, paths, f"Are all images unpacked into {files.root / 'images'}?")
     table = LabelTable.from_dense(codes[rows], list(files.attributes), names)
     found = None
     if boxes and len(files.corners):
@@ -209,7 +210,9 @@ def _read_corners(file: Path, images: Mapping[int, str], problems: FileProblems)
     corners: dict[int, tuple[float, float, float, float]] = {}
     for number, (line, (left, top, width, height)) in _read_values(file, images, 4, problems).items():
         try:
-            corners[number] = check_corners((left, top, left + max(width, 1) - 1, top + max(height, 1) - 1))
+            check_corners((left, top, width, height))
+            right, bottom = left + max(width, 1) - 1, top + max(height, 1) - 1
+            corners[number] = max(left, 0), max(top, 0), max(right, 0), max(bottom, 0)
         except ValueError as error:
             problems.add(file, str(error), line)
     return np.empty((0, 4)) if len(problems) > before else np.array([corners[number] for number in images])

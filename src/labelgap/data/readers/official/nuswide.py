@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ _OFFICIAL: Final = {"Train": 161_789, "Test": 107_859}
 _MAX_WRONG_LINES: Final = 5
 """Lines of one file of labels that are reported."""
 _MAX_NAME: Final = 100
-_BLANKS: Final = b" \t\r\n"
+_BLANKS: Final = b" \t\r\n\v\f"
 
 
 def load_nuswide(
@@ -64,13 +64,13 @@ def load_nuswide(
     problems = FileProblems(root)
     classes = _read_concepts(root, problems)
     listed = {part: _read_list(root / "ImageList" / f"{part}Imagelist.txt", problems) for part in _OFFICIAL}
-    for name in listed["Train"].keys() & listed["Test"].keys():
-        problems.add(
-            root / "ImageList" / "TestImagelist.txt", f"{name} is in TrainImagelist.txt too", listed["Test"][name]
-        )
+    for name, line in listed["Test"].lines.items():
+        if name in listed["Train"].lines:
+            file = root / "ImageList" / "TestImagelist.txt"
+            problems.add(file, f"{truncate_text(name)} is in TrainImagelist.txt too", line)
     codes, labels_from = _read_labels(root, classes, listed, problems)
     problems.refuse()
-    tables = {part: LabelTable.from_dense(codes[part], classes, list(names)) for part, names in listed.items()}
+    tables = {part: LabelTable.from_dense(codes[part], classes, list(images.lines)) for part, images in listed.items()}
     sizes = {part: len(table) for part, table in tables.items()}
     findings: list[Finding] = [
         Note(f"labels of {labels_from}: 1 = present, 0 = absent; every label is known"),
@@ -114,11 +114,18 @@ def _read_concepts(root: Path, problems: FileProblems) -> list[str]:
     return list(found)
 
 
-def _read_list(file: Path, problems: FileProblems) -> dict[str, int]:
-    """Return the images of a list with their lines, as paths with "/"."""
+class _ImageList(NamedTuple):
+    """The lines of the images, whose paths have "/"; and the number of lines, also of those that name no image."""
+
+    lines: dict[str, int]
+    rows: int
+
+
+def _read_list(file: Path, problems: FileProblems) -> _ImageList:
     found: dict[str, int] = {}
     before = len(problems)
-    for line, text in problems.read_lines(file):
+    texts = problems.read_lines(file)
+    for line, text in texts:
         name = text.replace("\\", "/")
         problem = image_name_problem(name)
         if problem is None and (name.startswith("/") or ":" in name or ".." in name.split("/")):
@@ -131,18 +138,18 @@ def _read_list(file: Path, problems: FileProblems) -> dict[str, int]:
             problems.add(file, problem, line)
     if not found and len(problems) == before:
         problems.add(file, "is empty")
-    return found
+    return _ImageList(found, len(texts))
 
 
 def _read_labels(
-    root: Path, classes: list[str], listed: Mapping[str, Mapping[str, int]], problems: FileProblems
+    root: Path, classes: list[str], listed: Mapping[str, _ImageList], problems: FileProblems
 ) -> tuple[dict[str, NDArray[np.int8]], str]:
     """Return the labels of every part, ``(images, concepts)``, and which of the published folders they come from."""
     for folder in (root / "Groundtruth", root):
         if (folder / "TrainTestLabels").is_dir():
             columns = {
-                part: _read_columns(folder / "TrainTestLabels", f"_{part}.txt", classes, len(names), problems)
-                for part, names in listed.items()
+                part: _read_columns(folder / "TrainTestLabels", f"_{part}.txt", classes, images.rows, problems)
+                for part, images in listed.items()
             }
             return columns, "TrainTestLabels"
         if (folder / "AllLabels").is_dir():
@@ -152,18 +159,20 @@ def _read_labels(
 
 
 def _from_all_labels(
-    root: Path, folder: Path, classes: list[str], listed: Mapping[str, Mapping[str, int]], problems: FileProblems
+    root: Path, folder: Path, classes: list[str], listed: Mapping[str, _ImageList], problems: FileProblems
 ) -> dict[str, NDArray[np.int8]]:
     everything = _read_list(root / "ImageList" / "Imagelist.txt", problems)
-    row_of = {name: row for row, name in enumerate(everything)}
-    codes = _read_columns(folder, ".txt", classes, len(everything), problems)
+    if not everything.lines:
+        return {}
+    row_of = {name: row for row, name in enumerate(everything.lines)}
+    codes = _read_columns(folder, ".txt", classes, everything.rows, problems)
     found = {}
-    for part, names in listed.items():
-        for name, line in names.items():
-            if name not in row_of and everything:
+    for part, images in listed.items():
+        for name, line in images.lines.items():
+            if name not in row_of:
                 file = root / "ImageList" / f"{part}Imagelist.txt"
                 problems.add(file, f"{truncate_text(name)} is not in Imagelist.txt", line)
-        found[part] = codes[[row_of.get(name, 0) for name in names]] if everything else codes
+        found[part] = codes[[row_of.get(name, 0) for name in images.lines]]
     return found
 
 
@@ -247,11 +256,11 @@ def _image_locator(folder: Path) -> Callable[[str], str | None]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return the names in a folder; none where there is no such folder."""
+    """Return the names in a folder; none where there is no such folder, or it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries}
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return set()
 
 
@@ -267,6 +276,13 @@ def _without_unlabeled(splits: list[Split], unlabeled: str, findings: list[Findi
     elif count:
         findings.append(Note(f"{count:,} images without any concept are kept; --unlabeled drop leaves them out"))
     return splits
+
+
+def _check_labels(file: Path) -> str | None:
+    """Return what a file of labels lacks: those of all images need the list of all images."""
+    root = next((place for place in file.parents if (place / "ImageList").is_dir()), file.parent)
+    needed = file.parent.name == "AllLabels" and not (root / "ImageList" / "Imagelist.txt").is_file()
+    return "ImageList/Imagelist.txt is missing, which has the order of its lines" if needed else None
 
 
 def _label_files(part: str) -> tuple[str, tuple[str, ...]]:
@@ -285,7 +301,7 @@ NUSWIDE_LAYOUT: Final = DatasetLayout(
         RequiredFile("ImageList/TestImagelist.txt", "107,859 paths"),
         RequiredFile("ImageList/Imagelist.txt", "all 269,648, needed with AllLabels only", optional=True),
         *(
-            RequiredFile(path, "1 or 0 per image of the list", others, count=_CONCEPTS)
+            RequiredFile(path, "1 or 0 per image of the list", others, count=_CONCEPTS, check=_check_labels)
             for path, others in map(_label_files, _OFFICIAL)
         ),
         RequiredFile("Flickr/*/*.jpg", "the images, or anywhere: --images", ("images/*.jpg", "images/*/*.jpg")),

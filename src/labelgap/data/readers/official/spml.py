@@ -38,8 +38,8 @@ __all__ = ["SPML_LAYOUT", "find_spml", "load_spml"]
 _NEEDED: Final = ("train_images", "train_labels", "train_labels_obs", "val_images", "val_labels")
 _ROWS_SHOWN: Final = 20
 _OBJECTS: Final = (
-    "Python objects are not read, since reading them can run any program. If you trust it, write it as text once: "
-    "python -c \"import numpy as np; f = 'FILE'; np.save(f, np.load(f, allow_pickle=True).astype(str))\""
+    "Python objects are not read, since reading them can run any program. If you trust it, write it as KIND once: "
+    "python -c \"import numpy as np; f = 'FILE'; np.save(f, np.load(f, allow_pickle=True).astype(KIND))\""
 )
 
 
@@ -108,12 +108,13 @@ def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]
         except KeyError:
             problems.add(0, f"{file.name} is an archive of arrays (npz); it is one array, as numpy.save writes it")
         except RunError as error:
-            remedy = f" {_OBJECTS.replace('FILE', file.name)}" if "it holds objects" in str(error) else ""
+            kind = "str" if name.endswith("images") else "float"
+            remedy = f" {_OBJECTS.replace('FILE', file.name).replace('KIND', kind)}" if "objects" in str(error) else ""
             problems.add(len(problems), f"{str(error).replace(f'{folder}{os.sep}', '').rstrip('.')}.{remedy}")
     problems.refuse()
     for name, array in arrays.items():
         kinds, dimensions = ("US", 1) if name.endswith("images") else ("iufb", 2)
-        if array.ndim != dimensions or array.dtype.kind not in kinds or not len(array):
+        if array.ndim != dimensions or array.dtype.kind not in kinds or not array.size:
             what = "a list of names" if dimensions == 1 else "a matrix of numbers, a row per image"
             problems.add(0, f"formatted_{name}.npy has the shape {array.shape} of {array.dtype}: it is {what}")
     problems.refuse()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,10 +66,15 @@ class BlockReader:
         """Add a problem of a line."""
         self.problems.add(self._first + line, f"{self.name}, line {line}: {message}")
 
+    @cached_property
     def header(self) -> list[str]:
-        """Return the names of the columns."""
-        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return next(csv.reader([file.readline(1 << 16)]), [])
+        """The names of the columns; none, with a problem, where the file cannot be read."""
+        try:
+            with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                return next(csv.reader([file.readline(1 << 16)]), [])
+        except OSError as error:
+            self.report(1, f"cannot be read ({error.strerror or error})")
+            return []
 
     def blocks(self, columns: Sequence[str], *, multiline: bool = False) -> Iterator[Block]:
         """Yield the rows that have as many cells as the header; the others are problems.
@@ -77,14 +83,10 @@ class BlockReader:
             columns: to read.
             multiline: whether a quoted cell may contain line breaks; lines are then counted as records.
         """
-        try:
-            header = self.header()
-        except OSError as error:
-            self.problems.add(len(self.problems), f"{self.name} cannot be read ({error.strerror or error})")
-            return
-        if missing := [name for name in columns if name not in header]:
-            found = truncate_text(", ".join(header), 120)
-            self.report(1, f"there is no column {', '.join(missing)}; the columns are {found or 'none'}")
+        if wrong := [name for name in columns if self.header.count(name) != 1]:
+            what = "is twice the" if wrong[0] in self.header else "is no"
+            found = truncate_text(", ".join(self.header), 120)
+            self.report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
             return
         rows = 0
         try:

@@ -37,7 +37,7 @@ def read_boxes(
     """
     known = pa.array([each.encode() for each in classes], pa.binary())
     reader = BlockReader(path, root, problems)
-    grouped = _GROUP in reader.header()
+    grouped = _GROUP in reader.header
     rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in _EMPTY)
     for block in reader.blocks(("ImageID", "LabelName", *_EDGES, *([_GROUP] if grouped else []))):
         found, good = parse_ids(block)
@@ -63,12 +63,12 @@ _EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.boo
 
 
 def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:
-    """Return corners in pixels, edges inclusive; a box has at least one pixel."""
+    """Return corners in pixels, edges inclusive; a box has at least one pixel, inside the image."""
     touched, which = np.unique(rows, return_inverse=True)
     sizes = np.ones((len(touched), 2))
     for number, row in enumerate(touched.tolist()):
         with open_image(images.path(row)) as image:
             sizes[number] = image.size
-    corners = shares * np.tile(sizes, 2)[which]
-    corners[:, 2:] = np.maximum(corners[:, 2:] - 1, corners[:, :2])
-    return corners
+    size = sizes[which]
+    first = np.minimum(shares[:, :2] * size, size - 1)
+    return np.concatenate([first, np.maximum(shares[:, 2:] * size - 1, first)], axis=1)

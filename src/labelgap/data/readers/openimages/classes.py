@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelgap.core.errors import UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.openimages.files import CLASS_CHOICES, Layout
 from labelgap.labels.io.problems import ProblemList
@@ -62,6 +62,9 @@ def read_classes(layout: Layout, classes: str | Sequence[str], problems: Problem
     words = [classes] if isinstance(classes, str) else list(classes)
     if words not in [[choice] for choice in CLASS_CHOICES]:
         known = {**{name: each for each, name in names.items()}, **{each: each for each in described}}
+        if not words or (alone := next((word for word in words if word in CLASS_CHOICES), None)):
+            what = f"'{alone}' stands for a whole list, and cannot be joined with others" if words else "there are none"
+            raise InputError(f"classes={','.join(words)}: {what}.")
         if unknown := next((word for word in words if word not in known), None):
             raise UnknownNameError(
                 "class of Open Images called", unknown, {**known, **dict.fromkeys(CLASS_CHOICES, "")}
@@ -77,19 +80,22 @@ def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[st
     name, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file)
-        for cells in reader:
-            where = f"{name}, line {reader.line_num}"
-            if reader.line_num == 1 and cells[:1] == ["LabelName"]:
-                continue
-            if len(cells) < 2 or not cells[0].strip():
-                problems.add(len(problems), f"{where}: a line is the id of a class and its name")
-            elif cells[0] in found:
-                again = truncate_text(cells[0])
-                problems.add(
-                    len(problems), f"{where}: the class {again} is listed again (first in line {lines[again]})"
-                )
-            else:
-                found[cells[0]], lines[cells[0]] = cells[1].strip() or cells[0], reader.line_num
+        try:
+            for cells in reader:
+                each, text = cells[0] if cells else "", ""
+                if reader.line_num == 1 and each == "LabelName":
+                    continue
+                if len(cells) < 2 or not each.strip():
+                    text = "a line is the id of a class and its name"
+                elif each in found:
+                    text = f"the class {truncate_text(each)} is listed again (first in line {lines[each]})"
+                else:
+                    found[each], lines[each] = cells[1].strip() or each, reader.line_num
+                if text:
+                    problems.add(len(problems), f"{name}, line {reader.line_num}: {text}")
+        except csv.Error as error:
+            what = f"no CSV ({error}); is a quote opened and never closed?"
+            problems.add(len(problems), f"{name}, line {reader.line_num}: {what}")
     return found
 
 

@@ -22,7 +22,9 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.findings import NoValRows
 from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_table import image_folder
 from labelgap.data.readers.openimages.blocks import format_ids
 from labelgap.data.readers.openimages.boxes import read_boxes
 from labelgap.data.readers.openimages.classes import ClassList, class_choice, read_classes
@@ -66,7 +68,7 @@ def load_openimages(
     chosen = read_classes(layout, classes, problems)
     read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
     _check_splits({name: labels.ids for name, labels in read.items()}, problems)
-    files, findings = ImageFiles(Path(images) if images is not None else root), _describe(layout, read, machine)
+    files, findings = ImageFiles(image_folder(root / "_", images)), _describe(layout, read, machine)
     splits = dict[str, Split]()
     for name, labels in read.items():
         found = files.find(OFFICIAL_SPLITS[name], labels.ids)
@@ -87,7 +89,10 @@ def load_openimages(
     problems.refuse()
     if not len(splits["train"]):
         raise InputError(f"{root}: no image of train has a known label of the {len(chosen.ids):,} classes and a file.")
-    return Dataset("openimages", splits["train"], splits["val"], splits["test"], findings=tuple(findings))
+    if not len(splits["val"]):
+        findings.append(NoValRows(len(splits["train"])))
+    val, test = (splits[name] if len(splits[name]) else None for name in ("val", "test"))
+    return Dataset("openimages", splits["train"], val, test, findings=tuple(findings))
 
 
 def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabeled: str) -> None:

@@ -117,6 +117,9 @@ def read_labels(
         places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
         order = np.argsort(places, kind="stable")
         places, values = places[order], values[order]
+    if len(twice):  # an image may have no other label
+        labeled, row = np.unique(places // count, return_inverse=True)
+        images, places = images[labeled], row * count + places % count
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
 
 
@@ -192,7 +195,7 @@ def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bo
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
     reader, parts = BlockReader(path, root, problems), list[NDArray[np.uint64]]()
-    subset = "Subset" in reader.header()
+    subset = "Subset" in reader.header
     for block in reader.blocks(("ImageID", *(["Subset"] if subset else [])), multiline=True):
         ids, good = parse_ids(block)
         if subset:
