@@ -29,7 +29,7 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = coco(tmp_path / "my coco", inside="images")
-    assert call("datasets", "coco2014", str(root / "annotations")) == 0
+    assert call("datasets", f"coco2014={root / 'annotations'}") == 0
     said = capsys.readouterr().out
     assert f"is complete: a folder with COCO's annotations (coco2014), in {root}" in said
     assert "read as   Read COCO 2014: train and val are parts of train2014, test is val2014" in said

@@ -87,6 +87,8 @@ class FoldNetworks:
         part = Split("train", train.images.select(rows), train.labels.select(rows))
         data = replace(self.data, train=part, test=None, recipe={})
         settings = {**fit_arguments(self.run.config), "trace": "off"}
+        if settings.get("optimizer") == "newton":  # whose batch is all images, here fewer
+            settings.pop("batch_size")
         resume = bool(broadcast_object((out / CONFIG_FILE).exists()))
         given = {**settings, "out": out, "device": self.device, "workers": self.workers, "quiet": True}
         try:

@@ -24,6 +24,9 @@ def datasets(
     from labelgap.cli.printing import print_table
     from labelgap.data import describe_dataset, describe_datasets
 
+    if name is not None and path is None and "=" in name:  # as the other commands take it
+        name, _, place = name.partition("=")
+        path = Path(place)
     if name is None:
         rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
         print_table(("data set", "path to", "summary"), rows)

@@ -182,3 +182,5 @@ def test_commands_train_a_linear_head_on_it(tmp_path: Path, capsys: pytest.Captu
     assert call("train", str(tmp_path), "--method", "an", "--epochs", "3", "--out", str(run)) == 0
     measured = json.loads((run / "config.json").read_text())
     assert measured["backbone"] == "features" and (run / "predictions.parquet").exists()
+    assert call("predict", str(run), str(tmp_path / "toy-test.arff"), "--out", str(tmp_path / "scores.csv")) == 0
+    assert (tmp_path / "scores.csv").read_text().splitlines()[1].startswith('"toy-test.arff:10",')

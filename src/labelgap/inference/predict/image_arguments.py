@@ -18,7 +18,7 @@ from labelgap.data.readers.shards.location import is_shard_url
 __all__ = ["find_images", "is_dataset_argument"]
 
 _LISTS: Final = (".txt", ".lst", ".list")
-_TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json")
+_TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")
 
 
 def is_dataset_argument(text: str) -> bool:

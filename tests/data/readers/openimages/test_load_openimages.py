@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 from tests.cli.conftest import call
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
 from labelgap.data import load, load_from_recipe, open_data
 from labelgap.data.readers.openimages import blocks
+from labelgap.labels.io import problems as problem_list
 
 HEADER = "ImageID,Source,LabelName,Confidence\n"
 DESCRIPTIONS = '/m/cat,Cat\n/m/dog,"Dog, domestic"\n/m/bat,Bat\n/m/bat2,Bat\n/m/owl,Owl\n'
@@ -163,6 +164,15 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
         f"2017_11/test/images.csv: the image {A} is listed again",
     ):
         assert problem in said, problem
+
+
+def test_after_too_many_problems_reading_stops(v3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocks, problem_list):
+        monkeypatch.setattr(module, "MAX_PROBLEMS", 5)
+    (v3 / "2017_11/train/annotations-human.csv").write_text(HEADER + "a,b\n" * 9)
+    with pytest.raises(ProblemsError, match=r"line 6: reading stopped here|line 6: 2 of 4 cells") as told:
+        load("openimages", v3)
+    assert len(told.value.problems) == 6
 
 
 def test_bad_lists_of_classes_and_missing_files_are_told(v3: Path) -> None:

@@ -76,7 +76,8 @@ def find_arff(path: Path) -> Path | None:
     """Return the training file that a path leads to: itself, or the only one of a folder, NAME-train.arff first."""
     if not path.is_dir():
         return path if path.is_file() and path.suffix.lower() == _SUFFIX else None
-    found = [child for child in sorted(path.iterdir()) if child.suffix.lower() == _SUFFIX]
+    with os.scandir(path) as entries:  # of which there may be a million, of another kind
+        found = sorted(path / entry.name for entry in entries if entry.name.lower().endswith(_SUFFIX))
     train = [child for child in found if child.stem.endswith(_TRAIN)] or found
     return train[0] if len(train) == 1 else None
 

@@ -111,7 +111,10 @@ def _describe_missing(path: Path) -> str:
     table = path if path.is_file() else path / "train.csv"
     if table.is_file():
         return f"{table}, line 1: {_NO_HEADER}."
-    return f"{path} holds no table of CheXpert: there is no train.csv, and no {MIMIC_PREFIX}chexpert.csv, in it."
+    packed = (path / f"{MIMIC_PREFIX}chexpert.csv.gz").exists()
+    remedy = f" Unpack {MIMIC_PREFIX}*.csv.gz: gunzip -k." if packed else ""
+    what = f"there is no train.csv, and no {MIMIC_PREFIX}chexpert.csv, in it."
+    return f"{path} holds no table of CheXpert: {what}{remedy}"
 
 
 def _has_header(path: Path) -> bool:

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
+from labelgap.core.errors import ProblemsError
 from labelgap.core.text import truncate_text
-from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 
 __all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids", "parse_numbers"]
 
@@ -94,6 +95,8 @@ class BlockReader:
                 yield self._block(batch, columns, rows)
                 rows += batch.num_rows
         except (pa.ArrowException, OSError) as error:
+            if len(self.problems) >= MAX_PROBLEMS:
+                self.problems.refuse()
             self.problems.add(len(self.problems), f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
 
     def _block(self, batch: pa.RecordBatch, columns: Sequence[str], start: int) -> Block:
@@ -125,7 +128,10 @@ class BlockReader:
         line = int(row.number or 0)
         insort(self._bad_lines, line)
         hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
-        self.report(line, f"{row.actual_columns} of {row.expected_columns} cells{hint}")
+        try:
+            self.report(line, f"{row.actual_columns} of {row.expected_columns} cells{hint}")
+        except ProblemsError:  # too many: pyarrow would print it and read on
+            return "error"
         return "skip"
 
     def _line(self, row: int) -> int:
