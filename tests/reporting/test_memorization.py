@@ -1,125 +1,83 @@
-"""What a trace is summed up to, against loops written from the words."""
+"""What the losses of a trace are summed up to, against loops written from the words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting import memorization as module
-from labelgap.reporting.memorization import memorization_from_run, memorization_from_trace
-from labelgap.training import Run
+from labelgap.reporting.memorization import SINGLE_LABELS, label_losses, memorization_from_losses
+
+Trace = dict[str, NDArray[Any]]
+KINDS = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
 
 
 @pytest.fixture
-def trace() -> dict[str, NDArray[Any]]:
+def trace() -> Trace:
     random = np.random.default_rng(4)
     entries, epochs = 200, 5
     loss = random.random((epochs, entries)).astype(np.float32)
     loss[random.random(loss.shape) < 0.1] = np.nan
-    modified = random.random(loss.shape) < 0.2
-    modified[0] = False
-    return {
-        "observed": random.choice([PRESENT, ABSENT, UNKNOWN], entries).astype(np.int8),
-        "truth": random.choice([PRESENT, ABSENT, UNKNOWN], entries).astype(np.int8),
-        "loss": loss,
-        "modified": modified,
-    }
+    loss[:, :10] = np.nan  # never visited
+    rows, columns = np.divmod(np.arange(entries), 7)
+    observed, truth = random.choice([PRESENT, ABSENT, UNKNOWN], (2, entries)).astype(np.int8)
+    return {"row": rows, "column": columns, "observed": observed, "truth": truth, "loss": loss}
 
 
-def members(trace: dict[str, NDArray[Any]], truth: int) -> list[int]:
-    return [
-        n for n, (o, t) in enumerate(zip(trace["observed"], trace["truth"], strict=True)) if (o, t) == (UNKNOWN, truth)
-    ]
+def members(trace: Trace, kind: str) -> list[int]:
+    pairs = zip(trace["observed"].tolist(), trace["truth"].tolist(), strict=True)
+    return [number for number, pair in enumerate(pairs) if pair == KINDS[kind]]
 
 
-def reference_mean(trace: dict[str, NDArray[Any]], epoch: int, truth: int) -> float:
-    seen = [float(trace["loss"][epoch, n]) for n in members(trace, truth) if not math.isnan(trace["loss"][epoch, n])]
-    return sum(seen) / len(seen)
-
-
-def test_the_mean_loss_is_over_unknown_labels_of_each_kind_that_the_epoch_saw(trace: dict[str, NDArray[Any]]) -> None:
-    found = memorization_from_trace(trace)
-    assert found is not None
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_and_share_are_over_the_labels_of_a_kind_that_were_seen(trace: Trace, kind: str) -> None:
+    found, losses = label_losses(trace)[kind], trace["loss"].tolist()
+    assert found.count == len(members(trace, kind))
     for epoch in range(5):
-        assert found.false_negative[epoch] == pytest.approx(reference_mean(trace, epoch, PRESENT))
-        assert found.true_negative[epoch] == pytest.approx(reference_mean(trace, epoch, ABSENT))
+        seen = [losses[epoch][n] for n in members(trace, kind) if not math.isnan(losses[epoch][n])]
+        assert found.mean[epoch] == pytest.approx(sum(seen) / len(seen))
+    highest_first = visited = 0
+    for n in members(trace, kind):
+        values = [(losses[epoch][n], -epoch) for epoch in range(5) if not math.isnan(losses[epoch][n])]
+        visited += bool(values)
+        highest_first += bool(values) and max(values)[1] == 0
+    assert found.first_epoch == pytest.approx(highest_first / visited)
 
 
-def test_share_and_precision_of_a_whole_trace_are_plain_counts(trace: dict[str, NDArray[Any]]) -> None:
-    present, absent = members(trace, PRESENT), members(trace, ABSENT)
-    found = memorization_from_trace(trace, (len(absent), len(present)))
-    assert found is not None and found.modified is not None
-    for epoch in range(1, 5):
-        right = sum(bool(trace["modified"][epoch, n]) for n in present)
-        wrong = sum(bool(trace["modified"][epoch, n]) for n in absent)
-        assert found.modified.share[epoch] == pytest.approx((right + wrong) / (len(present) + len(absent)))
-        assert found.modified.precision[epoch] == pytest.approx(right / (right + wrong))
-    assert found.modified.base_rate == pytest.approx(len(present) / (len(present) + len(absent)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_labels_are_different_ones_of_the_kind_with_their_own_losses(trace: Trace, kind: str) -> None:
+    found = label_losses(trace)[kind]
+    numbers = (found.row * 7 + found.column).tolist()
+    assert len(set(numbers)) == SINGLE_LABELS and set(numbers) <= set(members(trace, kind))
+    np.testing.assert_array_equal(found.single, trace["loss"][:, numbers])
+    np.testing.assert_array_equal(label_losses(trace)[kind].row, found.row)
 
 
-def test_an_epoch_that_modified_nothing_has_no_precision(trace: dict[str, NDArray[Any]]) -> None:
-    found = memorization_from_trace(trace, (60, 40))
-    assert found is not None and found.modified is not None
-    assert found.modified.share[0] == 0
-    assert math.isnan(found.modified.precision[0])
-
-
-def test_a_sample_is_weighed_by_how_many_labels_of_each_kind_there_are() -> None:
-    sample: dict[str, NDArray[Any]] = {
-        "observed": np.full(4, UNKNOWN, dtype=np.int8),
-        "truth": np.array([PRESENT, PRESENT, ABSENT, ABSENT], dtype=np.int8),
-        "loss": np.ones((1, 4), dtype=np.float32),
-        "modified": np.array([[True, True, True, False]]),
+def test_without_truth_the_kinds_are_those_observed_and_nothing_is_called_memorized(trace: Trace) -> None:
+    found = label_losses(trace | {"truth": np.full(200, UNKNOWN, dtype=np.int8)})
+    expected = {
+        name: int((trace["observed"] == state).sum())
+        for name, state in zip(("present", "absent", "unknown"), (PRESENT, ABSENT, UNKNOWN), strict=True)
     }
-    found = memorization_from_trace(sample, (1000, 10))
-    assert found is not None and found.modified is not None
-    assert found.modified.precision[0] == pytest.approx(10 / (10 + 500))
-    assert found.modified.share[0] == pytest.approx(510 / 1010)
+    assert {name: losses.count for name, losses in found.items()} == expected
+    assert memorization_from_losses(found) is None
+    assert label_losses({}) == {}
 
 
-def test_without_the_numbers_of_each_kind_nothing_is_said_of_what_was_modified(trace: dict[str, NDArray[Any]]) -> None:
-    found = memorization_from_trace(trace)
-    assert found is not None and found.modified is None
-
-
-def test_a_sampled_run_says_what_was_modified_only_beside_its_data(run_of: Callable[..., Run], data: Dataset) -> None:
-    run = run_of(trace=50)
-    alone, beside = memorization_from_run(run), memorization_from_run(run, data)
-    assert alone is not None and alone.modified is None
-    assert beside is not None and beside.modified is not None
-
-
-def test_a_table_is_counted_alike_whatever_the_size_of_the_blocks(
-    data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert data.train.truth is not None
-    observed, truth = data.train.labels.to_dense().ravel(), data.train.truth.to_dense().ravel()
-    pairs = list(zip(observed.tolist(), truth.tolist(), strict=True))
-    expected = (pairs.count((UNKNOWN, ABSENT)), pairs.count((UNKNOWN, PRESENT)))
-    for block in (1, 20, 1 << 24):
-        monkeypatch.setattr(module, "BLOCK", block)
-        assert module._count_tables(data.train.labels, data.train.truth) == expected
-
-
-def test_a_run_without_truth_or_trace_has_nothing_to_show(run_of: Callable[..., Run]) -> None:
-    assert memorization_from_run(run_of(truth=False)) is None
-    assert memorization_from_trace({}) is None
-
-
-def test_an_epoch_that_saw_no_label_of_a_kind_has_no_mean() -> None:
-    blank: dict[str, NDArray[Any]] = {
+def test_one_epoch_has_no_share_and_an_epoch_that_saw_nothing_no_mean() -> None:
+    blank: Trace = {
+        "row": np.arange(2),
+        "column": np.zeros(2, dtype=np.int64),
         "observed": np.full(2, UNKNOWN, dtype=np.int8),
         "truth": np.array([PRESENT, ABSENT], dtype=np.int8),
         "loss": np.full((1, 2), np.nan, dtype=np.float32),
-        "modified": np.zeros((1, 2), dtype=bool),
     }
-    found = memorization_from_trace(blank, (1, 1))
-    assert found is not None and found.modified is None
-    assert math.isnan(found.false_negative[0])
+    found = memorization_from_losses(label_losses(blank))
+    assert found is not None and found.true_positive is None and found.epochs == 1
+    assert math.isnan(found.false_negative.mean[0]) and found.false_negative.first_epoch is None
+    twice = label_losses(blank | {"loss": np.full((2, 2), np.nan, dtype=np.float32)})
+    assert twice["FN"].first_epoch is None

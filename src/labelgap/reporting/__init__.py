@@ -1,6 +1,8 @@
 """Reports: the HTML page of a run, a study or a comparison, its figures and tables, and the model card of a run."""
 
 from labelgap.reporting.figures.study import study_figure
+from labelgap.reporting.memorization import label_losses
+from labelgap.reporting.modified_labels import modified_labels_from_run
 from labelgap.reporting.pages.methods import methods_markdown
 from labelgap.reporting.report import write_report
 from labelgap.reporting.tables.comparison import comparison_table
@@ -9,7 +11,9 @@ from labelgap.reporting.tables.study import study_rows, study_table
 
 __all__ = [
     "comparison_table",
+    "label_losses",
     "methods_markdown",
+    "modified_labels_from_run",
     "reproduction_table",
     "study_figure",
     "study_rows",

@@ -1,4 +1,4 @@
-"""Memorization of labels that are hidden from the method but known for measurement (Kim et al. 2022, figures 1 and 4).
+"""Memorization of labels that are hidden from training but known for measurement (Kim et al. 2022, figure 1, table 1).
 
 If unknown labels are taken as absent, those that are truly absent (true negatives) are learned soon. The loss of those
 that are truly present (false negatives) stays high at first and falls later: they are memorized. A good method delays
@@ -9,115 +9,112 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.data.dataset import Dataset
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.training import Run
+from labelgap.core.seeds import numpy_generator
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+from labelgap.studies.reproduce.measures import first_epoch_share
 
 __all__ = [
+    "LabelLosses",
     "Memorization",
-    "ModifiedLabels",
+    "label_losses",
     "memorization_by_label",
-    "memorization_from_run",
-    "memorization_from_trace",
+    "memorization_from_losses",
 ]
 
-BLOCK = 1 << 24
+SINGLE_LABELS: Final = 12
+"""How many labels of a kind are followed one by one."""
+_BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
+_BY_OBSERVATION: Final = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 
 
 @dataclass(frozen=True, eq=False)
-class ModifiedLabels:
-    """The unknown labels that a method modified, per epoch.
+class LabelLosses:
+    """Losses of the training labels of one kind, over the epochs; unknown labels are taken as absent.
 
     Attributes:
-        share: ``(E,)`` of the unknown labels that were modified, 0 to 1.
-        precision: ``(E,)`` of the modified labels that are truly present; NaN in an epoch that modified none.
-        base_rate: the share of truly present labels, i.e. the precision of modifying at random.
+        count: how many were recorded.
+        mean: ``(E,)`` mean loss; NaN in an epoch that saw none.
+        first_epoch: the share whose highest loss falls in the first epoch, 0 to 1; None for fewer than two epochs.
+        row: ``(S,)`` row numbers of ``SINGLE_LABELS`` random labels, or of all if there are fewer.
+        column: ``(S,)`` their class numbers.
+        single: ``(E, S)`` their losses.
     """
 
-    share: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    base_rate: float
+    count: int
+    mean: NDArray[np.float64]
+    first_epoch: float | None
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+    single: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Memorization:
-    """The mean loss of unknown labels, taken as absent, by what they truly are.
+    """Losses by what labels truly are.
 
     Attributes:
-        true_negative: ``(E,)`` mean loss of those truly absent; NaN in an epoch that saw none.
-        false_negative: ``(E,)`` mean loss of those truly present.
-        modified: None where the trace does not determine it.
+        true_positive: observed present; None if there are none.
+        true_negative: unknown and truly absent.
+        false_negative: unknown and truly present.
     """
 
-    true_negative: NDArray[np.float64]
-    false_negative: NDArray[np.float64]
-    modified: ModifiedLabels | None
+    true_positive: LabelLosses | None
+    true_negative: LabelLosses
+    false_negative: LabelLosses
 
     @property
     def epochs(self) -> int:
         """How many epochs were recorded."""
-        return len(self.true_negative)
+        return len(self.true_negative.mean)
 
 
-def memorization_from_trace(
-    trace: Mapping[str, NDArray[Any]], population: tuple[int, int] | None = None
-) -> Memorization | None:
-    """Summarize a trace; None if it has no unknown label that is truly absent, or none that is truly present.
+def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:
+    """Return the losses of each kind of training labels.
 
     Args:
-        trace: as ``Run.trace`` gives it: observed, truth ``(R,)``; loss, modified ``(E, R)``.
-        population: how many unknown labels of the whole training set are truly absent and truly present. A sampled
-            trace has too many of the rare kind, so each kind is weighted by its number. Without it, ``modified`` is
-            None.
+        trace: as ``Run.trace`` gives it: row, column, observed, truth ``(R,)``; loss ``(E, R)``.
 
-    Unknown labels of unknown truth are left out.
+    Returns:
+        "TP", "TN" and "FN", those of them that exist, where the truth of unknown labels is known; elsewhere "present",
+        "absent" and "unknown" as observed. Unknown labels of unknown truth are left out of the former.
     """
     if not trace or len(trace["loss"]) == 0:
-        return None
-    unknown = trace["observed"] == UNKNOWN
-    absent, present = (unknown & (trace["truth"] == state) for state in (ABSENT, PRESENT))
-    if not absent.any() or not present.any():
-        return None
-    modified = _modified(trace["modified"], absent, present, population) if population is not None else None
-    return Memorization(_mean(trace["loss"][:, absent]), _mean(trace["loss"][:, present]), modified)
-
-
-def memorization_from_run(run: Run, data: Dataset | None = None) -> Memorization | None:
-    """Summarize the trace of a run; ``data`` is needed only if the trace is a sample."""
-    trace = run.trace
-    if not trace:
-        return None
-    if run.config.trace == "all":
-        population: tuple[int, int] | None = _count(trace["observed"], trace["truth"])
-    elif data is not None and data.train.truth is not None:
-        population = _count_tables(data.train.labels, data.train.truth)
+        return {}
+    observed, truth = trace["observed"], trace["truth"]
+    if ((observed == UNKNOWN) & (truth != UNKNOWN)).any():
+        kinds = {name: (observed == seen) & (truth == true) for name, (seen, true) in _BY_TRUTH.items()}
     else:
-        population = None
-    return memorization_from_trace(trace, population)
+        kinds = {name: observed == seen for name, seen in _BY_OBSERVATION.items()}
+    return {name: _losses(trace, np.flatnonzero(chosen), name) for name, chosen in kinds.items() if chosen.any()}
 
 
-def memorization_by_label(runs: Mapping[str, Run], data: Dataset | None = None) -> dict[str, Memorization]:
+def memorization_from_losses(losses: Mapping[str, LabelLosses]) -> Memorization | None:
+    """Select what ``label_losses`` found; None if no unknown label is truly absent, or none truly present."""
+    if not {"TN", "FN"} <= losses.keys():
+        return None
+    return Memorization(losses.get("TP"), losses["TN"], losses["FN"])
+
+
+def memorization_by_label(losses: Mapping[str, Mapping[str, LabelLosses]]) -> dict[str, Memorization]:
     """Return the memorization of every run that recorded unknown labels of known truth."""
-    found = {label: memorization_from_run(run, data) for label, run in runs.items()}
+    found = {label: memorization_from_losses(kinds) for label, kinds in losses.items()}
     return {label: values for label, values in found.items() if values is not None}
 
 
-def _count(observed: NDArray[np.int8], truth: NDArray[np.int8]) -> tuple[int, int]:
-    unknown = observed == UNKNOWN
-    return int((unknown & (truth == ABSENT)).sum()), int((unknown & (truth == PRESENT)).sum())
-
-
-def _count_tables(observed: LabelTable, truth: LabelTable) -> tuple[int, int]:
-    """Count in blocks of rows: a table of millions of images would not fit into memory as a matrix."""
-    size = max(1, BLOCK // max(len(observed.classes), 1))
-    blocks = [np.arange(start, min(start + size, len(observed))) for start in range(0, len(observed), size)]
-    counts = [_count(observed.batch(rows).numpy(), truth.batch(rows).numpy()) for rows in blocks]
-    return sum(absent for absent, _ in counts), sum(present for _, present in counts)
+def _losses(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], name: str) -> LabelLosses:
+    losses = trace["loss"][:, entries]
+    random = numpy_generator(0, f"single labels {name}")
+    picked = np.sort(random.choice(len(entries), min(SINGLE_LABELS, len(entries)), replace=False))
+    share = first_epoch_share(losses) if len(losses) > 1 else None
+    single = entries[picked]
+    return LabelLosses(
+        len(entries), _mean(losses), share, trace["row"][single], trace["column"][single], losses[:, picked]
+    )
 
 
 def _mean(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -126,17 +123,3 @@ def _mean(values: NDArray[Any]) -> NDArray[np.float64]:
     total = np.where(seen, values, 0).sum(axis=1, dtype=np.float64)
     count = seen.sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _modified(
-    flags: NDArray[np.bool_], absent: NDArray[np.bool_], present: NDArray[np.bool_], population: tuple[int, int]
-) -> ModifiedLabels | None:
-    """Weight the modified share of each kind by the number of its labels."""
-    if not flags[:, absent | present].any():
-        return None
-    wrongly = flags[:, absent].mean(axis=1) * population[0]
-    rightly = flags[:, present].mean(axis=1) * population[1]
-    total = sum(population)
-    touched = wrongly + rightly
-    precision = np.where(touched > 0, rightly / np.where(touched > 0, touched, 1), np.nan)
-    return ModifiedLabels(touched / total, precision, population[1] / total)

@@ -10,10 +10,12 @@ import pytest
 from matplotlib.figure import Figure
 
 import labelgap.reporting
-from labelgap.reporting.figures.memorization import memorization_panels, modified_label_panels
+from labelgap.reporting.figures.memorization import memorization_panels, single_label_panels
+from labelgap.reporting.figures.modified_labels import modified_label_panels
 from labelgap.reporting.figures.run import MAX_BARS, average_precision_bars, learning_curves, selection_score_name
 from labelgap.reporting.figures.study import method_map_figure
-from labelgap.reporting.memorization import Memorization, ModifiedLabels
+from labelgap.reporting.memorization import LabelLosses, Memorization
+from labelgap.reporting.modified_labels import ModifiedLabels
 from labelgap.reporting.style import NARROW, inline_svg
 
 
@@ -26,7 +28,17 @@ def texts(figure: Figure, axis: int = 0) -> list[str]:
 
 
 def some_memorization(scale: float = 1.0) -> Memorization:
-    return Memorization(scale * np.array([0.6, 0.3, 0.1]), scale * np.array([2.0, 1.5, 0.4]), None)
+    return Memorization(None, some_losses(scale, 0.6, 0.3, 0.1), some_losses(scale, 2.0, 1.5, 0.4))
+
+
+def some_losses(scale: float, *mean: float) -> LabelLosses:
+    numbers, values = np.arange(2), scale * np.array(mean)
+    return LabelLosses(9, values, 0.5, numbers, numbers, np.stack([values, 2 * values], 1).astype(np.float32))
+
+
+def some_modified(share: float = 0.1, precision: float = 0.8, recall: float = 0.3) -> ModifiedLabels:
+    measures = (np.array([first, last]) for first, last in ((0, share), (np.nan, precision), (0, recall)))
+    return ModifiedLabels(*measures, 0.25)
 
 
 def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_one() -> None:
@@ -78,13 +90,27 @@ def test_panels_that_fill_no_row_leave_no_empty_axes_in_sight() -> None:
     assert sum(axis.get_visible() for axis in figure.axes) == 5
 
 
+def test_single_labels_are_drawn_beside_the_mean_of_their_kind_on_a_shared_scale() -> None:
+    figure = single_label_panels({"present": some_losses(1.0, 2.0, 1.0), "absent": some_losses(1.0, 0.5, 0.2)})
+    assert [drawn(figure, 0, line) for line in range(3)] == [[2, 1], [4, 2], [2, 1]]
+    assert drawn(figure, 1, 2) == [0.5, 0.2]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim() == (0, pytest.approx(4.24))
+
+
 def test_modified_labels_are_drawn_in_percent_beside_what_chance_would_hit() -> None:
-    values = ModifiedLabels(np.array([0.0, 0.1]), np.array([np.nan, 0.8]), 0.25)
-    figure = modified_label_panels({"ll-r": values})
-    assert drawn(figure, 0) == [0, 10]
+    figure = modified_label_panels({"ll-r": some_modified()})
+    assert drawn(figure, 0) == [0, 10] and drawn(figure, 2) == [0, 30]
     assert np.isnan(drawn(figure, 1)[0])
     assert drawn(figure, 1)[1] == 80
     assert drawn(figure, 1, 1) == [25, 25]
+
+
+def test_a_measure_of_modified_labels_that_nobody_knows_has_no_panel() -> None:
+    figure = modified_label_panels({"ll-r": some_modified(precision=np.nan, recall=np.nan)}, width=NARROW)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        "modified, % of unknown",
+        "recall, % of truly present",
+    ]
 
 
 def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
@@ -117,7 +143,7 @@ def test_any_name_can_be_drawn() -> None:
         average_precision_bars(dict.fromkeys(names, 0.5)),
         method_map_figure(dict.fromkeys(names, 0.5), dict.fromkeys(names, 0.6)),
         memorization_panels({name: some_memorization() for name in names}),
-        modified_label_panels({name: ModifiedLabels(np.array([0.1]), np.array([0.2]), 0.1) for name in names}),
+        modified_label_panels(dict.fromkeys(names, some_modified())),
     ):
         text = inline_svg(figure, "f1", "any name")
         assert "日本 🦉" in text and "a b c" in text and "\\frac{" in text and "&lt;b&gt;&amp;" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from markupsafe import Markup
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.labels import PRESENT, LabelTable, Revision, Revisions
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.reporting import study_figure, write_report
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.reporting.pages.run import MAX_CLASS_ROWS
@@ -177,10 +178,29 @@ def test_a_run_without_truth_val_or_test_has_a_page(run_of: Callable[..., Run], 
         page = Reader(write_report(run, data=given))
         assert "There is no test split" in page.visible
         assert "false negative" not in page.visible and "test mAP" not in page.visible
+        assert "Which unknown labels are truly present is not known here" in page.visible
+        assert "How many of them are truly present is not known here" in page.visible
 
 
-def test_a_run_without_a_trace_has_a_page(run_of: Callable[..., Run]) -> None:
-    assert "false negative" not in Reader(write_report(run_of(trace="off"))).visible
+def test_a_run_without_a_trace_says_how_to_get_one(run_of: Callable[..., Run], data: Dataset) -> None:
+    for given, told in ((None, False), (data, True)):
+        page = Reader(write_report(run_of(trace="off"), data=given))
+        assert "false negative" not in page.visible and ("--trace all" in page.visible) is told
+
+
+def test_the_losses_of_kinds_of_labels_and_what_was_modified_are_in_tables(
+    run_of: Callable[..., Run], study: Study, data: Dataset
+) -> None:
+    assert data.train.truth is not None
+    pairs = list(zip(data.train.labels.to_dense().flat, data.train.truth.to_dense().flat, strict=True))
+    hidden, absent = pairs.count((UNKNOWN, 1)), pairs.count((UNKNOWN, 0))
+    page = Reader(write_report(run_of()))
+    ends = 2.4 * math.exp(-0.08 * 5), 0.6 * math.exp(-0.5 * 5)  # the losses of make_trace in its last epoch
+    assert f"(false negative) {hidden} 2.400 {ends[0]:.3f} 100.0" in page.visible
+    assert f"(true negative) {absent} 0.600 {ends[1]:.3f} 100.0" in page.visible
+    assert "1 0.0 – 0.0 2 " in page.visible, "nothing is modified in the first epoch"
+    assert f"6 {100 * hidden / (hidden + absent):.1f} 100.0 100.0" in page.visible
+    assert "TP FN TN an 100.0 100.0 100.0 ll 100.0 100.0 100.0" in Reader(write_report(study)).visible
 
 
 def test_a_run_that_is_not_finished_says_so(run_of: Callable[..., Run], data: Dataset) -> None:

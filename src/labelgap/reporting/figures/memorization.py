@@ -1,4 +1,4 @@
-"""Figures of memorization: the loss of missing labels over epochs, and the labels that a method modified."""
+"""Figures of memorization: the mean loss of missing labels over epochs, and the losses of single labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.memorization import Memorization, ModifiedLabels
+from labelgap.reporting.memorization import LabelLosses, Memorization
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
-    COLOR_CYCLE,
     MUTED_COLOR,
     NARROW,
     TEXT_COLOR,
@@ -29,8 +28,8 @@ __all__ = [
     "draw_memorization",
     "memorization_legend",
     "memorization_panels",
-    "modified_label_panels",
     "set_memorization_limits",
+    "single_label_panels",
 ]
 
 MAX_SCALE_RATIO = 4.0
@@ -67,7 +66,7 @@ def draw_memorization(axis: Axes, values: Memorization) -> None:
     for name, color, marker in (("false_negative", VERMILLION, "o"), ("true_negative", BLUE, "s")):
         axis.plot(
             epochs,
-            getattr(values, name),
+            getattr(values, name).mean,
             color=color,
             marker=marker,
             markersize=5,
@@ -94,7 +93,7 @@ def set_memorization_limits(axes: Iterable[Axes], methods: Iterable[Memorization
 
 
 def _highest(values: Memorization) -> float:
-    losses = np.r_[values.false_negative, values.true_negative]
+    losses = np.r_[values.false_negative.mean, values.true_negative.mean]
     return float(losses[np.isfinite(losses)].max(initial=0.0))
 
 
@@ -108,33 +107,26 @@ def memorization_legend() -> tuple[list[Line2D], list[str]]:
     return lines, ["unknown, truly present (false negative)", "unknown, truly absent (true negative)"]
 
 
-def modified_label_panels(methods: Mapping[str, ModifiedLabels], *, width: float = WIDE) -> Figure:
-    """Draw, per epoch, the share of unknown labels that a method modified, and how many of those are truly present.
+def single_label_panels(kinds: Mapping[str, LabelLosses], *, width: float = WIDE) -> Figure:
+    """Draw the losses of single labels over epochs, thin, and the mean of all labels of the kind, one panel a kind.
 
-    Up to six methods differ in color and marker.
+    The panels share a scale.
     """
     narrow = width <= NARROW
-    figure, axes = make_figure(*((2, 1) if narrow else (1, 2)), width=width, height=5.2 if narrow else 2.9)
-    lines = []
-    for number, values in enumerate(methods.values()):
-        color, marker = COLOR_CYCLE[number % len(COLOR_CYCLE)]
-        epochs = np.arange(1, len(values.share) + 1)
-        for axis, shown in zip(axes, (values.share, values.precision), strict=True):
-            line = axis.plot(
-                epochs, 100 * shown, color=color, marker=marker, markeredgecolor=BACKGROUND_COLOR, linewidth=2
-            )[0]
-            set_epoch_axis(axis, len(epochs))
-        lines.append(line)
-    base_rate = 100 * float(np.mean([values.base_rate for values in methods.values()]))
-    lines.append(axes[1].axhline(base_rate, color=MUTED_COLOR, linewidth=1.2, linestyle=(0, (4, 3))))
-    axes[0].set_title("modified, % of the unknown labels", loc="left", color=TEXT_COLOR)
-    axes[1].set_title("truly present, % of the modified", loc="left", color=TEXT_COLOR)
-    axes[0].set_ylim(bottom=0)
-    axes[1].set_ylim(0, 103)
-    axes[-1].set_xlabel("epoch")
-    axes[0].set_xlabel("" if narrow else "epoch")
-    names = [truncate_label(label, 24) for label in methods]
-    add_legend(
-        figure, lines, [*names, f"modifying at random ({base_rate:.1f} %)"], columns=1 if narrow else min(len(lines), 4)
-    )
+    rows, columns = (len(kinds), 1) if narrow else (1, len(kinds))
+    figure, axes = make_figure(rows, columns, width=width, height=2.5 * rows + 0.4)
+    top = max(float(np.nanmax(np.c_[losses.single, losses.mean], initial=0.0)) for losses in kinds.values())
+    single = None
+    for number, (axis, (title, losses)) in enumerate(zip(axes, kinds.items(), strict=True)):
+        epochs = np.arange(1, len(losses.mean) + 1)
+        single, *_ = axis.plot(epochs, losses.single, color=MUTED_COLOR, linewidth=0.8, alpha=0.7)
+        axis.plot(epochs, losses.mean, color=(VERMILLION, BLUE)[number % 2], linewidth=2.5)
+        axis.set_title(title, loc="left", color=TEXT_COLOR)
+        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
+        axis.set_ylabel("loss" if narrow or number == 0 else "")
+        set_epoch_axis(axis, len(epochs))
+        if not narrow or number == len(kinds) - 1:
+            axis.set_xlabel("epoch")
+    if single is not None:
+        add_legend(figure, [single, Line2D([], [], color=TEXT_COLOR, linewidth=2.5)], ["a single label", "the mean"], 2)
     return figure

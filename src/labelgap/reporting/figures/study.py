@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from labelgap.core.errors import RunError
 from labelgap.reporting.figures.memorization import draw_memorization, memorization_legend, set_memorization_limits
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.memorization import Memorization, memorization_by_label
+from labelgap.reporting.memorization import Memorization, label_losses, memorization_by_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
@@ -92,7 +92,9 @@ def study_figure(study: Study) -> Figure:
     Save it with ``study_figure(study).savefig("demo.png", dpi=200)``; the background is white.
     """
     rows = study_rows(study)
-    panels = memorization_by_label({member.label: run for member, run in study.runs if not member.extra_labels})
+    panels = memorization_by_label(
+        {member.label: label_losses(run.trace) for member, run in study.runs if not member.extra_labels}
+    )
     methods = {row.label: row.map for row in rows if not row.extra_labels}
     extra = {row.label: row.map for row in rows if row.extra_labels}
     if not panels and all(value is None for value in [*methods.values(), *extra.values()]):

@@ -22,7 +22,6 @@ from labelgap.reporting.formatting import (
     single_line,
 )
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
-from labelgap.reporting.memorization import memorization_by_label
 from labelgap.reporting.pages.memorization import memorization_section
 from labelgap.reporting.run_description import describe_data, describe_method_choice, describe_settings
 from labelgap.training import Run
@@ -60,7 +59,6 @@ _MEASURES: Final = {
 def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
     """Return the values of the template."""
     config, figures = run.config, FigureRenderer()
-    memorization = memorization_by_label({config.method: run}, data)
     measured = {split: run.metrics[split] for split in _SPLITS if run.metrics.get(split) is not None}
     return {
         "name": single_line(run.path.resolve().name),
@@ -77,7 +75,7 @@ def run_page(run: Run, data: Dataset | None, *, images: bool) -> dict[str, Any]:
         "compared": _compared(run),
         "groups": _groups(run),
         "curves": _curves(run, figures),
-        **memorization_section(memorization, {config.method: config.method}, figures),
+        **memorization_section({config.method: run}, data, figures),
         **_classes(run, data, figures),
         "examples": random_examples(run, data) if images and data is not None else [],
         "findings": [single_line(str(finding)) for finding in data.findings] if data is not None else [],

@@ -11,7 +11,6 @@ from labelgap.reporting.example_images import disagreement_examples
 from labelgap.reporting.figures.study import method_map_figure
 from labelgap.reporting.formatting import join_names, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
-from labelgap.reporting.memorization import memorization_by_label
 from labelgap.reporting.pages.memorization import memorization_section
 from labelgap.reporting.run_description import describe_data, describe_method_choice, describe_settings
 from labelgap.reporting.tables.study import STUDY_COLUMNS, StudyRow, study_notes, study_rows
@@ -48,7 +47,7 @@ def study_page(study: Study, data: Dataset | None, *, images: bool) -> dict[str,
         ],
         "notes": study_notes(rows),
         "selection": selection_rule_text(rules.pop()) if len(rules) == 1 else "",
-        **memorization_section(memorization_by_label(runs, data), methods, figures),
+        **memorization_section(runs, data, figures),
         "examples": disagreement_examples(competitors, data) if images and data is not None else [],
         "methods": [
             (single_line(label), single_line(describe_method_choice(run.config))) for label, run in runs.items()

@@ -17,7 +17,7 @@ from labelgap.studies.reproduce.tables import Cell
 from labelgap.training import Run
 from labelgap.training.predictions import read_predictions
 
-__all__ = ["known_absents", "measure_run", "warmup_share"]
+__all__ = ["first_epoch_share", "known_absents", "measure_run", "warmup_share"]
 
 
 def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
@@ -90,5 +90,14 @@ def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:
     observed, truth = trace["observed"], trace["truth"]
     state = {"tp": PRESENT, "tn": ABSENT, "fn": PRESENT}[kind]
     chosen = (observed == (PRESENT if kind == "tp" else UNKNOWN)) & (truth == state)
-    losses = trace["loss"][:, chosen]
+    return first_epoch_share(trace["loss"][:, chosen])
+
+
+def first_epoch_share(losses: NDArray[Any]) -> float | None:
+    """Return the share of labels whose highest loss is in the first epoch; None if none was seen.
+
+    Args:
+        losses: ``(E, R)``, NaN where an epoch did not see a label. A label that no epoch saw is left out.
+    """
+    losses = losses[:, np.isfinite(losses).any(axis=0)]
     return float((np.nanargmax(losses, axis=0) == 0).mean()) if losses.size else None
