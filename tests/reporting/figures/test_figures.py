@@ -37,8 +37,7 @@ def some_losses(scale: float, *mean: float) -> LabelLosses:
 
 
 def some_modified(share: float = 0.1, precision: float = 0.8, recall: float = 0.3) -> ModifiedLabels:
-    measures = (np.array([first, last]) for first, last in ((0, share), (np.nan, precision), (0, recall)))
-    return ModifiedLabels(*measures, 0.25)
+    return ModifiedLabels(np.array([0, share]), np.array([np.nan, precision]), np.array([0, recall]), 0.25)
 
 
 def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_one() -> None:
@@ -94,7 +93,7 @@ def test_single_labels_are_drawn_beside_the_mean_of_their_kind_on_a_shared_scale
     figure = single_label_panels({"present": some_losses(1.0, 2.0, 1.0), "absent": some_losses(1.0, 0.5, 0.2)})
     assert [drawn(figure, 0, line) for line in range(3)] == [[2, 1], [4, 2], [2, 1]]
     assert drawn(figure, 1, 2) == [0.5, 0.2]
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim() == (0, pytest.approx(4.24))
+    assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx((0, 4.24))] * 2
 
 
 def test_modified_labels_are_drawn_in_percent_beside_what_chance_would_hit() -> None:

@@ -192,7 +192,8 @@ def test_the_losses_of_kinds_of_labels_and_what_was_modified_are_in_tables(
     run_of: Callable[..., Run], study: Study, data: Dataset
 ) -> None:
     assert data.train.truth is not None
-    pairs = list(zip(data.train.labels.to_dense().flat, data.train.truth.to_dense().flat, strict=True))
+    observed, truth = (table.to_dense().ravel().tolist() for table in (data.train.labels, data.train.truth))
+    pairs = list(zip(observed, truth, strict=True))
     hidden, absent = pairs.count((UNKNOWN, 1)), pairs.count((UNKNOWN, 0))
     page = Reader(write_report(run_of()))
     ends = 2.4 * math.exp(-0.08 * 5), 0.6 * math.exp(-0.5 * 5)  # the losses of make_trace in its last epoch
