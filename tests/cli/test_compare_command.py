@@ -61,7 +61,9 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
     assert [seed["label_seed"] for seed in stored["methods"][0]["seeds"]] == [3, 4]
     assert {(row["lr"], row["settings_tried"]) for row in stored["methods"]} == {(0.01, 2)}
     assert {row["method"]: row["options"] for row in stored["methods"]}["role"] == {"expected_positives": 1.5}
-    assert "--observe positives=annotators,known=0.8,negatives=1 --label-seed 3" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "--observe positives=annotators,known=0.8,negatives=1 --label-seed 3" in said
+    assert "annotators, seed 3" in said and "each of the 2 seeds draws its own" in said
     assert Comparison.open("runs/compare").metadata["observe"]["positives"] == "annotators"
 
 

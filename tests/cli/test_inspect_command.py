@@ -38,7 +38,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pixels = random.integers(0, 255, (30, 40, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(f"photos/{number}.jpg")
         split = "train" if number < 30 else "val" if number < 35 else "test"
-        green = "0" if split == "test" and number % 2 else "1" if number % 4 == 0 else ""
+        green = "0" if split == "test" and number % 4 else "1" if number % 4 == 0 else ""
         rows.append(f"{number}.jpg,{split},{1 if number % 2 else ''},{green},{1 if number in (2, 6) else ''},")
     Path("tags.csv").write_text("\n".join(rows) + "\n")
     return tmp_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import hypothesis.strategies as st
 import numpy as np
@@ -24,6 +25,16 @@ def split(name: str, labels: ArrayLike, truth: ArrayLike | None = None) -> Split
     return Split(name, images, LabelTable.from_dense(codes, classes, names), whole)
 
 
+def measurable(column: Sequence[int]) -> bool:
+    """Whether both states are known and, with unknown labels, random scores reach at most 0.5 on the average."""
+    present, absent = column.count(PRESENT), column.count(ABSENT)
+    count, harmonic = present + absent, sum(1 / rank for rank in range(1, present + absent + 1))
+    if not present or not absent:
+        return False
+    chance = ((present - 1) / (count - 1) * (count - harmonic) + harmonic) / count
+    return count == len(column) or chance <= 0.5
+
+
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=3, max_size=3), min_size=3, max_size=9))
 def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
@@ -36,7 +47,7 @@ def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
         assert found.images == len(part)
         assert (found.present, found.absent, found.unknown) == tuple(counted.values())
         columns = list(zip(*part, strict=True))
-        assert found.measurable == sum(PRESENT in column and ABSENT in column for column in columns)
+        assert found.measurable == sum(map(measurable, columns))
     assert summary.whole.images == len(rows)
     assert summary.whole.present == sum(row.count(PRESENT) for row in rows)
     for number, found_class in enumerate(summary.classes):
@@ -70,6 +81,14 @@ def test_nothing_unknown_is_said_to_be_so() -> None:
         "train now; no label is missing in train",
         "measure accuracy on train, out of fold, over all 2 classes",
     )
+
+
+def test_accuracy_is_promised_only_where_a_training_would_count_the_class() -> None:
+    val = split("val", [[1, 1], [1, 0], [1, 0], [0, 0], [0, 0], [-1, -1]])  # by chance 0.7 and 0.46
+    summary = summarize(Dataset("toy", split("train", [[1, -1], [-1, 1]]), val))
+    assert summary.splits["val"].measurable == 1 and measurable_classes(val).tolist() == [False, True]
+    assert "choose epochs and thresholds by accuracy on val, over 1 of 2 classes" in summary.can
+    assert "1 of 2 classes lack a known present or enough known absents there" in summary.cannot[0]
 
 
 def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:

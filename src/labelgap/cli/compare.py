@@ -103,7 +103,9 @@ def compare(
     names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}
     check_settings(names, settings)  # before the images are read
     opened = open_dataset(data, data_options)
-    print_data(opened)
+    print_data(opened if hidden is None else opened.observe(**hidden, seed=label_seed))
+    if hidden is not None and options.seeds > 1:
+        print(f"these are the labels of the first seed; each of the {options.seeds} seeds draws its own")
     comparison = run_comparison(opened, names, device=device, workers=workers, out=out, **settings)
     _print(comparison, write_report(comparison))
 

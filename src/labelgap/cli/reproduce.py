@@ -113,6 +113,8 @@ def _list(as_json: bool) -> None:
             for each in tables
         ],
     )
+    print("\nlabelgap reproduce TABLE --data NAME=PATH --dry-run    what there is to train, and how long it takes")
+    print("labelgap datasets NAME                                 how the files of a data set must lie")
 
 
 def _print_plan(plan: Plan) -> None:

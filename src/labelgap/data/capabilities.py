@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.text import plural
 from labelgap.data.dataset import Dataset, Split
+from labelgap.metrics.validation import supports_accuracy
 
 __all__ = ["describe_capabilities", "measurable_classes"]
 
@@ -16,13 +17,12 @@ _RANDOM_SAMPLE = 300
 
 
 def measurable_classes(split: Split) -> NDArray[np.bool_]:
-    """Return ``(K,)``: whether a class has a known present and a known absent label, so that it can be measured.
+    """Return ``(K,)``: whether the known labels of a class support an accuracy, as a training counts it.
 
     The truth counts where a split has one.
     """
     counts = split.evaluation_labels.counts()
-    both: NDArray[np.bool_] = (counts.present > 0) & (counts.absent > 0)
-    return both
+    return supports_accuracy(counts.present, counts.absent, len(split))
 
 
 def describe_capabilities(
@@ -73,7 +73,10 @@ def _lacking(split: Split, purpose: str, tag: str) -> str:
     counts = split.evaluation_labels.counts()
     lacking = ~measurable_classes(split)
     states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
-    lack = "lack a known present or a known absent" if not states else f"have no known {' and no known '.join(states)}"
+    few = bool(((counts.present > 0) & (counts.absent > 0))[lacking].any())
+    lack = f"lack a known present or {'enough known absents' if few else 'a known absent'}"
+    if states:
+        lack = f"have no known {' and no known '.join(states)}"
     missing, every = int(lacking.sum()), len(lacking)
     start = f"{purpose} on {_place(split.name)}"
     start = start if missing == every else f"{purpose} of the others on {_place(split.name)}"

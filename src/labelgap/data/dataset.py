@@ -273,9 +273,9 @@ class Dataset:
         if sizes is None or not sizes.any():
             without = ", ".join(name for name, kind in GAPS.items() if not kind.needs_sizes)
             raise InputError(
-                f"{self.name}: {split} has no boxes, and '{rule}' draws by the size of the objects. VOC devkits, COCO "
-                "and the digits have boxes; a file of features takes those of a VOC devkit (annotations=, "
-                f"--annotations). {without} need none."
+                f"{self.name}: {split} has no boxes, and '{rule}' draws by the size of the objects. VOC devkits, COCO, "
+                "CUB and the digits have boxes, Open Images with boxes=True (--boxes); a file of features takes those "
+                f"of a VOC devkit (annotations=, --annotations). {without} need none."
             )
         return sizes
 

@@ -1,6 +1,6 @@
 """The summary of a data set: how many labels of each state, what looks wrong, what these labels allow.
 
-A class can be measured on a split only where it has a known present and a known absent label (as in
+A class can be measured on a split only where its known labels support an accuracy (``supports_accuracy`` of
 ``labelgap.metrics``). What the labels do not support is listed, with the remedy.
 """
 

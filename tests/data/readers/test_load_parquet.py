@@ -109,6 +109,12 @@ def test_names_that_are_numbers_find_their_files(tmp_path: Path) -> None:
     assert data.train.images[0].shape == (4, 6, 3)
 
 
+def test_a_file_of_a_hugging_face_folder_is_refused_with_the_folder(tmp_path: Path) -> None:
+    path = album(tmp_path, {"image": [{"bytes": b"", "path": "a.png"}], "cat": [1]})
+    with pytest.raises(InputError, match=f"column 'image' holds images.* huggingface: {tmp_path}$"):
+        load("parquet", path)
+
+
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("image,cat\n")
     with pytest.raises(InputError, match="cannot be read as Parquet"):

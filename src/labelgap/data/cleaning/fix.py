@@ -114,12 +114,12 @@ def fix_table(
         **options: of ``load_csv`` and ``load_parquet``. ``rename`` and ``aliases`` are applied to the clean table.
     """
     out = Path(out)
+    kind, path = _table_format(path)
     for name in options:
         if name not in (known := (*_TABLE_OPTIONS, *_IMAGE_OPTIONS, *_CSV_OPTIONS)):
             raise UnknownNameError("option", name, known)
     table_options = TableOptions(**{name: options[name] for name in _TABLE_OPTIONS if name in options})
     image_options = ImageOptions(**{name: options[name] for name in _IMAGE_OPTIONS if name in options})
-    kind, path = _table_format(path)
     _check_output(path, out, kind, force)
     if kind == "csv":
         raw = read_raw_csv(path, table_options, **{name: options.get(name) for name in _CSV_OPTIONS})

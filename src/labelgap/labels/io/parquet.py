@@ -100,6 +100,13 @@ def read_parquet(
     with open_parquet(path) as file:
         classes = stored_classes(file.schema_arrow.metadata, path)
         options = options or TableOptions()
+        for column in file.schema_arrow:
+            holds_images = pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0
+            if holds_images and column.name in ("image", "img"):
+                raise InputError(
+                    f"{path}: its column '{column.name}' holds images, as a Hugging Face data set does. Name its "
+                    f"folder, which is read as huggingface: {path.parent}"
+                )
         return parse_rows(
             rows_of_cells(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes
         )

@@ -157,7 +157,12 @@ def _with_val(data: Dataset) -> tuple[Dataset, list[str]]:
 def _measured(data: Dataset, task: str, notes: list[str]) -> dict[str, EvaluationLabels]:
     """Return the labels of val and test, as far as something can be measured there."""
     assert data.val is not None
-    found = {"val": evaluation_labels(data.val, task, chooses=True)}  # type: ignore[arg-type]
+    try:
+        found = {"val": evaluation_labels(data.val, task, chooses=True)}  # type: ignore[arg-type]
+    except InputError as error:
+        for note in notes:  # where val comes from
+            error.add_note(note)
+        raise
     if data.test is not None:
         found["test"] = evaluation_labels(data.test, task, chooses=False)  # type: ignore[arg-type]
     if found.get("test") is None:

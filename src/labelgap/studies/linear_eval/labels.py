@@ -98,7 +98,8 @@ def evaluation_labels(split: Split, task: Task, *, chooses: bool) -> EvaluationL
         if table is None:
             raise InputError(
                 f"the known labels of {split.name} support no accuracy for half of the classes, so that no penalty can "
-                "be chosen: a class needs images where it is present and images where it is absent."
+                "be chosen: a class needs images where it is present and, unless all its labels are known, more where "
+                "it is absent. `labelgap train` and `labelgap compare` work on such labels."
             )
     assert table is not None
     counts = table.counts()

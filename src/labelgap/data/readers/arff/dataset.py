@@ -62,7 +62,7 @@ def load_arff(
     beside = train.with_name(train.stem.removesuffix(_TRAIN) + "-test" + train.suffix)
     if test is None and train.stem.endswith(_TRAIN) and beside.is_file():
         paths["test"] = beside
-    problems = ProblemList(train.parent, unit="")
+    problems = ProblemList(Path(path), unit="")
     files = {split: _parse(place, problems) for split, place in paths.items() if place is not None}
     problems.refuse()
     labels = find_labels(files["train"], problems)

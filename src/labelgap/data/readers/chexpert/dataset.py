@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ __all__ = ["CHEXPERT_LAYOUT", "find_chexpert", "load_chexpert"]
 _STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 _NO_HEADER: Final = "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
 _MAX_MISSING: Final = 1000
+_TRIED: Final = 20
 _PATIENT: Final = re.compile(r"(?:^|/)(patient\d+|p\d{8})(?=/)")
 _HEADER: Final = re.compile(rb'^(?:\xef\xbb\xbf)?"?Path"?,"?(?:Sex|Age|Frontal/Lateral|No Finding)"?,')
 
@@ -84,7 +86,8 @@ def load_chexpert(
         raise InputError(_describe_missing(Path(path)))
     problems = ProblemList(file.parent, unit="")
     tables, findings = _read_tables(file, given, ignore_columns, problems)
-    problems.refuse()
+    if not tables[0].images:
+        problems.refuse()
     names = _class_names(tables, classes, problems)
     folder, place = _find_images(file.parent, images, tables[0])
     _check_images(tables, folder, place, problems)
@@ -153,7 +156,7 @@ def _class_names(
     """Return the observations to use; every table has all of those of train, and no other."""
     names = tables[0].classes
     for table in tables[1:]:
-        for name in sorted({*names} ^ {*table.classes}):
+        for name in sorted({*names} ^ {*table.classes}) if table.classes else ():
             what = "has no column" if name in names else "has a column that train has not:"
             problems.add(1, f"{table.path.name}, line 1: it {what} '{truncate_text(name)}'")
     for name in chosen or ():
@@ -168,13 +171,13 @@ Place = Callable[[str], str]
 
 def _find_images(folder: Path, images: str | os.PathLike[str] | None, table: ObservationTable) -> tuple[Path, Place]:
     """Return the folder of images, and what is done to paths: their first part may be the name of that folder."""
-    roots = [folder.parent, folder] if images is None else [image_folder(folder / "_", images)]
-    first = table.images[0]
-    for root in roots:
-        for place in (str, _without_first_part):
-            if path_inside(root, root / place(first)) is not None and is_file(root / place(first)):
+    roots = [folder, folder.parent] if images is None else [image_folder(folder / "_", images)]
+    places: tuple[Place, ...] = (str, _without_first_part)
+    for root, place in product(roots, places):
+        for image in filter(None, table.images[:_TRIED]):  # the first one may be missing
+            if path_inside(root, root / place(image)) is not None and is_file(root / place(image)):
                 return root, place
-    return roots[-1], _without_first_part if images is None and not table.studies else str
+    return roots[0], _without_first_part if images is None and not table.studies else str
 
 
 def _without_first_part(path: str) -> str:
@@ -185,8 +188,11 @@ def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place
     """Report images that are listed twice, that lie elsewhere, or that do not exist."""
     listed: dict[str, str] = {}
     missing = total = 0
+    before = len(problems)
     for table in tables:
         for image, line in zip(table.images, table.lines, strict=True):
+            if not image:  # reported already
+                continue
             total += 1
             where = f"{table.lines_of.name}, line {line}"
             path = folder / place(image)
@@ -198,7 +204,7 @@ def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place
                 missing += 1
                 if missing <= _MAX_MISSING:
                     problems.add(len(problems), f"{where}: {path} does not exist")
-    if missing == total:
+    if missing == total and not before:
         raise InputError(
             f"{tables[0].path}: none of its {total:,} images is in {folder}, e.g. {place(tables[0].images[0])}. "
             "Where are they? (--images DIR)"
@@ -300,7 +306,9 @@ CHEXPERT_LAYOUT: Final = DatasetLayout(
         ),
         RequiredFile("valid.csv", "val, in the same layout", optional=True),
         RequiredFile("test.csv", "test, in the same layout", optional=True),
-        RequiredFile("train/*/*/*.jpg", "patient00001/study1/view1_frontal.jpg", ("files/*/*/*/*.jpg",)),
+        RequiredFile(
+            "train/*/*/*.jpg", "patient00001/study1/view1_frontal.jpg", ("train/*/*/*.png", "files/*/*/*/*.jpg")
+        ),
     ),
     lambda path: None if (file := find_chexpert(path)) is None else file.parent,
     ("What uncertain labels (-1) become is asked for: --uncertain unknown, present or absent.",),

@@ -69,11 +69,12 @@ class ObservationTable:
 def read_table(path: Path, split: str, ignored: Sequence[str], problems: ProblemList) -> ObservationTable:
     """Read a table with a row per image, named under ``Path``."""
     (images,), lines, classes, codes = _read(path, ("Path",), ignored, problems)
-    for image, line in zip(images, lines, strict=True):
+    for row, (image, line) in enumerate(zip(images, lines, strict=True)):
         if not image:
             problems.add(len(problems), f"{path.name}, line {line}: no image is named under Path")
         elif (problem := image_name_problem(image)) is not None:
             problems.add(len(problems), f"{path.name}, line {line}: {problem}")
+            images[row] = ""  # no file of that name is looked for
     return ObservationTable(path, path, images, lines, [split] * len(images), classes, codes)
 
 
@@ -180,8 +181,10 @@ def _checked(
 def _check_header(
     path: Path, line: int, header: list[str], named: Sequence[str], ignored: Sequence[str] | None, problems: ProblemList
 ) -> tuple[list[int], list[int]] | None:
-    """Return the numbers of the named columns and of the observations; None, and problems, where it is no header."""
-    before = len(problems)
+    """Return the numbers of the named columns and of the observations; None where the rows cannot be read.
+
+    A column that is there twice or has no name is a problem, but the rows are read, so that theirs are told as well.
+    """
     for name in dict.fromkeys(name for name in header if header.count(name) > 1):
         problems.add(len(problems), f"{path.name}, line {line}: the column '{truncate_text(name)}' is there twice")
     for name in named:
@@ -194,7 +197,8 @@ def _check_header(
         problems.add(len(problems), f"{path.name}, line {line}: there is no column of an observation")
     if any(not header[number] for number in numbers):
         problems.add(len(problems), f"{path.name}, line {line}: a column has no name")
-    return ([header.index(name) for name in named], numbers) if len(problems) == before else None
+    readable = all(name in header for name in named) and (ignored is None or numbers)
+    return ([header.index(name) for name in named], numbers) if readable else None
 
 
 def _report(path: Path, name: str, bad: Sequence[tuple[int, str]], rows: int, problems: ProblemList) -> None:

@@ -90,7 +90,10 @@ def _root(path: str | os.PathLike[str], year: str) -> Path:
     given = Path(path)
     root = find_voc(given, year) or (given if _main(given).is_dir() else None)
     if root is None:
-        raise InputError(f"{given} holds no VOC{year}: there is no VOC{year}/ImageSets/Main in it.")
+        raise InputError(
+            f"{given} holds no VOC{year}: there is no VOC{year}/ImageSets/Main in it. "
+            f"`labelgap datasets voc{year}` shows the files."
+        )
     return root
 
 

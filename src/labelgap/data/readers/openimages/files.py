@@ -187,7 +187,7 @@ OPENIMAGES_LAYOUT: Final = DatasetLayout(
                 (_HUMAN, _HUMAN_LATER, "verified labels", False),
                 ("images.csv", _IMAGES_LATER, "all images", True),
                 (_MACHINE, _MACHINE_LATER, "labels of a network, for --machine", True),
-                (_BOXES, _BOXES_LATER, "for boxes=True", True),
+                (_BOXES, _BOXES_LATER, "where objects are, for --boxes", True),
             )
         ),
         RequiredFile("train/*.jpg", "ID.jpg", ("train_0/*.jpg", "images/train/*.jpg", "images/*.jpg"), optional=True),
