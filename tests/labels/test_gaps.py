@@ -136,6 +136,8 @@ def test_every_class_has_an_annotator_who_knows_it_and_images_are_shared_evenly(
     assert len(groups) == 5 and np.abs(sizes - 600).max() < 100
     assert ((groups == PRESENT).sum(axis=1) == 10).all()
     assert {2, 3} == set((groups == PRESENT).sum(axis=0).tolist())
+    many = LabelTable.from_dense(labels[:9]).observe("annotators", annotators=2**31 - 1)  # memory is that of the images
+    assert (many.counts().present.sum()) == 90
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,7 @@ def test_every_class_has_an_annotator_who_knows_it_and_images_are_shared_evenly(
         (("annotators",), {"annotators": 0}, "annotators=0: it is a whole number from 1"),
         (("salient",), {"per_image": 1.0}, "per_image=1.0"),
         (("small-overlooked",), {"side": -1}, "side=-1"),
+        (("small-overlooked",), {"side": "large"}, "side='large': the side of an object is a number of pixels"),
         ((1,), {"side": 3}, "positives=1 takes no option 'side': it belongs to 'small-overlooked'"),
         (("salient",), {}, "'salient' draws by the sizes of the objects: give sizes"),
         (("salient",), {"sizes": [1.0]}, "sizes: 2 numbers from 0"),

@@ -9,7 +9,8 @@ with one slope for all classes. Where nearly all of the highest-scoring labels a
 few of them are, many labels are missing. Scores that hardly separate, or a handful of known labels, say nothing about
 :math:`e_k`, so classes share their strength: the logits of :math:`e_k` are normal around the album's mean, which has a
 prior too, and :math:`b_k + \ln e_k`, 0 for exact scores and :math:`a = 1`, is normal around a common number. The
-parameters are the posterior's maximum. :math:`f_k` is 0 where no absent label is known.
+parameters are a maximum of the posterior, reached from the priors' means; where the scores hardly separate there may be
+a higher one. :math:`f_k` is 0 where no absent label is known.
 
 **People stop after one or two tags.** Then a label beside a known one is known less often than :math:`e_k`. Let
 :math:`r` be the number of known present labels beside another known present label of their image, divided by the sum
@@ -158,10 +159,11 @@ def fit_label_model(z: NDArray[np.float64], counts: NDArray[np.floating[Any]]) -
 def _minimize(
     start: NDArray[np.float64], z: NDArray[np.float64], counts: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
-    """Return the parameters of the least loss: a few iterations of L-BFGS, then Newton's method.
+    """Return parameters at a minimum of the loss: a few iterations of L-BFGS, then Newton's method.
 
-    Scores that hardly separate leave two minima. The first iterations choose between them: those of L-BFGS are short
-    and stay on the side of the prior's mean; those of Newton's method are few but may go to the other.
+    Scores that hardly separate, or few labels, leave two minima. The first iterations choose between them: those of
+    L-BFGS are short and stay on the side of the prior's mean, which is not always the lower minimum; those of Newton's
+    method are few but may go to the other.
     """
     options = {"maxiter": _FIRST_ITERATIONS}
     values = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options=options).x

@@ -8,9 +8,10 @@ present label in the order of the table (row after row, classes ascending),
 
 .. math:: \text{kept} = \text{the } \operatorname{round}(sP) \text{ labels with the lowest } u / w
 
-(sequential Poisson sampling, Ohlsson 1998). If t is the highest u / w that is kept, a label was kept with the
-probability min(1, t w): labels of twice the weight are kept twice as often, up to all of them. Only additions,
-multiplications, divisions and numpy's legacy generator are used, whose results are the same on every platform.
+(sequential Poisson sampling, Ohlsson 1998). If t is the highest u / w that is kept, a label is kept with a probability
+of about min(1, t w): labels of twice the weight are kept twice as often, up to all of them. Labels of weight 0, e.g. of
+an object without a box, are never kept, even if fewer than round(sP) are left. Only additions, multiplications,
+divisions and numpy's legacy generator are used, whose results are the same on every platform.
 
 ======================  ===================================================================================
 rule                    weight w of a present label of class c
@@ -29,7 +30,6 @@ the annotator does not know, present or absent, is hidden.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -169,8 +169,8 @@ class SmallOverlooked(_WeightedGap):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.side, bool) or not (math.isfinite(self.side) and 0 < self.side < 1e6):
-            raise InputError(f"side={self.side!r}: the side of an object is a number of pixels above 0.")
+        if not _is_number(self.side) or not 0 < self.side < 1e6:
+            raise InputError(f"side={self.side!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
 
     @property
     def description(self) -> str:
@@ -247,9 +247,9 @@ class Annotators(LabelGap):
         # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
         place = np.empty(classes, dtype=np.int64)
         place[order] = np.arange(classes)
-        first = np.arange(self.annotators, dtype=np.int64) * classes // self.annotators
+        first = annotator * classes // self.annotators
         count = max(1, round(Fraction(str(self.known)) * classes))
-        return np.asarray((place[table.columns] - first[annotator[table.rows]]) % max(classes, 1) < count)
+        return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
 
 
 GAPS: Final[Mapping[str, type[LabelGap]]] = {
@@ -289,8 +289,12 @@ def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap 
     return None
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_share(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+    if not _is_number(value) or not 0 < value <= 1:
         raise InputError(f"{name}={value!r}: it is a share, above 0 and at most 1.")
 
 

@@ -54,8 +54,8 @@ def selective_mask(
     out = top_k_mask(logits, unknown, torch.minimum(wanted, available), largest_share=largest_share)
     if priors is None:
         return out
-    level = per_head(prior_threshold, widen(logits))
-    return out | (unknown & (priors.to(level.dtype) > level))
+    shares = priors.float()  # both sides: a share of 0.1 is not above a threshold of 0.1
+    return out | (unknown & (shares > per_head(prior_threshold, shares)))
 
 
 def partial_focal(
@@ -129,7 +129,7 @@ class ClassAwareSelectiveLoss(LogLoss):
             prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1),
         )
         try:
-            given = None if priors is None else torch.as_tensor(priors, dtype=torch.float64).detach().clone()
+            given = None if priors is None else torch.as_tensor(priors, dtype=torch.float32).detach().clone()
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"priors={priors!r}: one share between 0 and 1 for every class.") from None
         if given is not None and (given.ndim != 1 or not bool(((given >= 0) & (given <= 1)).all())):

@@ -230,7 +230,7 @@ class Scripted:
 
 def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
-    request = make_request("ll-r", {"epochs": 4, "batch_size": 20})
+    request = make_request("ll-r", {"epochs": 4, "batch_size": 20, "backbone": "tiny-cnn"})
     plan = plan_sweep(data, request, {"lr": [1e-3, 3e-3]}, CPU, print)
     assert plan.config.protocol == "end-to-end" and plan.config.backbone_lr == plan.config.lr
     values = {"lr": 3e-3, "delta_rel": 0.2}
@@ -255,8 +255,9 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
 
 def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(tmp_path: Path) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
-    search = {"lr": [3e-3, 1e-3, 5e-3, 2e-3, 1e-7, 2e-7, 3e-7]}
-    found = lg.sweep(data, "an", search=search, trials=8, out=tmp_path / "s", batch_size=20, **QUICK)
+    settings: dict[str, Any] = {"batch_size": 8, "backbone": "tiny-cnn", **QUICK}
+    search = {"lr": [3e-3, 1e-2, 2e-2, 3e-2, 1e-7, 2e-7, 3e-7]}
+    found = lg.sweep(data, "an", search=search, trials=8, out=tmp_path / "s", **settings)
     assert found.trials[0].values == {"lr": 3e-3}, "what `train` uses is tried first"
     assert sorted(trial.values["lr"] for trial in found.trials) == sorted(search["lr"]), "each point once"
     assert found.best is not None and found.retrained_score == found.best.score

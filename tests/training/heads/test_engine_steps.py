@@ -13,7 +13,7 @@ from tests.losses.test_loss_device import Watch
 from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels
 
 import labelgap as lg
-from labelgap.training.heads import HeadPlan, LinearEngine
+from labelgap.training.heads import HeadPlan, LinearEngine, grouping
 from labelgap.training.heads.optimizers import StackedAdam
 
 TABLE = some_labels()
@@ -87,3 +87,17 @@ def test_a_device_sums_the_losses_that_the_cpu_sums() -> None:
     plain = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
     losses = [engine.train_epoch(1) for engine in (as_on_a_device(plans), plain)]
     torch.testing.assert_close(*map(torch.from_numpy, losses), rtol=0, atol=1e-9)
+
+
+def moved(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_buffers(), *module.named_parameters()]
+
+
+def test_losses_for_a_device_without_float64_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "widest_float", lambda device: torch.float32)
+    plans = [HeadPlan(name, each, 1e-2, TABLE) for name in lg.methods() for each in reference_of(name).options]
+    about: dict[str, Any] = {"epochs": EPOCHS, "device": torch.device("cpu"), "dtype": torch.float32}
+    losses = [group.loss_fn for group in grouping.group_plans(plans, [0] * len(plans), **about)]
+    assert len(losses) < len(plans), "options are stacked"
+    wide = {f"{each.name}.{name}" for each in losses for name, value in moved(each) if value.dtype == torch.float64}
+    assert not wide, "they could not be moved there"

@@ -13,6 +13,7 @@ from labelgap.inference.localization import pointing_game
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
 from labelgap.labels.class_groups import class_groups
 from labelgap.metrics import f1, revision_quality
+from labelgap.metrics.validation import supports_accuracy
 from labelgap.studies.reproduce.tables import Cell
 from labelgap.training import Run
 from labelgap.training.predictions import read_predictions
@@ -51,11 +52,12 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
 
 
 def known_absents(metric: str, data: Dataset) -> int | None:
-    """Return how many absent labels are known where a mAP of test is measured; None where all labels are."""
+    """Return how many absent labels are known of the classes that a mAP of test is over; None where all labels are."""
     test, group = data.test, metric.removeprefix("g")
     if test is None or test.evaluation_labels.complete or not (metric == "map" or group.isdigit()):
         return None
-    absent = test.evaluation_labels.counts().absent
+    counts = test.evaluation_labels.counts()
+    absent = np.where(supports_accuracy(counts.present, counts.absent, len(test)), counts.absent, 0)
     return int((absent[class_groups(data.train.labels)[int(group) - 1]] if group.isdigit() else absent).sum())
 
 

@@ -98,7 +98,7 @@ class CellResult:
         device: "cpu", "cuda" or "mps".
         images: of train, val and test; val is left out where there is none.
         data: digest of images and labels.
-        known_absent: absent labels that are known where the mAP is measured; None where every label is.
+        known_absent: known absent labels of the classes that the mAP is over; None where every label is known.
     """
 
     __pydantic_config__ = STRICT

@@ -40,7 +40,7 @@ BLOCK_SECONDS = 10.0
 SHARED_BLOCK_SECONDS = 1.0
 """While other processes compute features of the same network: what two processes may both compute."""
 START_UPS = 4.0
-"""How many times longer than its start a block is at least."""
+"""How many times longer than the start of its workers a block is at least."""
 _DTYPE: Final = np.dtype("<f4")
 
 Rows = NDArray[np.int64]
@@ -235,18 +235,19 @@ def next_block(times: Sequence[float], seconds: float) -> int:
     """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
 
     Worker processes start with every block, which takes seconds where they are spawned: a block lasts ``START_UPS``
-    times as long as the wait for its first batch.
+    times as long as their start, which is what its first batch takes longer than the others.
 
     Args:
         times: when a block began, and when each of its batches was computed.
         seconds: how long a block is to last.
 
     Example:
-        >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0)
-        (4, 48)
+        >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0), next_block([0.0, 6.0, 12.0], 1.0)
+        (4, 44, 1)
     """
-    start_up, batches = times[1] - times[0], len(times) - 2
-    batch = (times[-1] - times[1]) / batches if batches else start_up
+    first, others = times[1] - times[0], np.diff(times[1:])
+    batch = float(others.mean()) if len(others) else first
+    start_up = first - batch if len(others) else first
     return max(1, round(max(seconds, START_UPS * start_up) / max(batch, 1e-3)))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, MultiHead, loss, method_options
 from labelgap.losses.base.mixture import Mixture
-from labelgap.losses.base.terms import widen
+from labelgap.losses.base.terms import widen, widest_float
 from labelgap.training.heads.plans import HeadPlan
 
 __all__ = ["HeadGroup", "group_plans"]
@@ -161,7 +161,8 @@ def _create_loss(
 ) -> Loss:
     method = plans[numbers[0]].method
     options = [{**method_options(method), **plans[number].options} for number in numbers]
-    loss_fn = loss(method, **{name: _stack_option([each[name] for each in options]) for name in options[0]}).to(device)
+    stacked = {name: _stack_option([each[name] for each in options], widest_float(device)) for name in options[0]}
+    loss_fn = loss(method, **stacked).to(device)
     if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
         loss_fn.heads = (len(numbers),)
     for number in {tables[number]: number for number in numbers}.values():
@@ -169,11 +170,11 @@ def _create_loss(
     return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
 
 
-def _stack_option(values: Sequence[Any]) -> Any:
+def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:
     """Return one option for several heads: unchanged where all agree, else a tensor."""
     if not _is_number(values[0]) or all(value == values[0] for value in values):
         return values[0]
-    return torch.tensor([float(value) for value in values], dtype=torch.float64)
+    return torch.tensor([float(value) for value in values], dtype=dtype)
 
 
 def _is_number(value: Any) -> bool:
