@@ -149,10 +149,12 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
     (base / "test/annotations-human.csv").write_text("ImageID,ImageID,LabelName,Confidence\n")
     (base / "validation/annotations-human.csv").write_text("")
     (base / "test/images.csv").write_text(f"ImageID,Subset\n{A},test\n{A},test\n")
+    (base / "validation/images.csv").write_bytes(b"ImageID,Subset,Title\n" + f"{B},Zo\u00e9".encode()[:-1])
     assert call("inspect", f"openimages={v3}") == 2
     said = capsys.readouterr().err
     for problem in (
-        "9 problems",
+        "10 problems",
+        "2017_11/validation/images.csv, line 2: 2 of 3 cells: is the file truncated?",
         "2017_11/train/annotations-human.csv, line 2: a verified label has a Confidence of 1 or 0, not '0.7'",
         "line 3: 1 of 4 cells: is the file truncated?",
         "line 5: 'ABC' is not an image id: 16 hexadecimal digits in lower case",

@@ -307,7 +307,9 @@ CHEXPERT_LAYOUT: Final = DatasetLayout(
         RequiredFile("valid.csv", "val, in the same layout", optional=True),
         RequiredFile("test.csv", "test, in the same layout", optional=True),
         RequiredFile(
-            "train/*/*/*.jpg", "patient00001/study1/view1_frontal.jpg", ("train/*/*/*.png", "files/*/*/*/*.jpg")
+            "train/*/*/*.jpg",
+            "patient00001/study1/view1_frontal.jpg; or elsewhere: --images",
+            ("train/*/*/*.png", "files/*/*/*/*.jpg"),
         ),
     ),
     lambda path: None if (file := find_chexpert(path)) is None else file.parent,

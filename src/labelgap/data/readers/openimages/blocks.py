@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import os
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -23,6 +25,8 @@ __all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids",
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_LINES: Final = 10**10
+_TAIL_BYTES: Final = 1 << 16
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
 _ID_LENGTH: Final = 16
 _INVALID: Final = 255
 _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
@@ -114,7 +118,7 @@ class BlockReader:
     def _open(self, columns: Sequence[str], multiline: bool) -> Any:
         return arrow_csv.open_csv(
             self.path,
-            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=self._encoding()),
             parse_options=arrow_csv.ParseOptions(
                 invalid_row_handler=self._invalid, ignore_empty_lines=False, newlines_in_values=multiline
             ),
@@ -122,6 +126,18 @@ class BlockReader:
                 include_columns=list(columns), column_types={name: pa.binary() for name in columns}
             ),
         )
+
+    def _encoding(self) -> str:
+        """Return one that decodes the file: pyarrow prints a traceback where a bad row ends within a character."""
+        with self.path.open("rb") as file:
+            start = file.read(3)
+            file.seek(-min(os.fstat(file.fileno()).st_size, _TAIL_BYTES), os.SEEK_END)
+            tail = file.read()
+        try:
+            tail.lstrip(_CONTINUATION_BYTES).decode()
+        except UnicodeDecodeError:
+            return "utf8" if start == codecs.BOM_UTF8 else "latin-1"
+        return "utf8"
 
     def _invalid(self, row: Any) -> str:
         """Note a row with another number of cells than the header."""

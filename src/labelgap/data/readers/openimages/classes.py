@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import truncate_text
-from labelgap.data.readers.openimages.files import CLASS_CHOICES, Layout
+from labelgap.data.readers.openimages.files import CLASS_CHOICES, OpenImagesFiles
 from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["ClassList", "class_choice", "read_classes"]
@@ -44,7 +44,7 @@ def class_choice(classes: str | Sequence[str]) -> str:
     return words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else "all"
 
 
-def read_classes(layout: Layout, classes: str | Sequence[str], problems: ProblemList) -> ClassList:
+def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str], problems: ProblemList) -> ClassList:
     """Read the names of all classes, and choose those to use: in the order of their list, or as they are named.
 
     Two classes of one name get their ids added.

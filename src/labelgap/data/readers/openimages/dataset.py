@@ -28,7 +28,7 @@ from labelgap.data.readers.image_table import image_folder
 from labelgap.data.readers.openimages.blocks import format_ids
 from labelgap.data.readers.openimages.boxes import read_boxes
 from labelgap.data.readers.openimages.classes import ClassList, class_choice, read_classes
-from labelgap.data.readers.openimages.files import OFFICIAL_SPLITS, Layout, find_layout
+from labelgap.data.readers.openimages.files import OFFICIAL_SPLITS, OpenImagesFiles, find_layout
 from labelgap.data.readers.openimages.images import ImageFiles
 from labelgap.data.readers.openimages.labels import SplitLabels, read_image_list, read_labels
 from labelgap.labels import LabelTable
@@ -109,7 +109,12 @@ def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabel
 
 
 def _read(
-    layout: Layout, name: str, classes: ClassList, machine: float | None, unlabeled: bool, problems: ProblemList
+    layout: OpenImagesFiles,
+    name: str,
+    classes: ClassList,
+    machine: float | None,
+    unlabeled: bool,
+    problems: ProblemList,
 ) -> SplitLabels:
     files, official = layout.splits[name], OFFICIAL_SPLITS[name]
     before = len(problems)
@@ -156,7 +161,7 @@ def _report_missing(files: ImageFiles, name: str, ids: NDArray[np.uint64], count
     )
 
 
-def _describe(layout: Layout, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:
+def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:
     """Return how labels were read."""
     total = {field: sum(getattr(labels, field) for labels in read.values()) for field in _COUNTED}
     notes = [

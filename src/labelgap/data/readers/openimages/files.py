@@ -14,7 +14,14 @@ from typing import Final
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["CLASS_CHOICES", "Layout", "OFFICIAL_SPLITS", "OPENIMAGES_LAYOUT", "SplitFiles", "find_layout"]
+__all__ = [
+    "CLASS_CHOICES",
+    "OFFICIAL_SPLITS",
+    "OPENIMAGES_LAYOUT",
+    "OpenImagesFiles",
+    "OpenImagesSplit",
+    "find_layout",
+]
 
 OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
 """The official name of every split."""
@@ -34,7 +41,7 @@ _IMAGES_LATER: Final = "images-with-labels-with-rotation.csv"
 
 
 @dataclass(frozen=True)
-class SplitFiles:
+class OpenImagesSplit:
     """The files of a split.
 
     Attributes:
@@ -51,7 +58,7 @@ class SplitFiles:
 
 
 @dataclass(frozen=True)
-class Layout:
+class OpenImagesFiles:
     """The files of a folder.
 
     Attributes:
@@ -65,7 +72,7 @@ class Layout:
 
     root: Path
     version: str
-    splits: dict[str, SplitFiles]
+    splits: dict[str, OpenImagesSplit]
     descriptions: Path
     described_all: bool
     chosen: Path | None
@@ -81,7 +88,7 @@ def _find_labels(root: Path) -> dict[str, Path | None]:
     return {version: _find(root, _human_names(version, "train")) for version in ("V4 to V7", "V3")}
 
 
-def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems: ProblemList) -> Layout:
+def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems: ProblemList) -> OpenImagesFiles:
     """Find all files that are needed; what is missing is one error."""
     found = _find_labels(root)
     version = next((version for version, file in found.items() if file is not None), "V3")
@@ -94,7 +101,7 @@ def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems
             _require(root, _names(version, official, v3, later), problems) if asked else None
             for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
         )
-        splits[name] = SplitFiles(human or root, labels, drawn, _find(root, _image_lists(version, official)))
+        splits[name] = OpenImagesSplit(human or root, labels, drawn, _find(root, _image_lists(version, official)))
     full = _find(root, _prefixed("class-descriptions.csv"))
     boxable = _find(root, _prefixed("class-descriptions-boxable.csv"))
     descriptions = full or (boxable if choice == "boxable" else None)
@@ -107,7 +114,7 @@ def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems
     if problems and version == "V3" and any(root.glob("*2016_08*")):
         problems.add(len(problems), "this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
     problems.refuse()
-    return Layout(root, version, splits, descriptions or root, full is not None, chosen)
+    return OpenImagesFiles(root, version, splits, descriptions or root, full is not None, chosen)
 
 
 def _prefixed(name: str) -> list[str]:
