@@ -35,7 +35,7 @@ from labelgap.studies.reproduce.cost import describe_cost
 from labelgap.studies.reproduce.measures import warmup_share
 from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.studies.reproduce.tables import METRICS
-from labelgap.training import open_run
+from labelgap.training import Run, open_run
 from labelgap.training.config.cost import DAY, CostEstimate
 from labelgap.training.predictions import read_predictions
 from labelgap.verification import verify
@@ -357,6 +357,12 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
 def die(*given: Any, **settings: Any) -> None:
     """End a process without a result, as the system does where there is no memory left."""
     os._exit(9)
+
+
+def test_a_network_without_a_val_score_is_not_given_one() -> None:
+    run = Mock(folder=Path("runs/a"))
+    ended = Mock(spec=Run, metrics={"score": None, "best_epoch": 3, "seconds": 4.0})
+    assert vars(networks)["_describe"](run, ended, 1, 2) == "a: no val score in epoch 3, 5 s (1 of 2)"
 
 
 def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,8 +235,8 @@ def _describe(run: NetworkRun, result: Run | LabelGapError, number: int, total: 
     if not isinstance(result, Run):
         return f"{run.folder.name}: {result} ({number} of {total})"
     metrics = result.metrics
-    score = "no score" if metrics["score"] is None else f"{100 * metrics['score']:.2f}"
-    scores = f"val {score} in epoch {metrics['best_epoch']}"
+    score = "no val score" if metrics["score"] is None else f"val {100 * metrics['score']:.2f}"
+    scores = f"{score} in epoch {metrics['best_epoch']}"
     return f"{run.folder.name}: {scores}, {format_duration(metrics['seconds'])} ({number} of {total})"
 
 
