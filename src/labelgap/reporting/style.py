@@ -7,8 +7,10 @@ a page every color is a CSS variable, so a figure follows the reader's light or 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
@@ -25,6 +27,7 @@ __all__ = [
     "BACKGROUND_COLOR",
     "BLUE",
     "COLOR_CYCLE",
+    "GREEN",
     "GRID_COLOR",
     "MUTED_COLOR",
     "NARROW",
@@ -36,6 +39,7 @@ __all__ = [
     "make_figure",
     "set_epoch_axis",
     "style_axes",
+    "svg_document",
 ]
 
 TEXT_COLOR: Final = "#1d2129"
@@ -151,6 +155,29 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", single_line(description))
     return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def svg_document(figure: Figure, description: str) -> str:
+    """Return a figure as the text of an SVG file, in the colors and the two themes of the pages.
+
+    An SVG file in a web page or in Markdown follows the reader's theme, and has a background of its own. Coordinates
+    are rounded to a tenth of a pixel, so that the file is small and the same on every machine.
+    """
+    css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    theme = css[: css.index("\n* {")]  # the color variables, light and dark
+    rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
+    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', _rounded, inline_svg(figure, "f", description))
+    text = re.sub(r"\n *(<g />)?", "\n", text)
+    opening, rest = text.split(">", 1)
+    opening = opening.replace(
+        "<svg", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    )
+    return f"{opening}>\n<style>{rules}</style>{rest}\n"
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    """Round the numbers of an attribute."""
+    return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:

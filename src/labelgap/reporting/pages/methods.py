@@ -18,6 +18,7 @@ def methods_markdown() -> str:
         "Made by `labelgap methods --markdown`; do not edit. A method is used as `--method NAME --option KEY=VALUE` on",
         'the command line, `lg.loss("NAME", KEY=VALUE)` in Python. Options without a value have no default.',
         "`eps` (added inside the logarithm, 0) and `reduction` are common to nearly all and left out here.",
+        "[gallery.md](gallery.md) shows what each method does to a logit.",
         "",
         "| method | paper | what it does | options and defaults |",
         "|---|---|---|---|",
