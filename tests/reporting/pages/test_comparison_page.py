@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_the_terminal_has_every_method_what_it_saw_and_its_setting(tmp_path: Pat
     assert "85.50 ± 0.71" in text and "15.00 ± 2.00" in text and "alpha 0.2" in text and "1e-3" in text
     assert "bce saw every label. The others saw 1 present of each." in text
     assert text.index("bce") > text.index("an ")
+    narrow = io.StringIO()
+    Console(file=narrow, width=60).print(comparison_table(comparison(tmp_path, BEST, NEAR, FAR, CEILING)))
+    assert "…" not in narrow.getvalue() and re.search(r"^bce ", narrow.getvalue(), re.M)  # a name is never cut
 
 
 def test_an_observed_ranking_is_never_called_an_accuracy(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
@@ -11,11 +12,14 @@ from labelgap.reporting.formatting import single_line
 
 __all__ = ["terminal_table"]
 
+_LABEL_WIDTH: Final = 24
+"""Characters of a label that are shown in the narrowest terminal."""
+
 
 def terminal_table(
     title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str], bool, bool]], notes: Sequence[str]
 ) -> Table:
-    """Return a table.
+    """Return a table. Where the terminal is too narrow, headers and cells take two lines; labels stay whole.
 
     Args:
         title: above it.
@@ -34,9 +38,10 @@ def terminal_table(
         caption_style="dim",
         title_style="bold",
     )
-    table.add_column("", no_wrap=True)
+    rows = list(rows)
+    table.add_column("", no_wrap=True, min_width=min(_LABEL_WIDTH, max((len(row[0]) for row in rows), default=0)))
     for name in columns:
-        table.add_column(Text(name), justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", overflow="fold")
     before = True
     for label, cells, bold, extra_labels in rows:
         if extra_labels and not before:
