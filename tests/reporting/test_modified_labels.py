@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,9 @@ def test_a_run_is_read_by_what_its_method_does(run_of: Callable[..., Run], data:
     assert found.keys() == {ABSENT} and found[ABSENT].recall[-1] == 1
     assert found[ABSENT].precision[-1] == revision_quality(data.train.labels, truth, made).precision
     assert modified_labels_from_run(run) == {}, "images are named in the data set"
+    assert data.test is not None
+    other = Dataset("pets", replace(data.test, name="train"))
+    assert modified_labels_from_run(run, other) == {}, "it has none of the images that were revised"
 
 
 def test_a_table_is_counted_alike_whatever_the_size_of_the_blocks(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
 from labelgap.losses.large_loss import AbsoluteLargeLoss, RelativeLargeLoss
@@ -72,8 +73,12 @@ def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int,
         return {} if found is None else {PRESENT: found}
     if data is None or not issubclass(method.loss_class, PseudoLabelRounds):
         return {}
-    epochs = trained_epochs(run.history)
-    return pseudo_labels_from_revisions(run.revisions, data.train.labels, data.train.truth, epochs)
+    try:
+        return pseudo_labels_from_revisions(
+            run.revisions, data.train.labels, data.train.truth, trained_epochs(run.history)
+        )
+    except InputError:  # the data set has other images than the run was trained on
+        return {}
 
 
 def modified_labels_from_trace(
