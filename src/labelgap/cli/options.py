@@ -38,6 +38,7 @@ __all__ = [
 
 DATA_PANEL: Final = "Data"
 _data_option = functools.partial(typer.Option, rich_help_panel=DATA_PANEL)
+_published_option = functools.partial(typer.Option, rich_help_panel="Published data sets")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Data = Annotated[
@@ -88,7 +89,7 @@ class DataOptions:
         str | None, _data_option(help="State of a class not in the lists: unknown or absent.", show_default="unknown")
     ] = None
     uncertain: Annotated[
-        str | None, _data_option(help="What uncertain labels (-1) become: unknown, present or absent.")
+        str | None, _published_option(help="What uncertain labels (-1) become: unknown, present or absent.")
     ] = None
     delimiter: Annotated[str | None, _data_option(help="Cell separator of a CSV.", show_default="detected")] = None
     separator: Annotated[str | None, _data_option(help="Separator within a list.", show_default="detected")] = None
@@ -110,18 +111,18 @@ class DataOptions:
         str | None, _data_option(help="Duplicate images to detect: near, exact or off.", show_default="near")
     ] = None
     certainty: Annotated[
-        str | None, _data_option(help="CUB labels below it are unknown: guessing, probably or definitely.")
+        str | None, _published_option(help="CUB labels below it are unknown: guessing, probably or definitely.")
     ] = None
     unlabeled: Annotated[
-        str | None, _data_option(help="Images without a label: keep (nuswide) or drop (openimages).")
+        str | None, _published_option(help="Images without a label: keep (nuswide) or drop (openimages).")
     ] = None
     annotations: Annotated[
-        Path | None, _data_option(help="VOC devkit with the boxes of the images of a feature file.")
+        Path | None, _published_option(help="VOC devkit with the boxes of the images of a feature file.")
     ] = None
     machine: Annotated[
-        float | None, _data_option(help="Confidence from which labels of a network are used (openimages).")
+        float | None, _published_option(help="Confidence from which labels of a network are used (openimages).")
     ] = None
-    boxes: Annotated[bool, _data_option("--boxes", help="Read boxes, too (openimages).")] = False
+    boxes: Annotated[bool, _published_option("--boxes", help="Read boxes, too (openimages).")] = False
     allow_leaks: Annotated[bool, _data_option("--allow-leaks", help="Allow an image in several splits.")] = False
 
     def given(self) -> dict[str, Any]:
