@@ -139,9 +139,10 @@ def test_what_a_process_is_sent_survives_pickling(files: FileImages) -> None:
 
 
 @pytest.mark.slow
-def test_spawned_processes_work_too(files: FileImages) -> None:
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_processes_that_are_not_forked_work_too(files: FileImages, start_method: str) -> None:
     here = everything(ImageLoader(files, transform=Resize(5, 9)))
-    there = everything(ImageLoader(files, transform=Resize(5, 9), workers=1, start_method="spawn"))
+    there = everything(ImageLoader(files, transform=Resize(5, 9), workers=1, start_method=start_method))
     assert here[0] == there[0] and torch.equal(here[1], there[1])
 
 

@@ -7,12 +7,12 @@ processes, nor on the global random state of torch or numpy, which is neither re
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import torch
@@ -103,7 +103,7 @@ class ImageLoader:
             num_workers=self.workers,
             pin_memory=self.pin_memory,
             multiprocessing_context=self.start_method if self.workers else None,
-            worker_init_fn=partial(_start_worker, os.getpid()),
+            worker_init_fn=_start_worker,
             generator=torch.Generator(),  # its own, so that torch's global state does not change
         )
         with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
@@ -146,12 +146,13 @@ class ImageLoader:
         return pixels
 
 
-def _start_worker(parent: int, _: int) -> None:
+def _start_worker(_: int) -> None:
     """Let a worker ignore Ctrl-C, which its terminal sends to all processes: the main one completes its step.
 
     A worker whose parent was killed while it started ends here: torch would watch the process that inherited it.
     """
-    if os.getppid() != parent:
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

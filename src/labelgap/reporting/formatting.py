@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,6 +20,7 @@ __all__ = [
     "selection_rule_text",
     "single_line",
     "truncate_label",
+    "wrapped_command",
 ]
 
 NO_VALUE: Final = "–"
@@ -128,3 +130,23 @@ def truncate_label(name: str, length: int = 28) -> str:
 def selection_rule_text(rule: str) -> str:
     """Return how the epoch was selected, and what follows from it."""
     return _SELECTION[rule]
+
+
+def wrapped_command(command: str) -> str:
+    r"""Return a command with an option on each line, which a shell reads as one.
+
+    Example:
+        >>> print(wrapped_command("labelgap train 'my tags.csv' --lr 0.1 --nesterov --out runs/best"))
+        labelgap train 'my tags.csv' \
+          --lr 0.1 \
+          --nesterov \
+          --out runs/best
+    """
+    if "\n" in command:  # Python
+        return command
+    lines: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n  ".join(map(shlex.join, lines))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 
 from labelgap.core.text import pluralize
 from labelgap.studies.sweep.results import Sweep
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
-__all__ = ["best_command", "describe_progress", "describe_retraining", "wrapped_command"]
+__all__ = ["best_command", "describe_progress", "describe_retraining"]
 
 _OUT = "runs/best"
 _TOLERANCE = 1e-6
@@ -48,23 +47,3 @@ def best_command(sweep: Sweep, *, whole_path: bool = True) -> str:
         return ""
     config = run.config if whole_path else without_directories(run.config)
     return train_command(config, _OUT) or train_script(config, _OUT)
-
-
-def wrapped_command(command: str) -> str:
-    r"""Return a command with an option on each line, which a shell reads as one.
-
-    Example:
-        >>> print(wrapped_command("labelgap train 'my tags.csv' --lr 0.1 --nesterov --out runs/best"))
-        labelgap train 'my tags.csv' \
-          --lr 0.1 \
-          --nesterov \
-          --out runs/best
-    """
-    if "\n" in command:  # Python
-        return command
-    lines: list[list[str]] = [[]]
-    for word in shlex.split(command):
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    return " \\\n  ".join(map(shlex.join, lines))

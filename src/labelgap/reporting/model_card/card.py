@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.reporting.formatting import format_elapsed, format_measure, join_names
+from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, wrapped_command
 from labelgap.reporting.html import package_version
 from labelgap.reporting.run_description import describe_settings, find_method
 from labelgap.training import Run
@@ -118,7 +118,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "revision_count": len(run.revisions),
         "quality": metrics.get("revisions"),
         "settings": describe_settings(config, everything=True, size=weights.get("size")),
-        "command": None if command is None else _wrap_command(command),
+        "command": None if command is None else wrapped_command(command),
         "script": train_script(shareable),
         "folders_removed": shareable != config,
         "weights": weights,
@@ -197,16 +197,6 @@ def _label_counts(split: Split) -> dict[str, Any]:
 def _unknown_share(labels: Any) -> float:
     total = labels.counts().total
     return float(total[2] / max(sum(total), 1))
-
-
-def _wrap_command(command: str) -> str:
-    """Put every option of a command on its own line."""
-    lines: list[list[str]] = [[]]
-    for word in shlex.split(command):
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    return " \\\n  ".join(map(shlex.join, lines))
 
 
 def _join_escaped(names: Sequence[str], most: int) -> str:

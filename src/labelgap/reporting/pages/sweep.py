@@ -6,10 +6,16 @@ from typing import Any, Final
 
 from labelgap.core.text import pluralize
 from labelgap.reporting.figures.sweep import importance_figure, parallel_figure
-from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
+from labelgap.reporting.formatting import (
+    format_elapsed,
+    format_measure,
+    selection_rule_text,
+    single_line,
+    wrapped_command,
+)
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.run_description import find_method
-from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining, wrapped_command
+from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining
 from labelgap.reporting.tables.sweep import pruned_rows, score_name, sweep_columns, sweep_rows
 from labelgap.studies.sweep.results import Sweep, format_values
 

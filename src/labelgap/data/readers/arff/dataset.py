@@ -194,6 +194,7 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
         parts.get("test"),
         findings=tuple(findings),
         backbone=FEATURES,
+        protocol="linear",
         flip=False,
     )
 
