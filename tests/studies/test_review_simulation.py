@@ -6,12 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.audit.small_runs import write
 
 import labelgap as lg
+from labelgap.audit.ranking import CandidateLimits
 from labelgap.core.errors import InputError
-from labelgap.studies.review_simulation import simulate_review, train_and_measure
+from labelgap.studies.review_simulation import (
+    DecisionOrder,
+    audit_once,
+    measure_labels,
+    simulate_decisions,
+    simulate_review,
+    train_and_measure,
+)
 from labelgap.training.heads.configs import HeadConfig
 
 CONFIGS = [HeadConfig("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
@@ -45,6 +54,30 @@ def test_the_same_seed_gives_the_same_simulation(data: lg.Dataset) -> None:
     assert simulate_review(data, CONFIGS, (40,), folds=2, seed=3) == simulate_review(
         data, CONFIGS, (40,), folds=2, seed=3
     )
+
+
+def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: lg.Dataset) -> None:
+    truth, observed = data.train.truth, data.train.labels
+    assert truth is not None
+    unknown = observed.counts().total[2]
+    audit = audit_once(data, CONFIGS[0], CandidateLimits(10**6, 10**6, 1.0), folds=2)
+    orders: tuple[DecisionOrder, ...] = ("fixed", "live", "classifier", "random")
+    decided = {order: simulate_decisions(data, audit, unknown, order, every=40) for order in orders}
+    for part in decided.values():
+        assert np.array_equal(part.values, truth.codes_at(part.rows, part.columns))
+        assert part.labels(observed, unknown) == truth and len(part.found) == unknown
+    assert np.array_equal(decided["fixed"].rows, audit.missing.rows)
+    assert np.array_equal(decided["random"].rows, audit.random.rows)
+    area = {order: int(part.found.sum()) for order, part in decided.items()}
+    assert area["live"] > area["fixed"] > area["classifier"] and area["fixed"] > area["random"]
+    again = simulate_decisions(data, audit, 100, "live", every=40)
+    assert np.array_equal(again.rows, decided["live"].rows[:100])
+    assert decided["live"].labels(observed, 7).counts().total[2] == unknown - 7
+    tables = [observed, truth]
+    whole = train_and_measure(data, CONFIGS[:1], truth)
+    assert measure_labels(data, tables, CONFIGS[0])[1] == pytest.approx(whole.test, abs=1e-6)
+    with pytest.raises(InputError, match="every=0"):
+        simulate_decisions(data, audit, 5, "live", every=0)
 
 
 @pytest.mark.parametrize(

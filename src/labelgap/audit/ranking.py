@@ -64,6 +64,11 @@ class CandidateList:
         """Return candidates whose labels are unknown."""
         return cls(rows, columns, scores, np.full(len(rows), UNKNOWN, dtype=np.int8))
 
+    def select(self, positions: NDArray[np.int64]) -> CandidateList:
+        """Return some of the candidates, in the order given."""
+        parts = (self.rows, self.columns, self.scores, self.observed)
+        return CandidateList(*(part[positions] for part in parts))  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -22,6 +22,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
+from labelgap.models.inference import Precision, inference_precision
 from labelgap.training import Run
 from labelgap.training.config.cost import format_duration
 from labelgap.training.config.schema import RunConfig
@@ -72,8 +73,8 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
         for number, run in enumerate(runs):
             config = run.config
             if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
-                key = (config.backbone, config.weights, config.size, config.select, _averages_flips(config))
-                groups.setdefault(key, []).append(number)
+                network_key = (config.backbone, config.weights, config.size, _precision(config, context))
+                groups.setdefault((*network_key, config.select, _averages_flips(config)), []).append(number)
                 continue
             network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
             if run.path not in networks:
@@ -116,6 +117,7 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
         choose_workers(context.workers, device),
         context.reporter,
         average_flips=_averages_flips(runs[0].config),
+        precision=_precision(runs[0].config, context),
     )
     fold = context.assign_folds(features["train"])
     heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
@@ -135,6 +137,12 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
 def _averages_flips(config: RunConfig) -> bool:
     """Return whether the linear head of a run was trained on features averaged with those of mirror images."""
     return config.protocol == "linear" and config.average_flips
+
+
+def _precision(config: RunConfig, context: AuditContext) -> Precision:
+    """Return the precision of the fixed features: of a head its own, of a network that was trained the fastest one."""
+    own = None if config.trains_backbone else config.feature_precision
+    return inference_precision(config.backbone, choose_device(context.device), own)
 
 
 def _retraining_message(run: Run, folds: int) -> str:

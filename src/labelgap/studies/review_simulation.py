@@ -3,6 +3,9 @@
 Of data with full labels, most labels are hidden. In each round a head is trained and measured, an audit ranks the
 unknown labels (or they are drawn at random, for comparison), and the first of them are reviewed: their true state,
 present or absent, becomes known.
+
+``simulate_decisions`` compares orders without training between decisions: that of one audit ("fixed"), the same audit
+with heads that learn from the decisions ("live", "classifier": see ``audit.live``), and random order.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.fold_heads import train_folds
-from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
+from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.sampling import draw_unknown
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
@@ -25,11 +29,23 @@ from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
+from labelgap.training.heads.plans import HeadPlan, HeadResult
+from labelgap.training.heads.train import train_heads
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["SimulationPoint", "simulate_review", "train_and_measure"]
+__all__ = [
+    "DecisionOrder",
+    "SimulatedDecisions",
+    "SimulationPoint",
+    "audit_once",
+    "measure_labels",
+    "simulate_decisions",
+    "simulate_review",
+    "train_and_measure",
+]
 
 Order = Literal["audit", "random"]
+DecisionOrder = Literal["fixed", "live", "classifier", "random"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,33 @@ class SimulationPoint:
     val: float
     test: float
     config: HeadConfig
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedDecisions:
+    """Decided labels in their order; each array is ``(M,)``.
+
+    Attributes:
+        rows: image numbers of train.
+        columns: class numbers.
+        values: PRESENT or ABSENT, from the truth.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.int8]
+
+    @property
+    def found(self) -> NDArray[np.int64]:
+        """How many of the first 1, 2, … decided labels are present."""
+        return np.asarray(np.cumsum(self.values == PRESENT))
+
+    def labels(self, observed: LabelTable, count: int) -> LabelTable:
+        """Return the labels that are known after so many decisions."""
+        first = (self.rows[:count], self.columns[:count])
+        return observed.revised(
+            Revisions.from_arrays(observed, *first, values=self.values[:count], source="review", epoch=None)
+        )
 
 
 class _Inputs(NamedTuple):
@@ -107,6 +150,82 @@ def simulate_review(
     return points
 
 
+def audit_once(
+    data: Dataset,
+    config: HeadConfig,
+    limits: CandidateLimits | None = None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    device: str = "cpu",
+) -> CandidateRanking:
+    """Rank the unknown labels of train by out-of-fold heads, as an audit of a linear run does."""
+    inputs, labels = _inputs(data, device), data.train.labels
+    return _audit(inputs, labels, config, limits or CandidateLimits(), folds, seed)
+
+
+def simulate_decisions(
+    data: Dataset,
+    audit: CandidateRanking,
+    count: int,
+    order: DecisionOrder,
+    *,
+    every: int = 50,
+    features: FeatureScale | None = None,
+) -> SimulatedDecisions:
+    """Decide labels one after the other, in an order that may learn from the decisions.
+
+    Args:
+        data: features, with the truth of train.
+        audit: of ``audit_once``; its random labels are those of the random order.
+        count: how many decisions; fewer where the audit has fewer candidates.
+        order: "fixed", that of the audit; "live" and "classifier", ranked again for the aims "missing" and
+            "classifier"; "random".
+        every: decisions between two rankings.
+        features: scaled features of train, to share them between simulations.
+    """
+    truth, classes = data.train.truth, len(data.classes)
+    if truth is None:
+        raise InputError(f"{data.name}: a simulated review needs the full labels of train.")
+    if every < 1:
+        raise InputError(f"every={every}: rank again after one decision or more.")
+    pool = audit.random if order == "random" else audit.missing
+    if order in ("fixed", "random"):
+        rows, columns = pool.rows[:count], pool.columns[:count].astype(np.int64)
+        return SimulatedDecisions(rows, columns, truth.codes_at(rows, columns))
+    scale = features or FeatureScale.of(_vectors(data, data.train))
+    aim: Aim = "missing" if order == "live" else "classifier"
+    places = np.sort(positions := pool.rows * classes + pool.columns)
+    by_place, decided = np.argsort(positions), np.empty(0, dtype=np.int64)
+    while len(decided) < min(count, len(pool)):
+        chosen, answers = pool.select(decided), truth.codes_at(pool.rows[decided], pool.columns[decided])
+        step = min(every, count - len(decided))
+        best = rank_open(scale, pool, Decisions(chosen, answers), classes, aim, limit=step).candidates
+        at = np.searchsorted(places, best.rows * classes + best.columns)
+        decided = np.concatenate([decided, by_place[at]])
+    rows, columns = pool.rows[decided], pool.columns[decided].astype(np.int64)
+    return SimulatedDecisions(rows, columns, truth.codes_at(rows, columns))
+
+
+def measure_labels(
+    data: Dataset, tables: Sequence[LabelTable], config: HeadConfig, *, seed: int = 0, device: str = "cpu"
+) -> list[float]:
+    """Train a head on each of several tables of train, all at once, and return their mAP on test, from 0 to 1."""
+    inputs = _inputs(data, device)
+    results = train_heads(
+        torch.from_numpy(np.asarray(inputs.features["train"], dtype=np.float32)),
+        [HeadPlan(config.method, config.options, config.lr, table, config.seed) for table in tables],
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        order_seed=seed,
+        val_features=torch.from_numpy(np.asarray(inputs.features["val"], dtype=np.float32)),
+        val_labels=inputs.selection.labels,
+        select=inputs.selection.rule,
+        device=inputs.device,
+    )
+    return [_test_map(inputs, result) for result in results]
+
+
 def train_and_measure(
     data: Dataset, configs: Sequence[HeadConfig], labels: LabelTable, *, seed: int = 0, device: str = "cpu"
 ) -> SimulationPoint:
@@ -134,10 +253,16 @@ def _next_labels(
     """Return rows and class numbers of the unknown labels to review next."""
     if order == "random":
         return draw_unknown([labels], count, seed)
+    missing = _audit(inputs, labels, config, CandidateLimits(2 * count, 2 * count, 0.0), folds, seed).missing
+    return missing.rows[:count], missing.columns[:count].astype(np.int64)
+
+
+def _audit(
+    inputs: _Inputs, labels: LabelTable, config: HeadConfig, limits: CandidateLimits, folds: int, seed: int
+) -> CandidateRanking:
     fold = assign_folds(labels, folds, seed, equal_row_groups(inputs.features["train"]))
     scorers = train_folds(inputs.features, labels, fold, inputs.selection, [config], device=inputs.device, seed=seed)
-    missing = rank_candidates({"train": labels}, scorers, CandidateLimits(2 * count, 2 * count, 0.0), seed).missing
-    return missing.rows[:count], missing.columns[:count].astype(np.int64)
+    return rank_candidates({"train": labels}, scorers, limits, seed)
 
 
 def _measure(
@@ -147,6 +272,10 @@ def _measure(
         raise InputError("configurations to choose from need the same epochs, batch size and optimizer.")
     results = train_group(inputs.features, labels, configs, inputs.selection, order_seed=seed, device=inputs.device)
     best = max(range(len(results)), key=lambda number: results[number].best_score or 0.0)
-    logits = np.asarray(inputs.features["test"], dtype=np.float32) @ results[best].weight.T + results[best].bias
-    test = float(average_precision(logits, inputs.test))
-    return SimulationPoint(reviewed, found, results[best].best_score or 0.0, test, configs[best])
+    score, test = results[best].best_score or 0.0, _test_map(inputs, results[best])
+    return SimulationPoint(reviewed, found, score, test, configs[best])
+
+
+def _test_map(inputs: _Inputs, head: HeadResult) -> float:
+    logits = np.asarray(inputs.features["test"], dtype=np.float32) @ head.weight.T + head.bias
+    return float(average_precision(logits, inputs.test))

@@ -1,0 +1,186 @@
+r"""Heads that learn from a person's decisions, on top of the scores of an audit.
+
+For a label of image :math:`i` and class :math:`k`, an audit gives the log-odds :math:`z_{ik}` of being present. The
+decisions correct them by
+
+.. math:: s_{ik} = (1 + a)\, z_{ik} + b + b_k + w_k \cdot \tilde{x}_i
+
+with centered features :math:`\tilde{x}` of mean squared length 1: one slope and one offset for all classes, and an
+offset and a linear head for each class. They minimize the logistic loss of the decided labels, plus half of
+:math:`a^2 / \sigma_a^2 + b^2 / \sigma_b^2 + \sum_k (b_k^2 / \sigma_k^2 + \lVert w_k \rVert^2 / \sigma_w^2)`: without
+decisions the scores are those of the audit.
+
+Nothing leaks: :math:`z` is out-of-fold, so it has not seen the labels of its own image, and a decided label is never
+ranked again. Unknown labels are not trained on, so no head learns that an open label is absent. People decide the
+highest-scoring labels first, which does not bias the fit: given the features, the answer does not depend on having
+been asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
+
+__all__ = ["DecisionHeads", "FeatureScale", "fit_decisions"]
+
+SLOPE_SPREAD: Final = 0.5
+OFFSET_SPREAD: Final = 0.5
+CLASS_SPREAD: Final = 0.5
+WEIGHT_SPREAD: Final = 2.0
+"""Standard deviations of the parameters before any decision; docs/results/review-loop.md has the evidence."""
+MAX_ITERATIONS: Final = 60
+_BLOCK: Final = 4096
+"""Candidates whose features are read at a time."""
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureScale:
+    """Centers features and scales them to mean squared length 1.
+
+    Attributes:
+        features: ``(N, D)`` floats of any precision; memory-mapped files work.
+        mean: ``(D,)``
+        length: the root of the mean squared length of the centered features.
+    """
+
+    features: NDArray[Any]
+    mean: NDArray[np.float32]
+    length: float
+
+    @classmethod
+    def of(cls, features: NDArray[Any]) -> FeatureScale:
+        """Compute mean and length in one pass; do it once, and pass the result to every ranking."""
+        total, squares = np.zeros(features.shape[1]), 0.0
+        for start in range(0, len(features), _BLOCK):
+            block = np.asarray(features[start : start + _BLOCK], dtype=np.float64)
+            total += block.sum(axis=0)
+            squares += float((block * block).sum())
+        mean = total / max(len(features), 1)
+        variance = squares / max(len(features), 1) - float(mean @ mean)
+        return cls(features, mean.astype(np.float32), float(np.sqrt(variance)) if variance > 1e-12 else 1.0)
+
+    def rows(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the scaled features of some images."""
+        scaled: NDArray[np.float32] = (self.features[rows].astype(np.float32) - self.mean) / np.float32(self.length)
+        return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionHeads:
+    """What was learned from decisions.
+
+    Attributes:
+        slope: :math:`1 + a`.
+        offset: ``(K,)`` :math:`b + b_k`.
+        weight: ``(K, D)`` :math:`w_k`; zeros for a class without decisions.
+    """
+
+    slope: float
+    offset: NDArray[np.float32]
+    weight: NDArray[np.float32]
+
+    @property
+    def digest(self) -> str:
+        """A hash of every parameter."""
+        parts = (np.float64(self.slope), self.offset, self.weight)
+        return hashlib.blake2b(b"".join(part.tobytes() for part in parts), digest_size=16).hexdigest()
+
+    def log_odds(
+        self, scale: FeatureScale, rows: Rows, columns: NDArray[np.integer[Any]], audited: NDArray[np.floating[Any]]
+    ) -> Floats:
+        """Return the corrected log-odds ``(C,)`` of labels."""
+        odds = self.slope * audited + self.offset[columns]
+        learned = np.flatnonzero(np.asarray(self.weight.any(axis=1))[columns])
+        order = learned[np.argsort(rows[learned], kind="stable")]
+        for start in range(0, len(order), _BLOCK):
+            part = order[start : start + _BLOCK]
+            images, at = np.unique(rows[part], return_inverse=True)
+            odds[part] += np.einsum("cd,cd->c", scale.rows(images)[at], self.weight[columns[part]])
+        return np.asarray(odds, dtype=np.float64)
+
+
+def fit_decisions(
+    scale: FeatureScale,
+    rows: Rows,
+    columns: NDArray[np.integer[Any]],
+    audited: NDArray[np.floating[Any]],
+    present: NDArray[np.bool_],
+    classes: int,
+) -> DecisionHeads:
+    """Fit the heads to decided labels, each array ``(M,)``: a function of these alone, not of an earlier fit.
+
+    Args:
+        scale: of all features.
+        rows: image numbers.
+        columns: class numbers.
+        audited: log-odds of the audit, out-of-fold.
+        present: the decisions.
+        classes: K.
+
+    The time grows with the decisions, not with images or classes: a product of ``(M, D)`` for each of at most
+    ``MAX_ITERATIONS`` steps of L-BFGS.
+    """
+    width = len(scale.mean)
+    offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, width), dtype=np.float32)
+    if not len(rows):
+        return DecisionHeads(1.0, offset, weight)
+    order = np.lexsort((rows, columns))
+    problem = _Problem(scale.rows(rows[order]), columns[order], audited[order], present[order])
+    options = {"maxiter": MAX_ITERATIONS, "ftol": 1e-7}
+    values = minimize(problem, np.zeros(problem.size), jac=True, method="L-BFGS-B", options=options).x
+    slope, common, own, learned = problem.unpack(values)
+    offset += np.float32(common * OFFSET_SPREAD)
+    offset[problem.decided] += (own * CLASS_SPREAD).astype(np.float32)
+    weight[problem.decided] = learned * WEIGHT_SPREAD
+    return DecisionHeads(1.0 + slope * SLOPE_SPREAD, offset, weight)
+
+
+class _Problem:
+    """The loss and its gradient; parameters are in units of their standard deviations."""
+
+    def __init__(
+        self,
+        inputs: NDArray[np.float32],
+        columns: NDArray[np.integer[Any]],
+        audited: NDArray[np.floating[Any]],
+        present: NDArray[np.bool_],
+    ) -> None:
+        self.decided, starts = np.unique(columns, return_index=True)
+        ends = [*starts[1:].tolist(), len(columns)]
+        self.parts = [slice(first, last) for first, last in zip(starts.tolist(), ends, strict=True)]
+        self.group = np.repeat(np.arange(len(self.parts)), [part.stop - part.start for part in self.parts])
+        self.inputs, self.audited = inputs, audited.astype(np.float64)
+        self.signs = np.where(present, 1.0, -1.0)
+        self.size = 2 + len(self.parts) * (1 + inputs.shape[1])
+
+    def unpack(self, values: Floats) -> tuple[float, float, Floats, Floats]:
+        """Return slope, offset, offsets of classes and weights."""
+        count = len(self.parts)
+        return float(values[0]), float(values[1]), values[2 : 2 + count], values[2 + count :].reshape(count, -1)
+
+    def __call__(self, values: Floats) -> tuple[float, Floats]:
+        slope, common, own, weight = self.unpack(values)
+        odds = (1 + SLOPE_SPREAD * slope) * self.audited + OFFSET_SPREAD * common + CLASS_SPREAD * own[self.group]
+        narrow = (WEIGHT_SPREAD * weight).astype(np.float32)
+        for number, part in enumerate(self.parts):
+            odds[part] += self.inputs[part] @ narrow[number]
+        cost = -float(log_expit(self.signs * odds).sum()) + 0.5 * float(values @ values)
+        residual = -self.signs * expit(-self.signs * odds)
+        gradient = values.copy()
+        gradient[0] += SLOPE_SPREAD * float(residual @ self.audited)
+        gradient[1] += OFFSET_SPREAD * float(residual.sum())
+        gradient[2 : 2 + len(self.parts)] += CLASS_SPREAD * np.bincount(self.group, residual)
+        by_weight = gradient[2 + len(self.parts) :].reshape(len(self.parts), -1)
+        single = residual.astype(np.float32)
+        for number, part in enumerate(self.parts):
+            by_weight[number] += WEIGHT_SPREAD * (single[part] @ self.inputs[part])
+        return cost, gradient
