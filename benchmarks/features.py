@@ -1,11 +1,12 @@
 """Images per second of the feature pass on a CPU: the networks as they are trained against those of inference.
 
-    python benchmarks/features.py [--threads 2] [--seconds 60]
+    python benchmarks/features.py [--threads 2] [--seconds 60] [--precision bfloat16]
 
 The networks get the same batches in alternation, in one process. Time is both processor time, so that other programs
 disturb little, and wall time; of many rounds the fastest counts. A precision that this CPU does not compute with is
-skipped: a small convolution is tried first. The last part reads 500×375 JPEGs and computes their features, as
-``labelgap train`` does, without the cache.
+skipped: a small convolution is tried first. The ratios are those of the precision that labelgap uses on this CPU, or of
+``--precision``. The last part reads 500×375 JPEGs and computes their features, as ``labelgap train`` does, without the
+cache.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch import Tensor
 from labelgap.data import FileImages
 from labelgap.models import Backbone, EfficientNetLite
 from labelgap.models.efficientnet_lite import LITE0, LITE2, LiteVariant
-from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precision, inference_backbone
+from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precision
 from labelgap.training.loop.inputs import ImageInputs
 
 COUNT: Final = 64
@@ -98,19 +99,19 @@ def computes_with(precision: Precision) -> bool:
         return False
 
 
-def networks(variant: LiteVariant) -> dict[str, Backbone]:
+def networks(variant: LiteVariant, used: Precision) -> dict[str, Backbone]:
     plain = EfficientNetLite(variant).eval()
     found: dict[str, Backbone] = {PLAIN: plain}
     for precision in get_args(Precision):
-        if computes_with(precision):
+        if precision == used or computes_with(precision):
             found[f"folded, {precision}"] = FoldedEfficientNet(plain, precision)
     return found
 
 
 @torch.inference_mode()
-def measure_networks(variant: LiteVariant, images: FileImages, seconds: float) -> None:
+def measure_networks(variant: LiteVariant, images: FileImages, seconds: float, used: Precision) -> None:
     """Print the speed of the network alone, and how far its features are apart."""
-    compared = networks(variant)
+    compared = networks(variant, used)
     plain = compared[PLAIN]
     _, batch = next(ImageInputs(images, plain, torch.device("cpu")).batches(batch_size=BATCH))
     expected = plain.features(batch)
@@ -125,15 +126,15 @@ def measure_networks(variant: LiteVariant, images: FileImages, seconds: float) -
     print(f"  {'':<24}{'CPU ms':>9}{'images/s':>11}{'CPU ratio':>13}{'ratio':>11}", flush=True)
     taken = alternate(works, seconds)
     show(taken, BATCH, notes)
-    print(f"ratio network_{variant.name} {ratio(taken, f'folded, {cpu_precision()}', 1):.2f}", flush=True)
+    print(f"ratio network_{variant.name} {ratio(taken, f'folded, {used}', 1):.2f}", flush=True)
 
 
 @torch.inference_mode()
-def measure_pass(variant: LiteVariant, images: FileImages, seconds: float) -> None:
+def measure_pass(variant: LiteVariant, images: FileImages, seconds: float, used: Precision) -> None:
     """Print the speed from JPEGs to features."""
     device = torch.device("cpu")
     plain = EfficientNetLite(variant).eval()
-    fast = inference_backbone(plain, device)
+    fast = FoldedEfficientNet(plain, used)
 
     def run(network: Backbone) -> None:
         for _, values in ImageInputs(images, plain, device).batches(batch_size=BATCH):
@@ -149,15 +150,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60, help="of each of the four measurements")
+    parser.add_argument("--precision", choices=get_args(Precision), help="default: the one that this CPU gets")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {cpu_precision()}")
+    used: Precision = given.precision or cpu_precision()
+    print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {used}")
     print(f"capabilities {torch.backends.cpu.get_cpu_capability()}: {cpu_capabilities()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         images = FileImages(folder, make_photos(Path(folder)))
         for variant in (LITE2, LITE0):
-            measure_networks(variant, images, given.seconds)
-            measure_pass(variant, images, given.seconds)
+            measure_networks(variant, images, given.seconds, used)
+            measure_pass(variant, images, given.seconds, used)
 
 
 def cpu_capabilities() -> str:

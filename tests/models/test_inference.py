@@ -11,7 +11,13 @@ from torch import Tensor
 
 from labelgap.models import Classifier, EfficientNetLite, SmallCNN, inference
 from labelgap.models.efficientnet_lite import LITE0
-from labelgap.models.inference import FoldedEfficientNet, Precision, inference_backbone, inference_network
+from labelgap.models.inference import (
+    FoldedEfficientNet,
+    Precision,
+    inference_backbone,
+    inference_network,
+    inference_precision,
+)
 
 CPU = torch.device("cpu")
 
@@ -83,34 +89,48 @@ def test_a_linear_head_scores_the_features_of_inference(
     backbone: EfficientNetLite, images: Tensor, float32: None
 ) -> None:
     network = Classifier(backbone, 3, average_flips=True).eval()
-    found = inference_network(network, CPU, trained=False)
+    found = inference_network(network, CPU, None)
     torch.testing.assert_close(found(images), network(images), rtol=1e-4, atol=1e-4)
     assert found.head is network.head and network.backbone is backbone
     other = Classifier(SmallCNN(), 3)
-    assert inference_network(other, CPU, trained=False).backbone is other.backbone
+    assert inference_network(other, CPU, None).backbone is other.backbone
 
 
 @pytest.mark.parametrize(
-    ("acl", "float16", "expected"), [(True, True, "float16"), (True, False, "float32"), (False, True, "float32")]
+    ("capabilities", "acl", "onednn", "expected"),
+    [
+        ({"fp16_arith": True, "bf16": True}, True, True, "float16"),
+        ({"fp16_arith": False}, True, True, "float32"),
+        ({"fp16_arith": True}, False, True, "float32"),
+        ({"avx512_f": True, "avx512_bf16": True}, False, True, "bfloat16"),
+        ({"amx_bf16": True}, False, True, "bfloat16"),
+        ({"avx512_bf16": True, "amx_bf16": True}, False, False, "float32"),
+        ({"avx512_f": True, "avx512_fp16": True, "avx512_bf16": False}, False, True, "float32"),
+        (None, True, True, "float32"),
+    ],
 )
-def test_the_precision_is_what_the_cpu_computes_with(acl: bool, float16: bool, expected: str) -> None:
+def test_the_precision_is_what_the_cpu_computes_with(
+    capabilities: dict[str, bool] | None, acl: bool, onednn: bool, expected: str
+) -> None:
+    def ask() -> dict[str, bool]:
+        if capabilities is None:
+            raise AttributeError("get_capabilities")  # an older PyTorch
+        return capabilities
+
     with (
-        patch.object(torch.cpu, "get_capabilities", lambda: {"fp16_arith": float16}, create=True),
+        patch.object(torch.cpu, "get_capabilities", ask, create=True),
         patch.object(torch.ops.mkldnn, "_is_mkldnn_acl_supported", lambda: acl),
+        patch.object(torch.backends.mkldnn, "is_available", lambda: onednn),
     ):
         assert inference.cpu_precision.__wrapped__() == expected
 
 
-def test_a_backbone_that_was_trained_with_its_head_stays_in_float32(backbone: EfficientNetLite) -> None:
+def test_features_have_the_precision_of_their_head_where_the_cpu_computes_with_it(backbone: EfficientNetLite) -> None:
+    wanted: tuple[Precision | None, ...] = (None, "bfloat16", "float16", "float32")
     with patch.object(inference, "cpu_precision", lambda: "bfloat16"):
-        fixed, trained = (inference_backbone(backbone, CPU, trained=trained) for trained in (False, True))
-    assert isinstance(fixed, FoldedEfficientNet) and isinstance(trained, FoldedEfficientNet)
-    assert (fixed.dtype, trained.dtype) == (torch.bfloat16, torch.float32)
-
-
-def test_another_pytorch_computes_in_float32() -> None:
-    def fail() -> None:
-        raise AttributeError("get_capabilities")
-
-    with patch.object(torch.cpu, "get_capabilities", fail, create=True):
-        assert inference.cpu_precision.__wrapped__() == "float32"
+        fast = [inference_backbone(backbone, CPU, each) for each in wanted]
+        names = [inference_precision("efficientnet-lite2", CPU, each) for each in wanted]
+        elsewhere = [inference_precision("efficientnet-lite2", device) for device in (torch.device("cuda"), None)]
+        others = [inference_precision(each, CPU) for each in ("resnet50", SmallCNN())]
+    assert names == ["bfloat16", "bfloat16", "float32", "float32"] and {*elsewhere, *others} == {"float32"}
+    assert [each.dtype for each in fast if isinstance(each, FoldedEfficientNet)] == [getattr(torch, it) for it in names]

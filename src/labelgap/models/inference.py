@@ -1,15 +1,15 @@
 """Backbones for inference on a CPU, where computing features is what people wait for.
 
-Two changes make an EfficientNet-Lite about twice as fast (docs/results/cpu.md):
+Two changes make an EfficientNet-Lite two to five times as fast (docs/results/cpu.md):
 
 - Batch norms are folded into the convolutions before them, and ReLU6 is computed in place.
-- Convolutions have 16-bit floats where the CPU computes with them: float16 on ARM, from the "asimdhp" of ARMv8.2 on,
-  by the Arm Compute Library that PyTorch's Linux packages contain. Elsewhere a 16-bit convolution is computed by a
-  reference implementation, a hundred times slower, so that the CPU is asked first.
+- Convolutions have 16-bit floats where the CPU computes with them: bfloat16 on x86 with AVX512-BF16 or AMX; float16 on
+  ARM, from the "asimdhp" of ARMv8.2 on, by the Arm Compute Library that PyTorch's Linux packages contain. Elsewhere a
+  16-bit convolution is computed by a reference implementation, a hundred times slower, so that the CPU is asked first.
 
-Features of 16-bit convolutions differ, so the precision is a part of the key of the feature cache. The scores of a run
-are those of one precision: a head is used with the features that it was trained on, and a network that was trained as a
-whole, in 32 bits, stays in 32.
+Features of 16-bit convolutions differ, so the precision is a part of the key of the feature cache, and a run records
+it. A head is used with features of the precision that it was trained on, in float32 where a CPU does not compute with
+it. A network that was trained as a whole, in 32 bits, stays in 32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, WeightsInfo
 from labelgap.models.classifier import Classifier
-from labelgap.models.efficientnet_lite import ConvNorm, EfficientNetLite, pad_same
+from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, ConvNorm, EfficientNetLite, pad_same
 
 __all__ = [
     "FoldedEfficientNet",
@@ -38,6 +38,8 @@ __all__ = [
 
 Precision = Literal["float32", "float16", "bfloat16"]
 
+_NAMES: Final = frozenset(variant.name for variant in (LITE0, LITE1, LITE2))
+
 _SIX: Final = {torch.float16: 0x4600, torch.bfloat16: 0x40C0}
 """The bits of 6.0."""
 
@@ -45,7 +47,7 @@ _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] 
 """The last copy of every backbone, with what identifies the state of its weights."""
 
 
-def inference_backbone(backbone: Backbone, device: torch.device, *, trained: bool = False) -> Backbone:
+def inference_backbone(backbone: Backbone, device: torch.device, precision: Precision | None = None) -> Backbone:
     """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
 
     It is a copy without gradients, made anew when the weights of the backbone have changed.
@@ -53,11 +55,11 @@ def inference_backbone(backbone: Backbone, device: torch.device, *, trained: boo
     Args:
         backbone: on ``device``; not changed.
         device: of the computation.
-        trained: whether the backbone was trained together with its head, not as the fixed input of one.
+        precision: of the features that the head was trained on; None for the fastest.
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone
-    precision = inference_precision(backbone, device, trained=trained)
+    precision = inference_precision(backbone, device, precision)
     versions = (
         (value.data_ptr(), None if value.is_inference() else value._version)
         for value in (*backbone.parameters(), *backbone.buffers())
@@ -70,28 +72,36 @@ def inference_backbone(backbone: Backbone, device: torch.device, *, trained: boo
     return folded
 
 
-def inference_network(network: Classifier, device: torch.device, *, trained: bool) -> Classifier:
+def inference_network(network: Classifier, device: torch.device, precision: Precision | None) -> Classifier:
     """Return a network with the same head on ``inference_backbone``."""
     fast = copy(network)
-    fast._modules = {**network._modules, "backbone": inference_backbone(network.backbone, device, trained=trained)}
+    fast._modules = {**network._modules, "backbone": inference_backbone(network.backbone, device, precision)}
     return fast
 
 
-def inference_precision(backbone: Backbone, device: torch.device, *, trained: bool = False) -> Precision:
-    """Return the precision of ``inference_backbone``'s convolutions."""
-    fast = isinstance(backbone, EfficientNetLite) and device.type == "cpu" and not trained
-    return cpu_precision() if fast else "float32"
+def inference_precision(
+    backbone: str | Backbone, device: torch.device | None, precision: Precision | None = None
+) -> Precision:
+    """Return the precision of ``inference_backbone``'s convolutions; the backbone may be given by its name."""
+    known = backbone in _NAMES if isinstance(backbone, str) else isinstance(backbone, EfficientNetLite)
+    if not known or device is None or device.type != "cpu" or precision not in (None, cpu_precision()):
+        return "float32"
+    return cpu_precision()
 
 
 @cache
 def cpu_precision() -> Precision:
     """Return the precision in which this CPU computes convolutions fastest, as far as it is known."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
+        return "float32"
     try:
-        arm = torch.cpu.get_capabilities()
-        known = bool(torch.ops.mkldnn._is_mkldnn_acl_supported() and arm.get("fp16_arith"))
+        capabilities = torch.cpu.get_capabilities()
+        if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"):
+            return "bfloat16"
+        known = bool(capabilities.get("fp16_arith") and torch.ops.mkldnn._is_mkldnn_acl_supported())
     except (AttributeError, RuntimeError):  # other versions of PyTorch
         return "float32"
-    return "float16" if known and torch.backends.mkldnn.enabled else "float32"
+    return "float16" if known else "float32"
 
 
 @final

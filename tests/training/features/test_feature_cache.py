@@ -31,6 +31,7 @@ from labelgap.core.cache import row_store
 from labelgap.core.cache.segments import list_folders, list_segments
 from labelgap.core.files import file_digest
 from labelgap.data.images import ArrayImages, FileImages
+from labelgap.models import create_backbone, inference
 from labelgap.training.features import extract, keys
 
 ROWS = 24
@@ -182,6 +183,25 @@ def test_the_key_covers_content_transform_network_weights_and_input(cache: Path)
     assert computed(ArrayImages(images.array.reshape(8, 2, 8, 1))) == 8
     assert computed(images, transform="crop") == 8 and computed(images, transform="crop") == 0
     assert len(list_folders(cache)) == 5 and sum(entry.count for entry in list_folders(cache)) == 56
+
+
+def test_features_of_each_precision_are_cached_apart(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, reporter = create_backbone("efficientnet-lite0", size=32), Recorder()
+    images = ArrayImages(np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8))
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
+    exact = features(images, network, reporter)
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
+    rounded = features(images, network, reporter)
+    assert np.array_equal(features(images, network, reporter, precision="float32"), exact)
+    assert 0 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 0.1
+    assert extract.count_uncached([images], network, CPU) == [0]
+    assert reporter.messages == [
+        "features of 2 of 2 images computed",
+        "features of 2 of 2 images computed in bfloat16",
+        "features of 0 of 2 images computed, 2 from the cache",
+    ]
+    assert {entry.metadata["precision"] for entry in list_folders(cache)} == {"float32", "bfloat16"}
+    assert (cache / keys.network_key(network, "resize")).is_dir(), "the key of float32 is that of before"
 
 
 def test_a_changed_file_is_computed_again_and_a_renamed_one_is_not(photos: FileImages, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ again in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from labelgap.core.distributed import all_max, all_sum, world_size
 from labelgap.losses.base.fused import over_batch, refuse_second_derivative
@@ -24,6 +25,9 @@ from labelgap.losses.base.terms import LOWEST, Number, only_where
 __all__ = ["LogSums", "log_sums", "split_axes"]
 
 IMAGES = -2
+LEAST_EXPONENT: Final = -87.0
+NEGLIGIBLE: Final = 1e-37
+"""Above e to the ``LEAST_EXPONENT``, which is just above the smallest normal float32."""
 
 
 class LogSums(NamedTuple):
@@ -138,5 +142,9 @@ def _along(values: Tensor, like: Tensor, axes: Sequence[int]) -> list[tuple[Tens
 
 
 def _weights(exponents: Tensor, positive: Tensor, top_pos: Tensor, top_neg: Tensor) -> Tensor:
-    """Return e to the exponents, less the largest of their side."""
-    return torch.sub(exponents, torch.lerp(top_neg, top_pos, positive)).exp_()
+    """Return e to the exponents, less the largest of their side; 0 where it is less than ``NEGLIGIBLE`` of it.
+
+    On x86 an exponential that underflows takes 30 to 80 times as long as another, and masked entries all do.
+    """
+    differences = torch.sub(exponents, torch.lerp(top_neg, top_pos, positive))
+    return threshold(differences.clamp_(min=LEAST_EXPONENT).exp_(), NEGLIGIBLE, 0.0, inplace=True)

@@ -27,7 +27,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone
-from labelgap.models.inference import inference_backbone, inference_precision
+from labelgap.models.inference import Precision, inference_backbone, inference_precision
 from labelgap.training.features.keys import ContentKeys, content_keys, network_key, open_digests
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
@@ -62,6 +62,7 @@ def split_features(
     reporter: Reporter,
     *,
     average_flips: bool = False,
+    precision: Precision | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return the ``(N, D)`` features of splits: the data's own vectors, or those that a backbone computes.
 
@@ -73,13 +74,14 @@ def split_features(
         workers: processes that decode images.
         reporter: shows the progress.
         average_flips: see ``extract_features``; vectors stay as they are.
+        precision: see ``extract_features``.
     """
     sources = {name: data.split(name).images for name in splits}
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
     if vectors:
         return vectors
     options: dict[str, Any] = {"workers": workers, "reporter": reporter, "average_flips": average_flips}
-    found = extract_features(list(sources.values()), build_backbone(), device=device, **options)
+    found = extract_features(list(sources.values()), build_backbone(), device=device, precision=precision, **options)
     return dict(zip(sources, found, strict=True))
 
 
@@ -94,7 +96,7 @@ def extract_features(
     reporter: Reporter,
     everywhere: bool = True,
     average_flips: bool = False,
-    trained: bool = False,
+    precision: Precision | None = None,
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
@@ -111,19 +113,22 @@ def extract_features(
         reporter: shows the progress, how many images were computed, and what the user should know of the cache.
         everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
         average_flips: whether features are the mean of those of an image and of its mirror image.
-        trained: whether the backbone was trained together with its head; see ``inference_backbone``.
+        precision: of the convolutions, where a CPU computes with it, else float32; None for the fastest.
     """
+    precision = inference_precision(backbone, device, precision)
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
     halves: list[list[NDArray[np.float32]]] = []
     for mirrored in _halves(average_flips):
         with fail_together(), single_process():
-            found, counts = _extract(own, backbone, device, transform, batch_size, workers, reporter, mirrored, trained)
+            options = (transform, batch_size, workers, reporter, mirrored, precision)
+            found, counts = _extract(own, backbone, device, *options)
         halves.append(found)
         total: Counter[str] = sum(gather_objects(counts), Counter())
         if total["images"]:
             others = "".join(f", {total[what]:,} {what}" for what in ("from the cache", "copies") if total[what])
             images = "mirror images" if mirrored else "images"
-            reporter.log(f"features of {total['computed']:,} of {total['images']:,} {images} computed{others}")
+            how = "" if precision == "float32" else f" in {precision}"
+            reporter.log(f"features of {total['computed']:,} of {total['images']:,} {images} computed{how}{others}")
     return [
         gather_own_rows(_mean(parts), len(images), everywhere=everywhere)
         for images, *parts in zip(sources, *halves, strict=True)
@@ -139,7 +144,7 @@ def _extract(
     workers: int,
     reporter: Reporter,
     mirrored: bool,
-    trained: bool,
+    precision: Precision,
 ) -> tuple[list[NDArray[np.float32]], Counter[str]]:
     """Return the features of one process, and how many images it computed, read from the cache and copied."""
     digests = open_digests()
@@ -148,8 +153,8 @@ def _extract(
     features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
     counts = Counter[str]()
     if len(features):
-        store = _open_store(backbone, transform, device, reporter, mirrored, trained)
-        extraction = _Extraction(contents, starts, features, store, batch_size, mirrored, trained)
+        store = _open_store(backbone, transform, reporter, mirrored, precision)
+        extraction = _Extraction(contents, starts, features, store, batch_size, precision, mirrored)
         backbone = backbone.to(device).eval()
         inputs = [ImageInputs(images, backbone, device, workers=workers, transform=transform) for images in sources]
         counts = extraction.run(inputs, backbone, reporter)
@@ -166,11 +171,12 @@ class CachedFeatures:
         transform: str = "resize",
         *,
         average_flips: bool = False,
-        trained: bool = False,
+        precision: Precision | None = None,
     ) -> None:
+        precision = inference_precision(backbone, device, precision)
         self._width, self._digests, quiet = backbone.num_features, open_digests(), Reporter(quiet=True)
         halves = _halves(average_flips)
-        self._stores = [_open_store(backbone, transform, device, quiet, half, trained) for half in halves]
+        self._stores = [_open_store(backbone, transform, quiet, half, precision) for half in halves]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have features, and the ``(N, D)`` features.
@@ -193,10 +199,11 @@ def count_uncached(
     transform: str = "resize",
     *,
     average_flips: bool = False,
+    precision: Precision | None = None,
 ) -> list[int]:
     """Return of each source how many images have no cached features; mirror images count too where they are used."""
-    digests, quiet = open_digests(), Reporter(quiet=True)
-    stores = [_open_store(backbone, transform, device, quiet, mirrored) for mirrored in _halves(average_flips)]
+    digests, quiet, precision = open_digests(), Reporter(quiet=True), inference_precision(backbone, device, precision)
+    stores = [_open_store(backbone, transform, quiet, mirrored, precision) for mirrored in _halves(average_flips)]
     contents = [content_keys(images, digests, reporter) for images in sources]
     return [sum(int(np.count_nonzero(store.find(each.keys) < 0)) for store in stores) for each in contents]
 
@@ -211,15 +218,9 @@ def _mean(halves: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def _open_store(
-    backbone: Backbone,
-    transform: str,
-    device: torch.device,
-    reporter: Reporter,
-    mirrored: bool,
-    trained: bool = False,
+    backbone: Backbone, transform: str, reporter: Reporter, mirrored: bool, precision: Precision
 ) -> RowStore:
     transform = f"{transform}, mirrored" if mirrored else transform
-    precision = inference_precision(backbone, device, trained=trained)
     metadata = {
         "backbone": backbone.name,
         "size": backbone.input_spec.size,
@@ -261,11 +262,11 @@ class _Extraction:
         features: NDArray[np.float32],
         store: RowStore,
         batch_size: int,
+        precision: Precision,
         mirrored: bool = False,
-        trained: bool = False,
     ) -> None:
         self.contents, self.starts, self.features, self.store = contents, starts, features, store
-        self.mirrored, self.trained = mirrored, trained
+        self.precision, self.mirrored = precision, mirrored
         self.bytes = features.view(np.uint8)
         self.keys = np.concatenate([content.keys for content in contents])
         every = np.arange(len(features))
@@ -280,7 +281,7 @@ class _Extraction:
         """Compute what is missing, a block at a time, and store it; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
-            backbone = inference_backbone(backbone, inputs[0].device, trained=self.trained)
+            backbone = inference_backbone(backbone, inputs[0].device, self.precision)
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
                 while self.batches:

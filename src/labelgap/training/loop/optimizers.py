@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
 from labelgap.training.config.schema import RunConfig
 
 __all__ = ["MovingAverage", "build_optimizer", "build_scheduler"]
-
-_Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
@@ -64,10 +62,16 @@ class MovingAverage(AveragedModel):
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        super().__init__(network, multi_avg_fn=self._update)
+        super().__init__(network)
         self.decay = decay
         self.n_averaged.fill_(1)  # the weights before the first step; on the CPU, so that reading it does not wait
 
-    def _update(self, averages: _Tensors, weights: _Tensors, _: Tensor | int) -> None:
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take the weights after a step into the average, without waiting for the device."""
         step = int(self.n_averaged)
-        torch._foreach_lerp_(averages, weights, 1 - min(self.decay, (1 + step) / (10 + step)))
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.module.parameters()), list(model.parameters()), weight)
+        for average, buffer in zip(self.module.buffers(), model.buffers(), strict=True):
+            average.copy_(buffer, non_blocking=True)
+        self.n_averaged += 1
