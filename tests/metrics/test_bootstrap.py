@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, bootstrap, f1
-from labelgap.metrics.bootstrap import Interval, bootstrap_intervals, resampled_average_precision
+from labelgap.metrics.bootstrap import (
+    Interval,
+    average_precision_intervals,
+    bootstrap_intervals,
+    resampled_average_precision,
+)
 
 Matrix = NDArray[np.float64]
 
@@ -201,3 +206,39 @@ def test_a_class_that_a_sample_lacks_is_left_out_of_its_mean() -> None:
     times = np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32)
     found = resampled_average_precision(scores, codes, times)
     assert found[0] == pytest.approx((1 + 1 / 3) / 2) and math.isnan(found[1])
+
+
+def weighted_precision(scores: Matrix, present: NDArray[np.bool_], weights: Matrix) -> float:
+    """Average precision by its definition when an image counts as often as its weight says."""
+    ratios = [weights[present & (scores >= score)].sum() / weights[scores >= score].sum() for score in scores[present]]
+    return float(weights[present] @ np.array(ratios) / weights[present].sum())
+
+
+def test_intervals_without_resampling_come_from_the_derivatives_by_the_weights_of_images() -> None:
+    random = np.random.default_rng(3)
+    codes = random.choice([-1, 0, 0, 0, 1], (60, 5)).astype(np.int8)
+    codes[:, 3], codes[:, 4] = np.where(np.arange(60) < 4, 1, 0), 0  # four presents are too few, none has nothing
+    scores = (random.normal(size=codes.shape) + 1.5 * (codes == 1)).round(0)
+    scores[:, 2] = np.where(codes[:, 2] == 1, 9.0, scores[:, 2])  # a perfect ranking does not vary
+    found = average_precision_intervals(scores, codes)
+    assert np.isnan(found[2:]).all()
+    for column in (0, 1):
+        known = codes[:, column] != -1
+        values, present = scores[known, column], codes[known, column] == 1
+        ones, slopes = np.ones(len(values)), []
+        for image in np.eye(len(values)) * 1e-5:
+            ends = [weighted_precision(values, present, ones + sign * image) for sign in (1, -1)]
+            slopes.append((ends[0] - ends[1]) / 2e-5)
+        middle = weighted_precision(values, present, ones)
+        reach = 1.959964 * math.sqrt(sum(slope**2 for slope in slopes)) / (middle * (1 - middle))
+        logit = math.log(middle / (1 - middle))
+        expected = [1 / (1 + math.exp(-(logit + sign * reach))) for sign in (-1, 1)]
+        assert found[column] == pytest.approx(expected, abs=1e-5)
+
+
+def test_intervals_without_resampling_are_those_of_a_bootstrap() -> None:
+    random = np.random.default_rng(0)
+    codes = (random.random((800, 6)) < 0.1).astype(np.int8)
+    scores = random.normal(size=codes.shape) + 2 * codes
+    resampled = bootstrap_intervals(scores, codes, resamples=400).average_precision
+    assert average_precision_intervals(scores, codes) == pytest.approx(np.array(resampled), abs=0.02)

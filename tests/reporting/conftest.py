@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Recipe:
         trace: as in the config.
         finished: whether its summary is written.
         seed: of its noise.
+        options: of the method.
     """
 
     method: str = "ll-r"
@@ -52,6 +53,7 @@ class Recipe:
     trace: Any = "all"
     finished: bool = True
     seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: int = 24, seed: int = 0) -> Dataset:
@@ -90,6 +92,7 @@ def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
         data={"name": data.name, "path": "/somewhere/private/tags.csv", "options": {}, "steps": []},
         classes=data.classes,
         method=recipe.method,
+        options=recipe.options,
         why=None,
         backbone="small-cnn",
         protocol="end-to-end",

@@ -76,7 +76,7 @@ def test_everything_includes_the_defaults() -> None:
         ),
         ({"transform": "crop"}, "images", "random crops with color jitter, resized to the backbone's size"),
         ({"precision": "bf16"}, "precision", "bfloat16 autocast"),
-        ({"precision": "bf16", "protocol": "linear"}, "precision", "float32"),
+        ({"precision": "bf16", "protocol": "linear"}, "precision", "features in bfloat16, the head in float32"),
         ({"weights": str(Path("/") / "a" / "b.pth")}, "backbone", "small-cnn, weights of b.pth"),
         ({"method": "somebody's", "options": {"a": 1}}, "options", "a 1"),
         (

@@ -7,40 +7,67 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import RunData, RunFolder
+from labelgap.cli.options import RunData
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
     from labelgap.data.dataset import Dataset
+    from labelgap.training import Run
 
 __all__ = ["report"]
 
 
 def report(
-    run: RunFolder,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|STUDY", help="Folder of a run, a study, a comparison or another result.")
+    ],
     data: RunData = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out.")] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write every figure into DIR too: SVG, PNG and PDF for a paper, its numbers as CSV."
+        ),
+    ] = None,
 ) -> None:
-    """Write report.html of a run or a study again; of a run with its data, where they can still be loaded."""
+    """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
     from labelgap.reporting import write_report
 
-    print(f"report    {write_report(run, data=_load_data(run, data), images=not no_images)}")
+    print(f"report    {write_report(run, data=_load_data(run, data), images=not no_images, figures=figures)}")
+    if figures is not None:
+        print(f"figures   {figures}")
 
 
-def _load_data(run: Path, source: str | None) -> Dataset | None:
-    """Return the data that a run was trained on; None for a study, or with a note where they cannot be loaded."""
+def _load_data(folder: Path, source: str | None) -> Dataset | None:
+    """Return the data that a run or a study was trained on; None, with a note, where they cannot be loaded."""
     from labelgap.data import load_moved
-    from labelgap.training import open_run
-    from labelgap.training.config.schema import CONFIG_FILE
 
-    if not (run / CONFIG_FILE).is_file():
+    run = _trained(folder)
+    if run is None:
         return None
-    opened = open_run(run)
     if source is not None:
-        return load_moved(opened.config.data, source)
+        return load_moved(run.config.data, source)
     try:
-        data = opened.load_data()
+        data = run.load_data()
     except (LabelGapError, OSError) as error:
         print(f"note      without label counts and example images: {error}")
         return None
-    return data if data.classes == opened.config.classes else None
+    return data if data.classes == run.config.classes else None
+
+
+def _trained(folder: Path) -> Run | None:
+    """Return the run whose data a page shows: of a study one that competes, if all of them have the same data."""
+    from labelgap.studies import open_study
+    from labelgap.studies.study import FILE, study_of_runs
+    from labelgap.training import open_run
+    from labelgap.training.config.schema import CONFIG_FILE
+
+    if (folder / CONFIG_FILE).is_file():
+        return open_run(folder)
+    study = open_study(folder) if (folder / FILE).is_file() else study_of_runs(folder)
+    if study is None:
+        return None
+    runs = study.runs
+    competing = [run for member, run in runs if not member.extra_labels]
+    same = all(run.config.data == competing[0].config.data for run in competing)
+    return competing[0] if competing and same and len({run.config.classes for _, run in runs}) == 1 else None

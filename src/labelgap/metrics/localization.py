@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 
-__all__ = ["pointing_accuracy"]
+__all__ = ["mean_class_rate", "pointing_hits"]
 
 
-def pointing_accuracy(points: ArrayLike, classes: ArrayLike, box_points: ArrayLike, corners: ArrayLike) -> float:
-    """Return how often a point falls inside one of its boxes, averaged over the classes.
+def pointing_hits(
+    points: ArrayLike, box_points: ArrayLike, corners: ArrayLike, *, tolerance: float = 0.0
+) -> NDArray[np.bool_]:
+    """Return ``(P,)``: whether each point falls inside one of its boxes.
 
     Args:
         points: ``(P, 2)`` x and y, one for each pair of an image and a class that has boxes in it.
-        classes: ``(P,)`` class of each point.
         box_points: ``(M,)`` number of the point that each box belongs to.
         corners: ``(M, 4)`` x0, y0, x1, y1 of each box; points on its edges are inside.
+        tolerance: how many pixels outside of a box still count as a hit; Zhang et al. allow 15, Kim et al. none.
 
     Example:
         >>> corners = [[0, 0, 4, 4], [6, 6, 9, 9], [2, 2, 3, 3]]
-        >>> pointing_accuracy([[6, 9], [5, 1], [2, 3]], [0, 0, 1], [0, 1, 2], corners)
-        0.5
-        >>> pointing_accuracy([[6, 9], [5, 1], [2, 3]], [0, 0, 1], [0, 0, 2], corners)
+        >>> pointing_hits([[6, 9], [5, 1], [2, 3]], [0, 1, 2], corners).tolist()
+        [False, False, True]
+        >>> pointing_hits([[6, 9], [5, 1], [2, 3]], [0, 0, 2], corners).tolist()
+        [True, False, True]
+    """
+    place = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    of_point, box = np.asarray(box_points, dtype=np.int64), np.asarray(corners, dtype=np.float64).reshape(-1, 4)
+    outside = np.maximum(box[:, :2] - place[of_point], place[of_point] - box[:, 2:]).clip(min=0)
+    hits = np.zeros(len(place), dtype=bool)
+    np.logical_or.at(hits, of_point, np.hypot(*outside.T) <= tolerance)
+    return hits
+
+
+def mean_class_rate(hits: ArrayLike, counts: ArrayLike) -> float:
+    """Return the mean of hits / counts over the classes that were counted; an error if none was.
+
+    Example:
+        >>> mean_class_rate([1, 3, 0], [2, 3, 0])
         0.75
     """
-    place, of_class = np.asarray(points, dtype=np.float64), np.asarray(classes)
-    of_point, box = np.asarray(box_points), np.asarray(corners, dtype=np.float64)
-    if not len(place):
+    hit, count = np.asarray(hits, dtype=np.float64), np.asarray(counts)
+    if not count.any():
         raise InputError("there is no box, so nothing can be pointed at.")
-    x, y = place[of_point].T
-    inside = (box[:, 0] <= x) & (x <= box[:, 2]) & (box[:, 1] <= y) & (y <= box[:, 3])
-    hits = np.zeros(len(place), dtype=bool)
-    np.logical_or.at(hits, of_point, inside)
-    return float(np.mean([hits[of_class == each].mean() for each in np.unique(of_class)]))
+    return float((hit[count > 0] / count[count > 0]).mean())

@@ -34,24 +34,24 @@ def ranking_summary(comparison: Comparison) -> str:
         return ""
     best, name = measured[0], comparison.metric.name
     if len(measured) == 1:
-        return f"`{best.method}`: {name} {format_measure(best.mean)}. There is nothing to compare it with."
+        return f"`{best.name}`: {name} {format_measure(best.mean)}. There is nothing to compare it with."
     if len(best.seeds) == 1:
         return (
-            f"`{best.method}` is highest ({name} {format_measure(best.mean)}), but with one seed no difference can be "
+            f"`{best.name}` is highest ({name} {format_measure(best.mean)}), but with one seed no difference can be "
             "claimed: repeat it with more."
         )
     if comparison.winner is not None:
-        return f"`{best.method}` is significantly better than all others: {_lead(measured[1])}."
-    near = join_names([f"`{row.method}`" for row in comparison.tied[1:]], _MAX_METHODS)
+        return f"`{best.name}` is significantly better than all others: {_lead(measured[1])}."
+    near = join_names([f"`{row.name}`" for row in comparison.tied[1:]], _MAX_METHODS)
     return (
-        f"`{best.method}` has the highest mean ({name} {format_measure(best.mean)}), but the difference is within the "
+        f"`{best.name}` has the highest mean ({name} {format_measure(best.mean)}), but the difference is within the "
         f"uncertainty: {near} may be as good."
     )
 
 
 def missing_label_cost(comparison: Comparison) -> str:
     """Return what the missing labels cost and what the best method recovers, where the comparison shows both."""
-    rows = {row.method: row.mean for row in comparison.methods}
+    rows = {row.name: row.mean for row in comparison.methods}
     top, low = rows.get("bce"), rows.get("an")
     full_labels = any(row.method == "bce" and row.extra_labels for row in comparison.methods)
     measured = [row for row in comparison.competitors if row.mean is not None]
@@ -59,7 +59,7 @@ def missing_label_cost(comparison: Comparison) -> str:
         return ""
     best = measured[0]
     gain = (best.mean or 0.0) - low
-    recovered = f"of which `{best.method}` recovers {100 * gain:.1f}" if gain > 0 else "and no method recovers any"
+    recovered = f"of which `{best.name}` recovers {100 * gain:.1f}" if gain > 0 else "and no method recovers any"
     return (
         f"With every label known `bce` reaches {format_measure(top)}; taking each unknown one as absent (`an`) costs "
         f"{100 * (top - low):.1f} points, {recovered}."
@@ -103,7 +103,7 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
 def _lead(second: MethodResult) -> str:
     gap = second.gap
     assert gap is not None and gap.half_width is not None
-    return f"by {100 * gap.mean:.1f} ± {100 * gap.half_width:.1f} points over `{second.method}`, the next"
+    return f"by {100 * gap.mean:.1f} ± {100 * gap.half_width:.1f} points over `{second.name}`, the next"
 
 
 def _data(metadata: Mapping[str, Any], whole_path: bool) -> str:

@@ -29,9 +29,11 @@ __all__ = [
     "ClassPrediction",
     "ExampleImage",
     "ModelPrediction",
+    "data_url",
     "disagreement_examples",
     "random_examples",
     "thumbnail_data_url",
+    "thumbnail_image",
 ]
 
 PredictionOutcome: TypeAlias = Literal["right", "wrong", "missed", "unknown"]
@@ -135,11 +137,8 @@ def disagreement_examples(
     return _examples(test, order, {k: (scores[k][order], thresholds[k]) for k in scores})
 
 
-def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE) -> str:
-    """Return an image as a data URL, at most ``side`` pixels wide and high, without metadata.
-
-    Small images keep their pixels, as PNG; larger ones become JPEG.
-    """
+def thumbnail_image(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE) -> Image.Image:
+    """Return an image at most ``side`` pixels wide and high, without metadata; a small one keeps its pixels."""
     source = split.images
     if isinstance(source, StoredImages):
         with decoded(source.encoded(row), side) as opened:
@@ -147,15 +146,26 @@ def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE
     else:
         pixels = source[row]
         image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return image
+
+
+def thumbnail_data_url(split: Split, row: int, side: int = REPORT_THUMBNAIL_SIZE) -> str:
+    """Return a thumbnail as a data URL: small images as PNG, larger ones as JPEG."""
+    image = thumbnail_image(split, row, side)
     buffer = io.BytesIO()
     if max(image.size) <= side // 2:
         kind = "png"
         image.save(buffer, "PNG", optimize=True)
     else:
         kind = "jpeg"
-        image.thumbnail((side, side), Image.Resampling.LANCZOS)
         image.save(buffer, "JPEG", quality=80, optimize=True)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return data_url(buffer.getvalue(), kind)
+
+
+def data_url(image: bytes, kind: str = "png") -> str:
+    """Return an encoded image as a data URL."""
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def _examples(test: Split, rows: Sequence[int], models: Mapping[str, ScoresAndThresholds]) -> list[ExampleImage]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 __all__ = [
     "NO_VALUE",
+    "chosen_by_val",
     "format_class_count",
     "format_count",
     "format_elapsed",
@@ -130,6 +131,16 @@ def truncate_label(name: str, length: int = 28) -> str:
 def selection_rule_text(rule: str) -> str:
     """Return how the epoch was selected, and what follows from it."""
     return _SELECTION[rule]
+
+
+def chosen_by_val(rule: str) -> str:
+    """Return what val chose in a training, which makes its numbers slightly too high.
+
+    Example:
+        >>> chosen_by_val("clean"), chosen_by_val("last")
+        ('the epoch and the thresholds', 'the thresholds')
+    """
+    return "the thresholds" if rule == "last" else "the epoch and the thresholds"
 
 
 def wrapped_command(command: str) -> str:

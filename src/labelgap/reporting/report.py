@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
-from labelgap.reporting.html import render_template
+from labelgap.reporting.figure_files import check_figure_folder, write_figures
+from labelgap.reporting.html import FigureRenderer, render_template
 from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
 from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.linear_eval import linear_eval_page
 from labelgap.reporting.pages.reproduction import reproduction_page
 from labelgap.reporting.pages.run import run_page
+from labelgap.reporting.pages.shares import shares_page
 from labelgap.reporting.pages.study import REPORT_FILE, study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
@@ -25,20 +28,25 @@ from labelgap.studies.linear_eval.results import is_linear_evaluation
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import is_reproduction
 from labelgap.studies.study import FILE as STUDY_FILE
+from labelgap.studies.study import study_of_runs
 from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import is_sweep
+from labelgap.studies.training_shares import ShareComparison, is_share_comparison
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.run_folder import sweep_run
 
 __all__ = ["write_report"]
 
+Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
+
 
 def write_report(
-    what: Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep | str | os.PathLike[str],
+    what: Result | str | os.PathLike[str],
     *,
     data: Dataset | None = None,
     images: bool = True,
+    figures: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write ``report.html`` into the folder of a result; and the card of a run.
 
@@ -50,31 +58,21 @@ def write_report(
         what: a run, a study, a comparison, a linear evaluation, a sweep, tables of papers, or the folder of one.
         data: the data set of the run; it adds label counts and example images.
         images: whether the page may contain images of the data set.
+        figures: a folder that gets every figure as NAME.svg, NAME.png and NAME.pdf for a paper, and its numbers as
+            NAME.csv; not the folder of a result.
 
     Returns:
         The path of the page.
     """
-    opened = _open(what)
-    if isinstance(opened, Comparison):
-        page = render_template("comparison.html", page=comparison_page(opened), has_images=False)
-    elif isinstance(opened, LinearEvaluation):
-        page = render_template("linear_eval.html", page=linear_eval_page(opened), has_images=False)
-    elif isinstance(opened, Reproduction):
-        page = render_template("reproduction.html", page=reproduction_page(opened), has_images=False)
-    elif isinstance(opened, Sweep):
-        page = render_template("sweep.html", page=sweep_page(opened), has_images=False)
-    elif isinstance(opened, Study):
-        for _, run in opened.runs:
-            _check_classes(run, data)
-        values = study_page(opened, data, images=images)
-        page = render_template("study.html", page=values, has_images=bool(values["examples"]))
-    else:
-        _check_classes(opened, data)
-        values = run_page(opened, data, images=images)
-        page = render_template("run.html", page=values, has_images=bool(values["examples"]))
-        if opened.finished:
-            sweep_run(opened.path, interrupted=opened.metrics["interrupted"])
-        if opened.finished and (data is not None or not (opened.path / MODEL_CARD_FILE).exists()):
+    opened, renderer = _open(what), FigureRenderer()
+    data = None if data is None else _as_trained(opened, data)
+    if figures is not None:
+        check_figure_folder(Path(figures), opened.path, data)
+    template, values = _page(opened, data, renderer, images)
+    page = render_template(template, page=values, has_images=images and data is not None)
+    if isinstance(opened, Run) and opened.finished:
+        sweep_run(opened.path, interrupted=opened.metrics["interrupted"])
+        if data is not None or not (opened.path / MODEL_CARD_FILE).exists():
             with replacing(opened.path, [MODEL_CARD_FILE]):
                 write_model_card(opened, data)
     path = opened.path / REPORT_FILE
@@ -82,13 +80,40 @@ def write_report(
         raise RunError(f"{path} is a link out of its folder: remove it.")
     with replacing(opened.path, [REPORT_FILE]):
         write_text(path, page)
+    if figures is not None:
+        write_figures(renderer.figures, Path(figures))
     return path
 
 
-def _open(
-    what: Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep | str | os.PathLike[str],
-) -> Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep:
-    if isinstance(what, Run | Study | Comparison | LinearEvaluation | Reproduction | Sweep):
+def _page(opened: Result, data: Dataset | None, figures: FigureRenderer, images: bool) -> tuple[str, dict[str, Any]]:
+    """Return the template of a result's page, and its values."""
+    if isinstance(opened, Comparison):
+        return "comparison.html", comparison_page(opened, figures)
+    if isinstance(opened, ShareComparison):
+        return "shares.html", shares_page(opened, figures)
+    if isinstance(opened, LinearEvaluation):
+        return "linear_eval.html", linear_eval_page(opened, figures)
+    if isinstance(opened, Reproduction):
+        return "reproduction.html", reproduction_page(opened, figures)
+    if isinstance(opened, Sweep):
+        return "sweep.html", sweep_page(opened, figures)
+    for run in [run for _, run in opened.runs] if isinstance(opened, Study) else [opened]:
+        if data is not None and data.classes != run.config.classes:
+            raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
+    if isinstance(opened, Study):
+        return "study.html", study_page(opened, data, figures, images=images)
+    return "run.html", run_page(opened, data, figures, images=images)
+
+
+def _as_trained(opened: Result, data: Dataset) -> Dataset:
+    """Return the data with the val that a network held out: its images were not trained on."""
+    runs = [run for _, run in opened.runs] if isinstance(opened, Study) else [opened]
+    network = next((run for run in runs if isinstance(run, Run) and run.config.protocol != "linear"), None)
+    return data if network is None else network.with_val(data)
+
+
+def _open(what: Result | str | os.PathLike[str]) -> Result:
+    if isinstance(what, Result):
         return what
     folder = Path(what)
     if is_reproduction(folder):
@@ -97,6 +122,8 @@ def _open(
         return LinearEvaluation.open(folder)
     if is_comparison(folder):
         return Comparison.open(folder)
+    if is_share_comparison(folder):
+        return ShareComparison.open(folder)
     if is_sweep(folder):
         return Sweep.open(folder)
     if (folder / STUDY_FILE).exists():
@@ -105,9 +132,6 @@ def _open(
         return open_run(folder)
     if not any(folder.glob(f"*/{CONFIG_FILE}")) and folder.is_dir():
         raise RunError(f"{folder} is neither a run nor a study: it has no {CONFIG_FILE} and no {STUDY_FILE}.")
+    if (runs := study_of_runs(folder)) is not None:
+        return runs
     return open_run(folder)  # an error that names the run that is probably meant
-
-
-def _check_classes(run: Run, data: Dataset | None) -> None:
-    if data is not None and data.classes != run.config.classes:
-        raise InputError(f"{data.name} has other classes than {run.path} was trained on.")

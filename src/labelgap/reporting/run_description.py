@@ -7,12 +7,12 @@ import sys
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import Method, defaults, describe_method
+from labelgap.losses import Loss, Method, defaults, describe_method
 from labelgap.reporting.formatting import join_names, single_line
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["describe_data", "describe_method_choice", "describe_settings", "find_method"]
+__all__ = ["describe_data", "describe_method_choice", "describe_settings", "find_method", "revises_labels"]
 
 
 def find_method(name: str) -> Method | None:
@@ -26,6 +26,12 @@ def find_method(name: str) -> Method | None:
         return describe_method(name)
     except LabelGapError:
         return None
+
+
+def revises_labels(name: str) -> bool:
+    """Return whether a method may revise labels permanently; False for one that is not installed or imported here."""
+    method = find_method(name)
+    return method is not None and method.loss_class.end_epoch is not Loss.end_epoch
 
 
 def describe_method_choice(config: RunConfig) -> str:
@@ -56,7 +62,6 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     stops = "" if stop is None else f"; stops {100 * stop:g} points below the best val score"
     rates = f"head {config.lr:g}, backbone {config.backbone_lr:g}"
     one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
-    bf16 = config.precision == "bf16" and config.protocol != "linear"
     rows = [
         ("method", config.method, ""),
         ("options", format_value(_effective_options(config)), "none"),
@@ -76,12 +81,18 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
         ("batch normalization", "" if config.batchnorm == "local" else config.batchnorm, "local"),
-        ("precision", "bfloat16 autocast" if bf16 else "float32", ""),
+        ("precision", _precision(config), ""),
         ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),
         ("epoch selection", config.select, ""),
         ("seed", str(config.seed), ""),
     ]
     return [(name, single_line(text or default)) for name, text, default in rows if text or (everything and default)]
+
+
+def _precision(config: RunConfig) -> str:
+    if config.precision == "float32" or config.trains_backbone:
+        return "bfloat16 autocast" if config.precision == "bf16" else "float32"
+    return f"features in {config.feature_precision}, the head in float32"
 
 
 def _effective_options(config: RunConfig) -> dict[str, object]:

@@ -10,12 +10,16 @@ import pytest
 from matplotlib.figure import Figure
 
 import labelgap.reporting
+from labelgap.reporting.analysis.label_scores import BINS, LabelScores
+from labelgap.reporting.analysis.memorization import LabelLosses, Memorization
+from labelgap.reporting.analysis.modified_labels import ModifiedLabels
+from labelgap.reporting.analysis.separability import UnknownPositives, class_separability
+from labelgap.reporting.figures.label_scores import absolute_logit_panels, positive_loss_figure, probability_panels
 from labelgap.reporting.figures.memorization import memorization_panels, single_label_panels
 from labelgap.reporting.figures.modified_labels import modified_label_panels
 from labelgap.reporting.figures.run import MAX_BARS, average_precision_bars, learning_curves, selection_score_name
+from labelgap.reporting.figures.separability import score_density_figure, unknown_positive_bars
 from labelgap.reporting.figures.study import method_map_figure
-from labelgap.reporting.memorization import LabelLosses, Memorization
-from labelgap.reporting.modified_labels import ModifiedLabels
 from labelgap.reporting.style import NARROW, inline_svg
 
 
@@ -38,6 +42,11 @@ def some_losses(scale: float, *mean: float) -> LabelLosses:
 
 def some_modified(share: float = 0.1, precision: float = 0.8, recall: float = 0.3) -> ModifiedLabels:
     return ModifiedLabels(np.array([0, share]), np.array([np.nan, precision]), np.array([0, recall]), 0.25)
+
+
+def some_scores(probability: float = 0.3) -> LabelScores:
+    quartiles = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0]])
+    return LabelScores(9, np.array([2.0, 1.0]), quartiles, 2, np.eye(BINS)[6], probability)
 
 
 def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_one() -> None:
@@ -136,6 +145,40 @@ def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["an", "ll-r"]
 
 
+def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_unknown() -> None:
+    known = {"observed": some_scores(0.6), "unknown_present": some_scores(), "unknown_absent": some_scores()}
+    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})  # type: ignore[dict-item]
+    assert [drawn(loss, 0, line) for line in range(2)] == [[2, 1]] * 2
+    for kinds in (known, {"observed": some_scores(0.6), "unknown": some_scores()}):
+        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})  # type: ignore[dict-item]
+        assert [drawn(logits, axis, line) for axis in range(2) for line in range(2)] == [[2, 4]] * 4
+        probabilities = probability_panels({"an": kinds})  # type: ignore[dict-item]
+        axis = probabilities.axes[0]
+        assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
+        assert axis.get_ylim()[1] == pytest.approx(106)
+
+
+def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
+    labels = np.repeat(np.array([[1], [0]] * 5), 30, axis=1)
+    scores = np.full((10, 30), 0.5)
+    scores[:, 0] = np.where(labels[:, 0] == 1, 0.9, 0.1)
+    scores[:, 29] = 1 - scores[:, 0]
+    figure = score_density_figure({"test": class_separability(scores, labels)})
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == 12 and names[0] == "0" and names[-1] == "29"
+    areas = [text for text in texts(figure) if text.startswith("AUC")]
+    assert areas[0] == "AUC 1.00" and areas[-1] == "AUC 0.00" and areas[1:-1] == ["AUC 0.50"] * 10
+    assert "… 18 more classes between …" in texts(figure)
+    assert len(figure.axes[0].patches) == 24
+
+
+def test_bars_of_unknown_positives_are_in_percent_and_sorted() -> None:
+    figure = unknown_positive_bars(UnknownPositives(("a", "b", "c"), np.array([10, 10, 0]), np.array([1, 4, 0])))
+    assert [patch.get_width() for patch in figure.axes[0].patches] == pytest.approx([40, 10])  # type: ignore[attr-defined]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["b", "a"]
+    assert "dashed: all classes, 25.0" in figure.axes[0].get_xlabel()
+
+
 def test_any_name_can_be_drawn() -> None:
     names = ("$\\frac{$", "<b>&", "a\nb\x00c", "日本 🦉", "x" * 300)
     for figure in (
@@ -143,6 +186,8 @@ def test_any_name_can_be_drawn() -> None:
         method_map_figure(dict.fromkeys(names, 0.5), dict.fromkeys(names, 0.6)),
         memorization_panels({name: some_memorization() for name in names}),
         modified_label_panels(dict.fromkeys(names, some_modified())),
+        probability_panels({name: {"observed": some_scores(), "unknown": some_scores()} for name in names}),
+        unknown_positive_bars(UnknownPositives(names, np.full(5, 2), np.ones(5, dtype=np.int64))),
     ):
         text = inline_svg(figure, "f1", "any name")
         assert "日本 🦉" in text and "a b c" in text and "\\frac{" in text and "&lt;b&gt;&amp;" in text

@@ -15,7 +15,7 @@ from PIL import Image
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import expected_random_precision
-from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
+from labelgap.reporting import html
 from labelgap.reporting.model_card import render_model_card
 from labelgap.reporting.model_card.card import escape_markdown
 
@@ -53,8 +53,8 @@ def rows(text: str) -> dict[str, list[str]]:
 def test_write_report_writes_the_card_with_every_section(
     run: lg.Run, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = ResponsiveFigure(Markup(""), Markup(""))
-    monkeypatch.setattr(FigureRenderer, "render", lambda *arguments: nothing)  # drawing takes most of the time
+    nothing = Markup(""), Markup("")
+    monkeypatch.setattr(html, "both_screens", lambda *arguments: nothing)  # drawing takes most of the time
     path = run.path / "MODEL_CARD.md"
     assert not path.exists()
     lg.write_report(run)
@@ -157,7 +157,7 @@ def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path
     text = render_model_card(run, blind)
     said = sections(text)
     assert "support no accuracy, so none is claimed" in said[""] and "model-index" not in text
-    assert rows(said["Results"])["val"] == ["40", "–", "0 of 10 classes", "–", "–", "–"]
+    assert "val" not in rows(said["Results"]), "no row of dashes"
     assert "the rule *observed*" in said["Results"] and "its value is not given" in said["Results"]
     assert "There is no test split" in said["Results"] and "random ranking" not in said["Results"]
     score = run.history[run.metrics["best_epoch"] - 1]["score"]

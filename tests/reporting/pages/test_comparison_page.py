@@ -153,7 +153,7 @@ def test_a_method_far_behind_is_marked_rather_than_drawn_to_scale(tmp_path: Path
     figure = comparison_figure(comparison(tmp_path, BEST, NEAR, lost, CEILING))
     axis, distances = figure.axes
     assert axis.get_xlim()[0] > 60 and any("◂ 20.5" in text.get_text() for text in axis.texts)
-    assert distances.get_xlabel().startswith("points behind")
+    assert distances.get_xlabel().startswith("points from the best")
     assert len(comparison_figure(comparison(tmp_path, BEST, lost), width=NARROW).axes) == 1
 
 

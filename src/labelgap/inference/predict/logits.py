@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ class CachedLogits:
         self._cache: CachedFeatures | None = None
         if self.network.reads_features:
             config, backbone = run.config, self.network.backbone
-            options = {"average_flips": config.average_flips, "trained": config.trains_backbone}
+            options: dict[str, Any] = {"average_flips": config.average_flips, "precision": config.feature_precision}
             self._cache = CachedFeatures(backbone, device, config.transform, **options)
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
@@ -51,7 +52,7 @@ def iterate_logits(
 ) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
     """Yield batches of rows with the logits that the network computes, NaN for unreadable images."""
     network = run.model.to(device)
-    scorer = inference_network(network, device, trained=run.config.trains_backbone)
+    scorer = inference_network(network, device, run.config.feature_precision)
     batches = read_batches(
         images,
         rows,

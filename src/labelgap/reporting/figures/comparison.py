@@ -50,7 +50,7 @@ def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
         grid.set_width_ratios([3, 2])
     _values(axes[0], rows, places, comparison.metric.name, _lowest(rows))
     axes[0].set_yticks(
-        places, [truncate_label(row.method, 24 if width > NARROW else 16) for row in rows], parse_math=False
+        places, [truncate_label(row.name, 24 if width > NARROW else 16) for row in rows], parse_math=False
     )
     for axis in axes:
         axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
@@ -122,4 +122,4 @@ def _gaps(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], low
     axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     ticks = [tick for tick in axis.get_xticks() if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
     axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in np.round(ticks, 6)])
-    axis.set_xlabel("points behind the best, 95 %")
+    axis.set_xlabel("points from the best, 95 %")

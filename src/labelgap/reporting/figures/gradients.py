@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from labelgap.reporting.analysis.gradients import GradientRegimes
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.gradients import GradientRegimes
 from labelgap.reporting.style import (
     BLUE,
     COLOR_CYCLE,

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from labelgap.reporting.analysis.memorization import LabelLosses, Memorization
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.memorization import LabelLosses, Memorization
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,

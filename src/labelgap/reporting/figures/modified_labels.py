@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
+from labelgap.reporting.analysis.modified_labels import ModifiedLabels
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.modified_labels import ModifiedLabels
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     COLOR_CYCLE,

@@ -104,13 +104,20 @@ def _curve(
 
 
 def average_precision_bars(
-    average_precision: Mapping[str, float | None], mean: float | None = None, *, width: float = WIDE
+    average_precision: Mapping[str, float | None],
+    mean: float | None = None,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    label: str = "average precision",
+    width: float = WIDE,
 ) -> Figure:
     """Draw the average precision of every class that counts, the highest on top.
 
     Args:
         average_precision: class → 0 to 1, or None for a class that the known labels cannot support: not drawn.
         mean: of the classes that count, drawn as a line.
+        intervals: class → ends, 0 to 1, drawn as a thin line over the bar; NaN or left out for none.
+        label: of the axis.
         width: in inches. Of more than ``MAX_BARS`` classes the lowest and the highest are shown.
     """
     counted = sorted(((value, name) for name, value in average_precision.items() if value is not None), reverse=True)
@@ -123,6 +130,10 @@ def average_precision_bars(
         places[half:] += 1
         axis.text(0, half, f"… {len(counted) - len(shown):,} more classes between …", va="center", color=MUTED_COLOR)
     axis.barh(places, values, height=0.66, color=BLUE)
+    ends = [(intervals or {}).get(name, (np.nan, np.nan)) for _, name in shown]
+    low, high = 100 * np.array(ends, dtype=np.float64).reshape(-1, 2).T
+    for color, linewidth in ((BACKGROUND_COLOR, 3.2), (TEXT_COLOR, 1.4)):
+        axis.hlines(places, low, high, color=color, linewidth=linewidth)
     for place, value in zip(places, values, strict=True):
         axis.text(107, place, f"{value:.1f}", va="center", ha="right", color=MUTED_COLOR, fontsize=11)
     axis.set_yticks(places, [truncate_label(name, 28 if width > NARROW else 18) for _, name in shown], parse_math=False)
@@ -135,5 +146,5 @@ def average_precision_bars(
     axis.spines["bottom"].set_visible(False)
     if mean is not None:
         axis.axvline(100 * mean, color=TEXT_COLOR, linewidth=1.2, linestyle=(0, (4, 3)))
-    axis.set_xlabel("average precision" if mean is None else f"average precision (dashed: the mean, {100 * mean:.1f})")
+    axis.set_xlabel(label if mean is None else f"{label} (dashed: the mean, {100 * mean:.1f})")
     return figure

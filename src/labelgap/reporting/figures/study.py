@@ -11,9 +11,9 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import MaxNLocator
 
 from labelgap.core.errors import RunError
+from labelgap.reporting.analysis.memorization import Memorization, label_losses, memorization_by_label
 from labelgap.reporting.figures.memorization import draw_memorization, memorization_legend, set_memorization_limits
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.memorization import Memorization, label_losses, memorization_by_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,

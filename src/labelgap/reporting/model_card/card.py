@@ -22,7 +22,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, wrapped_command
 from labelgap.reporting.html import package_version
-from labelgap.reporting.run_description import describe_settings, find_method
+from labelgap.reporting.run_description import describe_settings, find_method, revises_labels
 from labelgap.training import Run
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
@@ -115,6 +115,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "protocol": PROTOCOLS[config.protocol],
         "summary": method.summary if method else "",
         "citation": method.citation if method else "",
+        "revises": revises_labels(config.method),
         "revision_count": len(run.revisions),
         "quality": metrics.get("revisions"),
         "settings": describe_settings(config, everything=True, size=weights.get("size")),

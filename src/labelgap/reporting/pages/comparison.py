@@ -11,9 +11,11 @@ from labelgap.reporting.comparison_summary import (
     ranking_summary,
     review_commands,
 )
+from labelgap.reporting.figure_data import Columns, stack_columns
 from labelgap.reporting.figures.comparison import comparison_figure
 from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
+from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
 from labelgap.reporting.run_description import find_method
 from labelgap.reporting.tables.comparison import comparison_columns, comparison_notes, comparison_rows, setting_columns
 from labelgap.studies.compare.comparison import Comparison
@@ -26,7 +28,7 @@ FOLDS_TEXT = (
 )
 
 
-def comparison_page(comparison: Comparison) -> dict[str, Any]:
+def comparison_page(comparison: Comparison, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""
     rows = comparison_rows(comparison)
     measured = [row for row in comparison.competitors if row.mean is not None]
@@ -36,7 +38,7 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
         "comparison": comparison,
         "metadata": comparison.metadata,
         "summary": [text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        "figure": _figure(comparison),
+        "figure": _figure(comparison, figures),
         "columns": comparison_columns(comparison),
         "groups": [group for group in groups if group],
         "notes": comparison_notes(comparison),
@@ -47,18 +49,34 @@ def comparison_page(comparison: Comparison) -> dict[str, Any]:
         "command": method_command(comparison, measured[0], whole_path=False) if measured else "",
         "review_commands": review_commands(comparison, whole_path=False),
         "setting_columns": setting_columns(comparison),
-        "methods": [(row.method, _describe(row.method)) for row in comparison.methods],
+        "methods": [(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
         "settings": _settings(comparison),
+        **parameter_effects_section(comparison, figures),
+        **epoch_scores_section(comparison, figures),
     }
 
 
-def _figure(comparison: Comparison) -> ResponsiveFigure | None:
+def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure | None:
     rows = [row for row in comparison.methods if row.mean is not None]
     if not rows:
         return None
-    values = "; ".join(f"{row.method} {format_measure(row.mean)}" for row in rows)
-    return FigureRenderer().render(
-        lambda width: comparison_figure(comparison, width=width), f"{comparison.metric.name}: {values}."
+    values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
+    each: dict[str, Columns] = {
+        row.name: {
+            "seed": [seed.seed for seed in row.seeds],
+            "value": row.values,
+            "mean": [row.mean] * len(row.seeds),
+            "gap": [None if row.gap is None else row.gap.mean] * len(row.seeds),
+            "gap_half_width": [None if row.gap is None else row.gap.half_width] * len(row.seeds),
+            "extra_labels": [row.extra_labels] * len(row.seeds),
+        }
+        for row in rows
+    }
+    return figures.render(
+        lambda width: comparison_figure(comparison, width=width),
+        f"{comparison.metric.name}: {values}.",
+        name="comparison",
+        data=stack_columns("method", each),
     )
 
 

@@ -14,7 +14,7 @@ from labelgap.studies.linear_eval import LinearEvaluation
 __all__ = ["linear_eval_page"]
 
 
-def linear_eval_page(evaluation: LinearEvaluation) -> dict[str, Any]:
+def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""
     chosen, best, metric = evaluation.chosen, evaluation.best_on_test, evaluation.metric
     images = ", ".join(f"{count:,} {name}" for name, count in evaluation.images.items())
@@ -27,7 +27,14 @@ def linear_eval_page(evaluation: LinearEvaluation) -> dict[str, Any]:
         "title": single_line(f"Linear classifiers on the features of {evaluation.data}"),
         "lead": f"{evaluation.classes:,} classes, {evaluation.task}; {images} images; {backbone}.",
         "finding": f"{finding}.",
-        "figure": FigureRenderer().render(lambda width: penalty_figure(evaluation, width=width), finding),
+        "figure": figures.render(
+            lambda width: penalty_figure(evaluation, width=width),
+            finding,
+            name="penalties",
+            data={
+                name: [getattr(result, name) for result in evaluation.results] for name in ("penalty", "val", "test")
+            },
+        ),
         "columns": ("", *LINEAR_EVAL_COLUMNS),
         "rows": linear_eval_rows(evaluation),
         "notes": linear_eval_notes(evaluation),

@@ -11,7 +11,10 @@ from labelgap.reporting.example_images import disagreement_examples
 from labelgap.reporting.figures.study import method_map_figure
 from labelgap.reporting.formatting import join_names, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
-from labelgap.reporting.pages.memorization import memorization_section
+from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
+from labelgap.reporting.pages.sections.label_scores import label_scores_section
+from labelgap.reporting.pages.sections.localization import localization_section
+from labelgap.reporting.pages.sections.memorization import memorization_section
 from labelgap.reporting.run_description import describe_data, describe_method_choice, describe_settings
 from labelgap.reporting.tables.study import STUDY_COLUMNS, StudyRow, study_notes, study_rows
 from labelgap.studies import Study
@@ -22,9 +25,9 @@ __all__ = ["REPORT_FILE", "study_page"]
 REPORT_FILE = "report.html"
 
 
-def study_page(study: Study, data: Dataset | None, *, images: bool) -> dict[str, Any]:
+def study_page(study: Study, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> dict[str, Any]:
     """Return the values of the template."""
-    rows, figures = study_rows(study), FigureRenderer()
+    rows = study_rows(study)
     runs = {member.label: run for member, run in study.runs}
     competitors = {member.label: run for member, run in study.runs if not member.extra_labels}
     methods = {label: run.config.method for label, run in runs.items()}
@@ -47,7 +50,11 @@ def study_page(study: Study, data: Dataset | None, *, images: bool) -> dict[str,
         ],
         "notes": study_notes(rows),
         "selection": selection_rule_text(rules.pop()) if len(rules) == 1 else "",
+        **parameter_effects_section(study, figures),
+        **epoch_scores_section(study, figures),
         **memorization_section(runs, data, figures),
+        **label_scores_section(runs, data, figures),
+        **localization_section(runs, data, figures, images=images),
         "examples": disagreement_examples(competitors, data) if images and data is not None else [],
         "methods": [
             (single_line(label), single_line(describe_method_choice(run.config))) for label, run in runs.items()
@@ -77,7 +84,16 @@ def _comparison(rows: Sequence[StudyRow], figures: FigureRenderer) -> Responsive
         return None
     methods, extra = ({row.label: row.map for row in rows if row.extra_labels is e} for e in (False, True))
     values = "; ".join(f"{row.label} {row.cells[0]}" for row in rows)
-    return figures.render(lambda width: method_map_figure(methods, extra, width=width), f"Test mAP: {values}.")
+    return figures.render(
+        lambda width: method_map_figure(methods, extra, width=width),
+        f"Test mAP: {values}.",
+        name="test-map",
+        data={
+            "run": [row.label for row in rows],
+            "extra_labels": [row.extra_labels for row in rows],
+            "map": [row.map for row in rows],
+        },
+    )
 
 
 def _report_address(study: Study, row: StudyRow) -> str:

@@ -14,6 +14,7 @@ from labelgap.reporting.formatting import (
     wrapped_command,
 )
 from labelgap.reporting.html import FigureRenderer
+from labelgap.reporting.pages.sections.curves import parameter_effects_section
 from labelgap.reporting.run_description import find_method
 from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining
 from labelgap.reporting.tables.sweep import pruned_rows, score_name, sweep_columns, sweep_rows
@@ -24,9 +25,9 @@ __all__ = ["sweep_page"]
 _MAX_PRUNED: Final = 20
 
 
-def sweep_page(sweep: Sweep) -> dict[str, Any]:
+def sweep_page(sweep: Sweep, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""
-    figures, score = FigureRenderer(), score_name(sweep)
+    score = score_name(sweep)
     scored = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
     shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
     best, run = sweep.best, sweep.best_run()
@@ -38,13 +39,25 @@ def sweep_page(sweep: Sweep) -> dict[str, Any]:
         "parallel": figures.render(
             lambda width: parallel_figure(sweep, score, width=width),
             f"Every trial as a line over its settings; the best: {format_values(best.values) if best else 'none'}.",
+            name="trials",
+            data={
+                "trial": [trial.number for trial in scored],
+                "state": [trial.state for trial in scored],
+                **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
+                "score": [trial.score for trial in scored],
+            },
         )
         if scored
         else None,
         "pruned": pruned_rows(sweep, _MAX_PRUNED),
         "pruning": _describe_pruning(sweep),
         "gaps": any(trial.number != place for place, trial in enumerate(sweep.trials)),
-        "importance": figures.render(lambda width: importance_figure(sweep, width=width), f"Importance: {shares}.")
+        "importance": figures.render(
+            lambda width: importance_figure(sweep, width=width),
+            f"Importance: {shares}.",
+            name="importance",
+            data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
+        )
         if sweep.importance
         else None,
         "columns": ("", *sweep_columns(sweep)),
@@ -59,6 +72,7 @@ def sweep_page(sweep: Sweep) -> dict[str, Any]:
             if trial.state == "failed"
         ][:20],
         "settings": _settings(sweep),
+        **parameter_effects_section(sweep, figures),
     }
 
 

@@ -61,13 +61,13 @@ def setting_columns(comparison: Comparison) -> tuple[str, ...]:
 
 def comparison_rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows in order; methods that saw more labels come last."""
-    tied = {row.method for row in comparison.tied}
+    tied = {row.name for row in comparison.tied}
     columns = setting_columns(comparison)
     return [
         ComparisonRow(
-            row.method,
+            row.name,
             row.extra_labels,
-            row.method in tied and not row.extra_labels,
+            row.name in tied and not row.extra_labels,
             (_spread(row), _behind(row), *(_exact(row.mean_of(key)) for _, key in _measures(comparison))),
             tuple(_setting(row)[name] for name in columns),
         )
@@ -86,7 +86,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if seeds and max(seeds) > 1:
         notes.append(f"± is the standard deviation over {max(seeds)} seeds.")
     extra = {
-        saw: [row.method for row in rows if row.extra_labels and row.label_view == saw]
+        saw: [row.name for row in rows if row.extra_labels and row.label_view == saw]
         for saw in _label_views(rows, extra_labels=True)
     }
     if extra:
@@ -98,7 +98,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return the table for the terminal: the measures, weight decay, lr and, if it differs, batch."""
-    options = [f"{row.method} ({format_options(row.options)})" for row in comparison.methods if row.options]
+    options = [f"{row.name} ({format_options(row.options)})" for row in comparison.methods if _unnamed(row)]
     notes = [*comparison_notes(comparison), *([f"Options: {'; '.join(options)}."] if options else [])]
     columns = setting_columns(comparison)
     last = "batch" if len({row.batch_size for row in comparison.methods}) > 1 else "lr"
@@ -108,6 +108,11 @@ def comparison_table(comparison: Comparison) -> Table:
         for row in comparison_rows(comparison)
     ]
     return terminal_table(comparison.title, (*comparison_columns(comparison), *shown), rows, notes)
+
+
+def _unnamed(row: MethodResult) -> bool:
+    """Whether a row has options that its name does not tell."""
+    return not row.options.keys() <= row.variant.keys()
 
 
 def _setting(row: MethodResult) -> dict[str, str]:

@@ -17,6 +17,7 @@ from labelgap.reporting.formatting import (
 )
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies import Study
+from labelgap.training.evaluation import describe_estimated
 
 __all__ = ["STUDY_COLUMNS", "StudyRow", "study_notes", "study_rows", "study_table"]
 
@@ -37,6 +38,7 @@ class StudyRow:
         map: test mAP from 0 to 1; None if the known labels support none.
         classes_counted: how many classes the means are over; None without a test split.
         classes: how many there are.
+        estimate: where there is no test mAP, what is estimated, in words; empty if nothing is.
         cells: under ``STUDY_COLUMNS``; a dash where there is no number.
     """
 
@@ -48,6 +50,7 @@ class StudyRow:
     map: float | None
     classes_counted: int | None
     classes: int
+    estimate: str
     cells: tuple[str, ...]
 
 
@@ -68,7 +71,8 @@ def study_rows(study: Study) -> list[StudyRow]:
         )
         best = not member.extra_labels and value is not None and value == highest
         about = (member.label, member.folder, member.extra_labels, best, run.finished)
-        rows.append(StudyRow(*about, value, counted, classes, cells))
+        estimate = "" if value is not None else describe_estimated(test) or ""
+        rows.append(StudyRow(*about, value, counted, classes, estimate, cells))
     return rows
 
 
@@ -84,6 +88,7 @@ def study_notes(rows: Sequence[StudyRow]) -> list[str]:
             f"{NO_VALUE} The known labels support no number: no class has both a known present and a known absent "
             "on the test images."
         )
+    notes += [f"{single_line(row.label)}: estimated mAP {row.estimate}." for row in rows if row.estimate]
     if len({row.classes_counted for row in rows if row.classes_counted}) > 1:
         notes.append("The means are not over the same classes and must not be compared.")
     if any(row.classes_counted and row.classes_counted < row.classes for row in rows):

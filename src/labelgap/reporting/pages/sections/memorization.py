@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT
+from labelgap.reporting.analysis.memorization import LabelLosses, label_losses, memorization_by_label
+from labelgap.reporting.analysis.modified_labels import ModifiedLabels, modified_labels_from_run
+from labelgap.reporting.figure_data import stack_columns
 from labelgap.reporting.figures.memorization import memorization_panels, single_label_panels
 from labelgap.reporting.figures.modified_labels import modified_label_panels
 from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names, single_line
 from labelgap.reporting.html import FigureRenderer
-from labelgap.reporting.memorization import LabelLosses, label_losses, memorization_by_label
-from labelgap.reporting.modified_labels import ModifiedLabels, modified_labels_from_run
 from labelgap.training import Run
 
 __all__ = ["memorization_section"]
@@ -52,7 +53,9 @@ def memorization_section(runs: Mapping[str, Run], data: Dataset | None, figures:
         "losses_known": any("unknown" not in found for found in unseen.values()),
         "losses_recorded": bool(unseen),
         "losses_off": not unseen and _has_unknown(data) and all(_could_trace(run) for run in runs.values()),
-        "single_labels": None if single is None else _single_labels(single, figures),
+        "single_labels": None
+        if single is None
+        else _single_labels(single, next(iter(runs.values())).config.classes, figures),
         "loss_columns": columns,
         "loss_rows": rows,
         "modified": _modified(runs, data, figures),
@@ -77,7 +80,20 @@ def _means(kinds: Mapping[str, Mapping[str, LabelLosses]], figures: FigureRender
         for label, values in found.items()
     )
     return figures.render(
-        lambda width: memorization_panels(found, width=width), f"Mean loss in the first and the last epoch. {ends}."
+        lambda width: memorization_panels(found, width=width),
+        f"Mean loss in the first and the last epoch. {ends}.",
+        name="memorization",
+        data=stack_columns(
+            "run",
+            {
+                label: {
+                    "epoch": np.arange(1, values.epochs + 1),
+                    "false_negative_loss": values.false_negative.mean,
+                    "true_negative_loss": values.true_negative.mean,
+                }
+                for label, values in found.items()
+            },
+        ),
     )
 
 
@@ -85,14 +101,28 @@ def _ends(losses: LabelLosses) -> str:
     return f"{losses.mean[0]:.2f} to {losses.mean[-1]:.2f}"
 
 
-def _single_labels(kinds: Mapping[str, LabelLosses], figures: FigureRenderer) -> Any:
+def _single_labels(kinds: Mapping[str, LabelLosses], classes: Sequence[str], figures: FigureRenderer) -> Any:
     """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known."""
     names = ("FN", "TN") if "unknown" not in kinds else ("present", "unknown")
     shown = {_KINDS[name].partition(" (")[0]: kinds[name] for name in names if name in kinds}
     counts = ", ".join(f"{losses.single.shape[1]} {name}" for name, losses in shown.items())
     return figures.render(
-        lambda width: single_label_panels(shown, width=width), f"Loss of single labels per epoch: {counts}."
+        lambda width: single_label_panels(shown, width=width),
+        f"Loss of single labels per epoch: {counts}.",
+        name="single-labels",
+        data=stack_columns("kind", {name: _single_columns(losses, classes) for name, losses in shown.items()}),
     )
+
+
+def _single_columns(losses: LabelLosses, classes: Sequence[str]) -> dict[str, Any]:
+    """Return a row for every single label and epoch; the image is its row number in the training set."""
+    epochs, labels = losses.single.shape
+    return {
+        "image": np.repeat(losses.row, epochs),
+        "class": [classes[column] for column in losses.column for _ in range(epochs)],
+        "epoch": np.tile(np.arange(1, epochs + 1), labels),
+        "loss": losses.single.T.ravel(),
+    }
 
 
 def _run_rows(kinds: Mapping[str, LabelLosses]) -> list[tuple[str, list[str]]]:
@@ -132,10 +162,21 @@ def _modified(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRend
             figure = figures.render(
                 lambda width, methods=methods, name=name: modified_label_panels(methods, name, width=width),  # type: ignore[misc]
                 f"Labels modified by {names} per epoch.",
+                name=f"modified-labels-{name}",
+                data=stack_columns("run", {label: _modified_columns(found) for label, found in methods.items()}),
             )
             rows = _epoch_rows(next(iter(methods.values()))) if len(runs) == 1 else []
             parts.append({"figure": figure, "caption": _caption(methods, name), "rows": rows})
     return parts
+
+
+def _modified_columns(values: ModifiedLabels) -> dict[str, Any]:
+    epochs = len(values.share)
+    return {
+        "epoch": np.arange(1, epochs + 1),
+        **{name: getattr(values, name) for name in ("share", "precision", "recall")},
+        "random_precision": [values.base_rate] * epochs,
+    }
 
 
 def _caption(methods: Mapping[str, ModifiedLabels], state: str) -> str:

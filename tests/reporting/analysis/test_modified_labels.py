@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import revision_quality
-from labelgap.reporting import modified_labels as module
-from labelgap.reporting.modified_labels import (
+from labelgap.reporting.analysis import modified_labels as module
+from labelgap.reporting.analysis.modified_labels import (
     modified_labels_from_run,
     modified_labels_from_trace,
     pseudo_labels_from_revisions,

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.memorization import SINGLE_LABELS, label_losses, memorization_from_losses
+from labelgap.reporting.analysis.memorization import SINGLE_LABELS, label_losses, memorization_from_losses
 
 Trace = dict[str, NDArray[Any]]
 KINDS = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}

@@ -29,7 +29,7 @@ from labelgap.reporting import (
 from labelgap.reporting.style import svg_document
 
 Floats = NDArray[np.float64]
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 X = np.linspace(-6, 6, 9) + 0.05
 K = 6
 

@@ -1,0 +1,104 @@
+"""The table of classes in a browser: sorted and filtered by mouse and keyboard, plain without a script."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from labelgap.data.dataset import Dataset
+from labelgap.reporting import html, write_report
+from labelgap.training import Run
+from labelgap.training.config.schema import RunConfig
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ROWS = "[...document.querySelectorAll('.sortable tbody tr')].filter((row) => !row.hidden)"
+NAMES = f"() => {ROWS}.map((row) => row.cells[0].textContent)"
+MANY = 5000
+
+
+@pytest.fixture(autouse=True)
+def figure_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the description of a figure in its place: drawing takes most of the time of a page."""
+    monkeypatch.setattr(html, "both_screens", lambda _, __, text: (Markup.escape(text), Markup("")))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+def of_many_classes(run: Run, count: int) -> Run:
+    run.config = RunConfig.checked(**run.config.model_dump() | {"classes": tuple(f"class {n}" for n in range(count))})
+    each = {name: None if n % 10 == 0 else n / count for n, name in enumerate(run.config.classes)}
+    run.metrics["test"] |= {"average_precision": each, "classes": count, "classes_counted": count}
+    run.metrics["thresholds"] = {"values": [0.5] * count, "marks": ["measured"] * count}
+    run.metrics["class_groups"] = [1 + n % 5 for n in range(count)]
+    return run
+
+
+def test_rows_are_sorted_by_mouse_and_keyboard_and_numbers_that_are_missing_come_last(
+    run_of: Callable[..., Run], data: Dataset, browser: Any
+) -> None:
+    run = run_of()
+    each = run.metrics["test"]["average_precision"] = {"cat": 0.9, "dog": 0.09, "owl": None, "yak": 0.5}
+    page, problems = browser.new_page(), []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(write_report(run, data=data).as_uri())
+    assert page.evaluate(NAMES) == list(each)
+    heading = page.get_by_role("columnheader", name="test AP")
+    heading.get_by_role("button").click()
+    assert page.evaluate(NAMES) == ["dog", "yak", "cat", "owl"] and heading.get_attribute("aria-sort") == "ascending"
+    page.keyboard.press("Enter")
+    assert page.evaluate(NAMES) == ["cat", "yak", "dog", "owl"] and heading.get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Space")
+    assert heading.get_attribute("aria-sort") is None, "one column at a time"
+    page.get_by_label("Filter by name").fill("O")
+    assert sorted(page.evaluate(NAMES)) == ["dog", "owl"]
+    assert page.get_by_role("status").inner_text() == "2 of 4" and not problems
+
+
+def test_five_thousand_classes_are_all_there_sortable_and_quick_to_open(
+    run_of: Callable[..., Run], browser: Any
+) -> None:
+    path = write_report(of_many_classes(run_of(), MANY))
+    assert path.stat().st_size < 1_500_000
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(path.as_uri())
+    page.get_by_text("All 5,000 classes", exact=True).click()
+    page.get_by_role("columnheader", name="test AP").get_by_role("button").click()
+    names = page.evaluate(NAMES)
+    assert len(names) == MANY and names[:2] == ["class 1", "class 2"] and names[-1] == "class 4990"
+    page.get_by_role("columnheader", name="class", exact=True).get_by_role("button").click()
+    assert page.evaluate(NAMES)[10] == "class 10", "numbers in names count as numbers"
+    page.get_by_label("Filter by name").fill("499")
+    assert page.get_by_role("status").inner_text() == "15 of 5,000"
+    assert not page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
+
+
+def test_without_a_script_it_is_a_plain_table_and_no_other_script_runs(
+    run_of: Callable[..., Run], browser: Any
+) -> None:
+    path = write_report(run_of())
+    path.write_text(path.read_text().replace("</h1>", "</h1><script>document.title = 'changed'</script>"))
+    for enabled in (False, True):
+        page = browser.new_context(java_script_enabled=enabled).new_page()
+        page.goto(path.as_uri())
+        assert page.title() == "first · labelgap"
+        assert page.locator(".sortable tbody tr").count() == 4
+        assert page.get_by_label("Filter by name").is_visible() is enabled
+        assert page.locator(".sortable th button").count() == (0 if not enabled else 4)
+
+
+def test_val_is_shown_and_marked_where_there_is_no_test(run_of: Callable[..., Run], data: Dataset) -> None:
+    text = write_report(run_of(test=False), data=data).read_text()
+    assert "val AP*" in text and "Val chose the epoch and the thresholds, so its numbers are slightly too high" in text
