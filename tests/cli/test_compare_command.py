@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call
+from tests.cli.conftest import call, undraw
 from tests.studies.compare.small_features import write
 
 import labelgap as lg
@@ -27,7 +27,7 @@ QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 
 
 def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
-    vectors: Path, capsys: pytest.CaptureFixture[str]
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("compare", "vectors.npz", "--methods", "an,em,bce,iu", *QUICK) == 0
     said = capsys.readouterr()
@@ -37,10 +37,14 @@ def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
     assert (folder / "report.html").exists() and (folder / "compare.csv").exists()
     stored = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
     assert {row["method"] for row in stored["methods"]} == {"an", "em", "bce", "iu"}
+    undraw(monkeypatch)
     assert call("report", "runs/compare") == 0
 
 
-def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_hidden_and_settings_given_as_asked(
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undraw(monkeypatch)
     asked = (
         "--observe",
         "annotators,known=0.8,negatives=1",
@@ -68,8 +72,9 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
 
 
 def test_without_val_the_command_at_the_end_trains_what_was_compared(
-    vectors: Path, capsys: pytest.CaptureFixture[str], method: str = "ll-r"
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str = "ll-r"
 ) -> None:
+    undraw(monkeypatch)
     with np.load("vectors.npz") as stored:
         kept = {name: stored[name] for name in stored.files if not name.startswith(("val", "test"))}
     kept["train_truth"] = kept["train_observed"]
@@ -86,7 +91,26 @@ def test_without_val_the_command_at_the_end_trains_what_was_compared(
     assert row["seeds"][0]["score"] == pytest.approx(run.metrics["cross_validation"]["compared"][0]["score"])
 
 
-def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_an_option_have_rows_and_shares_of_the_images_columns(
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undraw(monkeypatch)
+    varied = ("--methods", "an,ll-ct", "--vary", "ll-ct.delta-rel=1,20", "--lr", "1e-2")
+    assert call("compare", "vectors.npz", *varied, *QUICK) == 0
+    assert "ll-ct delta_rel=1 " in capsys.readouterr().out
+    page = (vectors / "runs" / "compare" / "report.html").read_text(encoding="utf-8")
+    assert "The effect of a setting" in page and "Epoch by epoch" in page
+    shares = ("--methods", "an,bce", "--train-share", "1,0.5", "--lr", "1e-2", "--out", "runs/shares")
+    assert call("compare", "vectors.npz", *shares, *QUICK) == 0
+    said = capsys.readouterr()
+    assert "50 %" in said.out and "100 %" in said.out and "seed 1: " in said.err and "Below the line: bce" in said.out
+    assert "Fewer training images" in (vectors / "runs" / "shares" / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_cannot_run_is_listed(
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undraw(monkeypatch)
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
     assert "skipped   epr: " in capsys.readouterr().out
 
@@ -99,6 +123,9 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--protocol", "end-to-end"], "labelgap train --protocol end-to-end"),
         (["--option", "expected_positives=2"], "name the method"),
         (["--lr", "fast"], "--lr fast"),
+        (["--vary", "delta_rel"], "--vary delta_rel=0.1,0.2,0.5"),
+        (["--vary", "weight_decay=0"], "two or more different values"),
+        (["--train-share", "0.1,2"], "above 0 and at most 1"),
         (["--grid", "small2"], "Did you mean 'small'"),
         (["--option", "an.weight=2"], "weight"),
         (["--option", "iu.reduction=sum"], "not among the methods"),

@@ -14,6 +14,7 @@ from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, 
 
 if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
+    from labelgap.studies.training_shares import ShareComparison
 
 __all__ = ["CompareOptions", "compare"]
 
@@ -33,6 +34,14 @@ class CompareOptions:
     option: Annotated[
         list[str] | None,
         _grid_option(help="Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
+    ] = None
+    vary: Annotated[
+        list[str] | None,
+        _grid_option(help="A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
+    ] = None
+    train_share: Annotated[
+        str | None,
+        _grid_option(help="Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost."),
     ] = None
     lr: Annotated[str | None, _grid_option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
     batch_size: Annotated[str | None, _grid_option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
@@ -72,6 +81,7 @@ class CompareOptions:
         return {
             **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select", "standardize")},
             "options": _parse_method_options(self.option or ()),
+            "vary": _parse_variation(self.vary or ()),
             "learning_rates": parse_numbers(self.lr, "--lr", float),
             "batch_sizes": parse_numbers(self.batch_size, "--batch-size", int),
             "weight_decays": parse_numbers(self.weight_decay, "--weight-decay", float),
@@ -93,12 +103,16 @@ def compare(
     ),
 ) -> None:
     """Train a linear head with every method on the same features, and rank the methods."""
-    from labelgap.cli.parsing import parse_observe
+    from labelgap.cli.parsing import parse_numbers, parse_observe
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare as run_comparison
     from labelgap.studies.compare.settings import check_settings
+    from labelgap.studies.training_shares import check_shares, compare_shares
 
+    shares = parse_numbers(options.train_share, "--train-share", float)
+    if shares is not None:
+        check_shares(shares)
     hidden = None if observe is None else parse_observe(observe)
     names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}
     check_settings(names, settings)  # before the images are read
@@ -106,7 +120,12 @@ def compare(
     print_data(opened if hidden is None else opened.observe(**hidden, seed=label_seed))
     if hidden is not None and options.seeds > 1:
         print(f"these are the labels of the first seed; each of the {options.seeds} seeds draws its own")
-    comparison = run_comparison(opened, names, device=device, workers=workers, out=out, **settings)
+    where: dict[str, Any] = {"device": device, "workers": workers, "out": out}
+    if shares is not None:
+        found = compare_shares(opened, names, shares=shares, **where, **settings)
+        _print_shares(found, write_report(found))
+        return
+    comparison = run_comparison(opened, names, **where, **settings)
     _print(comparison, write_report(comparison))
 
 
@@ -141,6 +160,42 @@ def _print(comparison: Comparison, report: Path) -> None:
         unwrapped.print("accuracy  not measured: label a few hundred random images in full, and compare again:")
         for command in commands:
             unwrapped.print(f"{'':<10}{command}")
+
+
+def _print_shares(found: ShareComparison, report: Path) -> None:
+    """Print the mean of every method with every share, the methods that did not run, and the written files."""
+    from labelgap.core.terminal.console import make_console
+    from labelgap.reporting import share_table
+    from labelgap.studies.training_shares import FILES
+
+    console = make_console()
+    console.print()
+    console.print(share_table(found))
+    console.print()
+    for row in found.skipped:
+        console.print(f"skipped   {row.method}: {row.reason}")
+    unwrapped = make_console(soft_wrap=True)
+    unwrapped.print(f"report    {report}")
+    unwrapped.print(f"table     {found.path / FILES[1]}")
+
+
+def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``.
+
+    Example:
+        >>> _parse_variation(["ll-ct.delta-rel=0.1,0.2"])
+        {'ll-ct.delta_rel': [0.1, 0.2]}
+    """
+    from labelgap.cli.parsing import parse_pairs
+    from labelgap.core.text import parse_scalar
+
+    found = {}
+    for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
+        owner, dot, name = key.rpartition(".")
+        found[f"{owner}{dot}{name.replace('-', '_')}"] = [
+            parse_scalar(part) for part in text.split(",") if part.strip()
+        ]
+    return found
 
 
 def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

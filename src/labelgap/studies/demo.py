@@ -24,12 +24,14 @@ from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run, fit, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
-__all__ = ["EPOCHS", "FoundLabels", "SIZES", "count_found", "run_demo"]
+__all__ = ["EPOCHS", "FoundLabels", "QUICK_SIZES", "SIZES", "count_found", "run_demo"]
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "ll-r")
 EPOCHS = 5
 SIZES = (2400, 400, 1000)
+QUICK_SIZES = (240, 40, 100)
+"""So few scenes that an epoch takes about a second; the numbers then say little."""
 SETTINGS: Final[dict[str, Any]] = {
     "backbone": "tiny-cnn",
     "batch_size": 8,

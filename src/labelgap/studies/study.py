@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from labelgap.core.files import write_json
 from labelgap.core.manifest import check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.training import Run, open_run
+from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["FILE", "Study", "StudyMember", "open_study"]
+__all__ = ["FILE", "Study", "StudyMember", "open_study", "study_of_runs"]
 
 FILE: Final = "study.json"
 FORMAT: Final = 1
@@ -104,3 +106,14 @@ def open_study(path: str | os.PathLike[str]) -> Study:
     check_files(folder, [FILE])
     stored = read_json(folder / FILE, _StoredStudy, format=FORMAT)
     return Study(folder, stored.title, stored.members)
+
+
+def study_of_runs(path: str | os.PathLike[str]) -> Study | None:
+    """Return the runs of a folder as a study, each named by its folder; None where there are fewer than two.
+
+    Nothing is written. The runs of a series are compared so: ``labelgap train … --out runs/delta/0.2``, and so on.
+    """
+    folder = Path(path)
+    names = sorted(file.parent.name for file in folder.glob(f"*/{CONFIG_FILE}"))
+    members = [StudyMember(name, name) for name in names if re.match(_FOLDER, name)]
+    return Study(folder, f"The runs of {folder.resolve().name}", members) if len(members) > 1 else None

@@ -243,6 +243,28 @@ def test_without_val_and_test_methods_are_ordered_out_of_fold(tmp_path: Path) ->
     assert known.methods[0].settings_tried == 12 and known.methods[0].optimizer == "adam"
 
 
+def test_what_varies_has_a_row_for_each_value_with_its_own_setting_and_test(tmp_path: Path) -> None:
+    vary = {"delta_rel": [1, 20], "an.lr": [1e-1, 1e-4]}
+    made = run(features(), ["an", "ll-ct", "bce"], tmp_path / "c", vary=vary)
+    rows = {row.name: row for row in made.methods}
+    assert list(rows) == [row.name for row in made.competitors] + ["bce"]
+    assert {*rows} == {"an lr=0.1", "an lr=0.0001", "ll-ct delta_rel=1", "ll-ct delta_rel=20", "bce"}
+    assert rows["an lr=0.1"].lr == 1e-1 and rows["an lr=0.0001"].lr == 1e-4 and rows["bce"].settings_tried == 2
+    assert rows["ll-ct delta_rel=20"].options["delta_rel"] == 20 and rows["ll-ct delta_rel=20"].settings_tried == 2
+    alone = run(features(), ["ll-ct"], tmp_path / "d", options={"ll-ct": {"delta_rel": 20}}).methods[0]
+    assert rows["ll-ct delta_rel=20"].values == alone.values
+    for row in made.methods:
+        for seed in row.seeds:
+            assert len(seed.scores) == 2 and max(seed.scores) == seed.score == seed.scores[seed.epoch - 1]
+            assert seed.known_labels == (360 if row.method == "bce" else 90)
+    assert Comparison.open(made.path).methods == made.methods
+    folded = run(features(splits=()), ["an"], tmp_path / "f", vary={"weight_decay": [0.01, 1.0]})
+    assert {row.name: row.weight_decay for row in folded.methods} == {
+        "an weight_decay=0.01": 0.01,
+        "an weight_decay=1.0": 1.0,
+    }
+
+
 def test_weight_decays_are_a_dimension_of_the_grid(tmp_path: Path) -> None:
     made = run(features(), ["an"], tmp_path / "c", weight_decays=[0.0, 10.0], standardize=True, learning_rates=[0.1])
     (row,) = made.methods
@@ -288,6 +310,12 @@ def test_a_comparison_is_read_back_as_it_was(tmp_path: Path) -> None:
         (["an"], {"weight_decays": [-1.0]}, "from 0"),
         ([], {}, "at least one method"),
         (["an"], {"select": "clear"}, "clean"),
+        (["an", "ll-r"], {"vary": {"delta_rl": [1, 2]}}, "Did you mean 'delta_rel'"),
+        (["an"], {"vary": {"ll-r.delta_rel": [1, 2]}}, "not among the methods"),
+        (["ll-r"], {"vary": {"delta_rel": [1, 1]}}, "two or more different values"),
+        (["ll-r"], {"vary": {"delta_rel": [1, -2]}}, "delta_rel"),
+        (["an"], {"vary": {"lr": [0.1, "high"]}}, "not all numbers"),
+        (["em"], {"vary": {"alpha": [0.1, 0.2]}, "options": {"em": {"alpha": 0.1}}}, "leave one of them out"),
     ],
 )
 def test_invalid_settings_are_refused(tmp_path: Path, names: list[str], settings: Any, message: str) -> None:

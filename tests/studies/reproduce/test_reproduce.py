@@ -240,9 +240,13 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     scores = reproduce("zhou-table", [photos], cells=["em"], **{**small, "seeds": 1})
     assert {"em/end-to-end:voc2012", "em/end-to-end:voc2012:f1_micro"} <= {name for _, name in scores.cells}
     more: dict[str, Any] = {**small, "seeds": 1, "epochs": 7, "out": "runs/ablation"}
-    parts = reproduce("zhou-ablation", [photos], cells=["em-apl,positive"], **more)
+    parts = reproduce("zhou-ablation", [photos], cells=["em", "em-apl,positive"], **more)
     precision = parts.cells["zhou-ablation", "em-apl,positive/end-to-end:voc2012:positive_precision"]
     assert 0 <= precision.mean <= 100, "pseudo-labels start after five epochs"
+    (scores_of_seed,) = precision.scores
+    assert len(scores_of_seed) == 7 and scores_of_seed.index(max(scores_of_seed)) + 1 == precision.epochs[0]
+    page = write_report(parts).read_text(encoding="utf-8")
+    assert "end-to-end:voc2012, epoch by epoch" in page and page.count("<svg") == 2, "both rows in one figure"
 
 
 def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(

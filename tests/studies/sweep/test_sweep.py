@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.cli.conftest import undraw
 from tests.studies.compare.small_features import features
 from tests.studies.sweep.database import PASSWORD, postgresql
 
@@ -253,7 +254,10 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
 
 
-def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(tmp_path: Path) -> None:
+def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undraw(monkeypatch)
     data = lg.load("digits", train=40, val=30, test=20)
     settings: dict[str, Any] = {"batch_size": 8, "backbone": "tiny-cnn", **QUICK}
     search = {"lr": [3e-3, 1e-2, 2e-2, 3e-2, 1e-7, 2e-7, 3e-7]}

@@ -103,6 +103,7 @@ def is_comparison(folder: Path) -> bool:
 def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:
     return {
         "method": row.method,
+        "variant": json.dumps(dict(row.variant)),
         "label_view": row.label_view,
         "extra_labels": int(row.extra_labels),
         "metric": metric.name,

@@ -74,9 +74,11 @@ def fold_configs(
 
 def train_out_of_fold(plan: MethodPlan, settings: FoldSettings, setup: HeadTrainingSetup, folder: Path) -> MethodHeads:
     """Cross-validate a method, and train its final heads."""
-    features, configs, started = setup.features["train"], settings.configs[plan], time.perf_counter()
+    features, started = setup.features["train"], time.perf_counter()
+    configs = [each.model_copy(update={"seed": plan.first_seed}) for each in settings.configs[plan]]
     tables = [data.train.labels for data in plan.view.datasets]
-    folds = [assign_folds(table, settings.folds, seed, settings.groups) for seed, table in enumerate(tables)]
+    numbered = list(enumerate(tables, plan.first_seed))
+    folds = [assign_folds(table, settings.folds, seed, settings.groups) for seed, table in numbered]
     try:
         found = cross_validate(features, tables[0], configs, folds[0], device=setup.device)
     except RunError as error:
@@ -86,7 +88,7 @@ def train_out_of_fold(plan: MethodPlan, settings: FoldSettings, setup: HeadTrain
     best = max(range(len(scores)), key=lambda number: -1.0 if scores[number] is None else scores[number])
     logits = [found.logits]
     for seed in range(1, len(tables)):
-        config = configs[best].model_copy(update={"seed": seed})
+        config = configs[best].model_copy(update={"seed": plan.first_seed + seed})
         logits += out_of_fold_logits(features, tables[seed], [config], folds[seed], setup.device)
     spent = (time.perf_counter() - started) / len(tables)
     chosen = Hyperparameters.of(configs[best])
@@ -97,7 +99,7 @@ def train_out_of_fold(plan: MethodPlan, settings: FoldSettings, setup: HeadTrain
             chosen.optimizer,
             chosen.standardize,
         )
-        for seed, table in enumerate(tables)
+        for seed, table in numbered
     ]
     heads = train_or_load_heads(tasks, setup, folder)
     grid = [[_untrained(score, setup.epochs)] for score in scores]

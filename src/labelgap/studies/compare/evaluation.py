@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.compare.metric import MetricEvaluator, choose_metric
 from labelgap.studies.compare.results import MethodResult, SeedResult, SkippedMethod, Trial
 from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
+from labelgap.studies.compare.variants import variant_name
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter
@@ -38,12 +40,28 @@ Logits = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """A method with the labels it sees, its configuration before any search, and its grid."""
+    """A row of the comparison.
+
+    Attributes:
+        method: its name.
+        view: the labels it sees.
+        config: before any search.
+        grid: the settings that val chooses from.
+        variant: the values that set it apart from other rows of the method.
+        first_seed: of its seeds.
+    """
 
     method: str
     view: LabelView
     config: RunConfig
     grid: tuple[Hyperparameters, ...]
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    first_seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The method, and the values of its variant."""
+        return variant_name(self.method, self.variant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +100,7 @@ def evaluate_methods(
             grid, best = trained.grid, trained.best
             if best is None:
                 failures = [head.failed for seeds in grid for head in seeds if head.failed is not None]
-                skipped.append(SkippedMethod(plan.method, failures[0] if failures else DIVERGED))
+                skipped.append(SkippedMethod(plan.name, failures[0] if failures else DIVERGED))
                 continue
             result, own_logits = _evaluate_method(plan, trained, best, features, evaluator)
             results.append(result)
@@ -97,12 +115,12 @@ def evaluate_methods(
                     failed=head.failed,
                 )
                 for number, (setting, seeds) in enumerate(zip(plan.grid, grid, strict=True))
-                for seed, head in enumerate(seeds)
+                for seed, head in enumerate(seeds, plan.first_seed)
             ]
             if not plan.view.extra_labels and evaluator.codes is not None:
-                logits[plan.method] = [each[evaluator.split] for each in own_logits]
-    gaps = _gaps({row.method: row.values for row in results if row.method in logits}, logits, evaluator)
-    results = [replace(row, gap=gaps.get(row.method)) for row in results]
+                logits[plan.name] = [each[evaluator.split] for each in own_logits]
+    gaps = _gaps({row.name: row.values for row in results if row.name in logits}, logits, evaluator)
+    results = [replace(row, gap=gaps.get(row.name)) for row in results]
     results.sort(key=lambda row: (row.extra_labels, -(row.mean if row.mean is not None else -1.0)))
     title = f"Which method on {data.name}?"
     parts = tuple(results), tuple(skipped), tuple(trials)
@@ -139,8 +157,9 @@ def _evaluate_method(
         if data.train.truth is not None:
             value, counted = average_precision(scores["train"], data.train.truth.to_dense(), return_counted=True)
             train_map = float(value) if counted else None
-        measured = (evaluator.value(scores), head.epoch, head.score, test, train_map, head.seconds)
-        seeds.append(SeedResult(seed, plan.view.label_seeds[seed], *measured))
+        measured = (evaluator.value(scores), head.epoch, head.score, test, train_map, head.seconds, head.scores)
+        known = int(sum(data.train.labels.counts().total[:2]))
+        seeds.append(SeedResult(plan.first_seed + seed, plan.view.label_seeds[seed], *measured, known))
         logits.append(scores)
     result = MethodResult(
         plan.method,
@@ -150,6 +169,7 @@ def _evaluate_method(
         settings_tried=len(grid),
         seconds=sum(head.seconds for each in grid for head in each),
         seeds=tuple(seeds),
+        variant=dict(plan.variant),
     )
     return result, logits
 

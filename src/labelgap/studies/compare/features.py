@@ -15,6 +15,7 @@ from labelgap.core.files import file_digest
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
+from labelgap.models.inference import inference_precision
 from labelgap.training.features.extract import split_features
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.progress import Reporter
@@ -45,10 +46,12 @@ def compute_split_features(
 
     They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file,
     from images of ``size``.
-    The fingerprint is that of the training and val images and of the network.
+    The fingerprint is that of the training and val images, of the network and of its precision.
     """
     check_feature_data(data, backbone, "linear")
-    digest = hashlib.blake2b(f"{backbone} {weights}{'' if size is None else f' {size}'}".encode(), digest_size=12)
+    precision = inference_precision(backbone, device)
+    differences = [str(size)] * (size is not None) + [precision] * (precision != "float32")
+    digest = hashlib.blake2b(" ".join([backbone, str(weights), *differences]).encode(), digest_size=12)
     if weights is not None and Path(weights).is_file():
         digest.update(file_digest(Path(weights)))
     for split in data.splits[:2]:

@@ -104,6 +104,7 @@ class StoredHead:
         score: of that epoch under the rule; None under "last".
         seconds: its share of the time of its group.
         failed: why training failed; None where it did not.
+        scores: of val after each epoch; empty under "last".
     """
 
     path: Path
@@ -112,6 +113,7 @@ class StoredHead:
     score: float | None
     seconds: float
     failed: str | None = None
+    scores: tuple[float, ...] = ()
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Read the weights ``(K, D)`` and the biases ``(K,)``."""
@@ -244,8 +246,9 @@ def _load(path: Path, shape: Shape) -> StoredHead:
 
 
 def _stored_head(path: Path, shape: Sequence[int], metadata: _HeadMetadata) -> StoredHead:
-    classes, width = shape
-    return StoredHead(path, (classes, width), metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
+    (classes, width), scores = shape, [record.get("score") for record in metadata.history]
+    about = (metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
+    return StoredHead(path, (classes, width), *about, tuple(score for score in scores if score is not None))
 
 
 def check_head(path: Path) -> None:

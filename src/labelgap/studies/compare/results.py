@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from labelgap.data.readers.recipe import DrawArguments, StoredRecipe
 from labelgap.studies.compare.significance import GapToBest
+from labelgap.studies.compare.variants import variant_name
 
 __all__ = [
     "ComparisonMetric",
@@ -78,6 +79,8 @@ class SeedResult:
         train_map: mAP on the training images against their truth, out of fold where there is no val; None where it is
             not known.
         seconds: its share of the training time of its group.
+        scores: of val after each epoch, by the rule that selected one; empty under "last", and without val.
+        known_labels: number of training labels that it saw, present and absent; None in files of earlier versions.
     """
 
     __pydantic_config__ = STRICT
@@ -90,6 +93,8 @@ class SeedResult:
     test: Annotated[Mapping[str, Any], AfterValidator(_check_metrics)] | None
     train_map: Share | None
     seconds: Seconds
+    scores: Annotated[tuple[Share, ...], Field(max_length=100_000)] = ()
+    known_labels: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class MethodResult:
         weight_decay: the selected weight decay.
         optimizer: of its heads.
         standardize: whether they were trained on standardized features.
+        variant: the values that set it apart from other rows of the same method, where these were asked for.
     """
 
     __pydantic_config__ = STRICT
@@ -127,6 +133,12 @@ class MethodResult:
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     optimizer: Text = "adam"
     standardize: bool = False
+    variant: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The method, and the values of its variant."""
+        return variant_name(self.method, self.variant)
 
     @property
     def values(self) -> list[float]:

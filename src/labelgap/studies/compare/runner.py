@@ -29,6 +29,7 @@ from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, Progress
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import CompareSettings, check_settings
+from labelgap.studies.compare.variants import GRID_SETTINGS, method_variants, variant_name
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
@@ -111,7 +112,7 @@ def _compare(
     if config.folds:
         heads = _train_folds(plans, data, chosen, setup, folder, reporter)
     else:
-        heads = _train_heads(plans, setup, folder, reporter, chosen.shuffle)
+        heads = _train_heads(plans, setup, folder, reporter, chosen)
     comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
     return replace(
         comparison,
@@ -155,19 +156,21 @@ def _plan_methods(
     """Return the labels and the grid of each method, and the methods that cannot run."""
     plans: list[MethodPlan] = []
     skipped: list[SkippedMethod] = []
-    for name in names:
+    rows = [(name, variant) for name in names for variant in method_variants(name, settings.vary)]
+    for name, variant in rows:
         view = label_view_for(name, views)
         if isinstance(view, SkippedMethod):
-            skipped.append(view)
+            skipped += [view] if view not in skipped else []
             continue
-        fixed = settings.fixed_options(name, view)
+        fixed = settings.fixed_options(name, view, variant)
         try:
             config = _resolve_method(view, replace(request, method=name, options=fixed), reporter)
         except InputError as error:
-            skipped.append(SkippedMethod(name, str(error)))
+            skipped.append(SkippedMethod(variant_name(name, variant), str(error)))
             continue
-        grid = settings.hyperparameters(name, config.options, fixed)
-        plans.append(MethodPlan(name, view, config, tuple(grid if selection.labels is not None else grid[:1])))
+        grid = settings.for_variant(variant).hyperparameters(name, config.options, fixed)
+        points = tuple(grid if selection.labels is not None else grid[:1])
+        plans.append(MethodPlan(name, view, config, points, variant, settings.first_seed))
     return plans, skipped
 
 
@@ -183,7 +186,7 @@ def _resolve_method(view: LabelView, request: TrainingRequest, reporter: Reporte
 
 
 def _train_heads(
-    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter, shuffle: bool
+    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folder: Path, reporter: Reporter, settings: CompareSettings
 ) -> dict[MethodPlan, MethodHeads]:
     """Train all heads, and return those of each plan: for each setting of its grid, one for each seed."""
     tasks = [
@@ -191,14 +194,15 @@ def _train_heads(
             HeadPlan(plan.method, setting.options, setting.lr, data.train.labels, seed, setting.weight_decay),
             setting.batch_size,
             standardize=setting.standardize,
-            order_seed=seed if shuffle else 0,
+            order_seed=seed if settings.shuffle else 0,
         )
         for plan in plans
         for setting in plan.grid
-        for seed, data in enumerate(plan.view.datasets)
+        for seed, data in enumerate(plan.view.datasets, plan.first_seed)
     ]
     seeds = range(len(plans[0].view.datasets))
-    counts = f"{len(tasks):,} heads: {pluralize(len(plans), 'method')} at {len(tasks) // len(seeds):,} settings in all"
+    methods = pluralize(len({plan.method for plan in plans}), "method")
+    counts = f"{len(tasks):,} heads: {methods} at {len(tasks) // len(seeds):,} settings in all"
     reporter.log(f"{counts}, with {pluralize(len(seeds), 'seed')}")
     if setup.selection.labels is None:
         reporter.log("no labels of val select a setting: each method takes the first of its grid")
@@ -223,10 +227,11 @@ def _train_folds(
 ) -> dict[MethodPlan, MethodHeads]:
     """Cross-validate every method, and train its final heads."""
     train = setup.features["train"]
-    given = {"lr": settings.learning_rates, "batch_size": settings.batch_sizes, "weight_decay": settings.weight_decays}
     configs = {}
     for plan in plans:
-        fixed = list(settings.fixed_options(plan.method, plan.view))
+        fixed = list(settings.fixed_options(plan.method, plan.view, plan.variant))
+        own = settings.for_variant(plan.variant)
+        given = {name: getattr(own, values) for name, values in GRID_SETTINGS.items()}
         found = fold_configs(plan, train.shape[1], grid=settings.grid, fixed=fixed, given=given)
         configs[replace(plan, grid=tuple(map(Hyperparameters.of, found)))] = found
     folds = FoldSettings(plans[0].config.folds, fold_groups(data, "train", train.cpu().numpy()), configs)

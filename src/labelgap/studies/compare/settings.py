@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.losses import describe_method, loss, methods
 from labelgap.studies.compare.grid import Hyperparameters, hyperparameter_grid
 from labelgap.studies.compare.label_views import LabelView
+from labelgap.studies.compare.variants import GRID_SETTINGS, Variation, check_variation
 from labelgap.training.config.check import check_request
 from labelgap.training.config.resolve import TrainingRequest
 
@@ -24,7 +25,7 @@ class CompareSettings:
     """How methods are compared.
 
     Attributes:
-        seeds: how many, from 0.
+        seeds: how many, from ``first_seed``.
         observe: labels to hide first, as ``Dataset.observe`` takes it: ``{"positives": 1, "negatives": 0}``.
         label_seed: of the first draw; seed s has ``label_seed + s``.
         grid: "small" or "full"; see ``studies.compare.grid``.
@@ -39,6 +40,8 @@ class CompareSettings:
         size: of the images, if it is not the backbone's.
         select: the rule that selects epochs and settings; see ``training.selection``.
         shuffle: whether a seed also determines the order of the batches; else all heads see one order.
+        vary: option or setting, or ``METHOD.NAME`` → values that have a row each; see ``studies.compare.variants``.
+        first_seed: the seeds are this one and the next.
     """
 
     seeds: int = 3
@@ -56,6 +59,8 @@ class CompareSettings:
     size: int | None = None
     select: str = "auto"
     shuffle: bool = False
+    vary: Variation = field(default_factory=dict)
+    first_seed: int = 0
 
     @classmethod
     def checked(cls, **settings: Any) -> CompareSettings:
@@ -85,9 +90,17 @@ class CompareSettings:
             training=training,  # type: ignore[arg-type]
         )
 
-    def fixed_options(self, method: str, view: LabelView) -> dict[str, Any]:
+    def fixed_options(self, method: str, view: LabelView, variant: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a method that are not searched."""
-        return {**(view.options or {}), **self.options.get(method, {})}
+        varied = {name: value for name, value in variant.items() if name not in GRID_SETTINGS}
+        return {**(view.options or {}), **self.options.get(method, {}), **varied}
+
+    def for_variant(self, variant: Mapping[str, Any]) -> CompareSettings:
+        """Return the settings with the learning rate, batch size or weight decay of a variant."""
+        given: dict[str, Any] = {
+            GRID_SETTINGS[name]: (value,) for name, value in variant.items() if name in GRID_SETTINGS
+        }
+        return replace(self, **given)
 
     def hyperparameters(
         self, method: str, options: Mapping[str, Any], fixed: Iterable[str] = ()
@@ -129,6 +142,7 @@ def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) ->
         loss(name, **options)
         if name not in names:
             raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
+    check_variation(names, chosen.vary, chosen.options)
     chosen.hyperparameters("an", {})
     check_request(chosen.request())
     return names, chosen

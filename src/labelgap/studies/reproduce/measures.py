@@ -40,7 +40,7 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
     if metric.startswith("f1"):
         return _f1(run, data, metric.removeprefix("f1_"), cell.row.threshold)
     if metric == "pointing":
-        return pointing_game(run, data.split("test"), device=device)
+        return pointing_game(run, data.split("test"), device=device).hit_rate
     if metric == "positive_precision":
         return _positive_precision(run, data)
     if metric.startswith("warmup"):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import write_json, write_text
-from labelgap.studies.compare.results import STRICT, Count, Seconds, Text
+from labelgap.studies.compare.results import STRICT, Count, Seconds, Share, Text
 from labelgap.studies.reproduce.tables import Cell, paper_tables
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 
@@ -99,6 +99,8 @@ class CellResult:
         images: of train, val and test; val is left out where there is none.
         data: digest of images and labels.
         known_absent: known absent labels of the classes that the mAP is over; None where every label is known.
+        scores: of val after each epoch of a network, 0 to 1, for each seed; empty where val was not scored.
+        rule: that selected the epoch of a network; see ``training.selection``.
     """
 
     __pydantic_config__ = STRICT
@@ -116,6 +118,8 @@ class CellResult:
     images: tuple[Count, ...]
     data: Text
     known_absent: Count | None = None
+    scores: tuple[tuple[Share, ...], ...] = ()
+    rule: Text = ""
 
     @property
     def mean(self) -> float:

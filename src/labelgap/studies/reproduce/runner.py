@@ -258,7 +258,12 @@ def _train_networks(
             _fail(plan, [training], error, failed)
             continue
         epochs, tried = tuple(run.metrics["best_epoch"] for run in runs), len(trained.tried)
-        yield _results(plan, training, values, chosen.setting, epochs, tried, trained.seconds, execution, failed)
+        made = _results(plan, training, values, chosen.setting, epochs, tried, trained.seconds, execution, failed)
+        scores = tuple(
+            tuple(each["score"] for each in run.history if each["epoch"] and "score" in each) for run in runs
+        )
+        rule = runs[0].config.select
+        yield [replace(each, scores=scores if all(scores) else (), rule=rule) for each in made]
 
 
 def _results(
