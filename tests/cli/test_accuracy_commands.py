@@ -32,7 +32,7 @@ def test_train_evaluate_and_the_pages_end_with_commands_that_run(
     said = capsys.readouterr().out
     review, evaluate = copied_commands(said)
     assert said.endswith(f"{review}\n          {evaluate}\n") and "accuracy  not measured" in said
-    words = check_command(review, f"review {QUOTED} --random 300")
+    words = check_command(review, f"review {QUOTED} --random 4")
     check_command(evaluate, f"evaluate {QUOTED} ")
     for page in (Path(RUN, "MODEL_CARD.md"), Path(RUN, "report.html")):
         text = html.unescape(re.sub(r"</?(?:pre|code)[^>]*>", "\n", page.read_text(encoding="utf-8")))

@@ -188,22 +188,3 @@ def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(name, "--help") == 0
     assert f"labelgap {name} [OPTIONS]" in capsys.readouterr().out
-
-
-def test_the_demo_tells_the_whole_story(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from labelgap.data import load
-    from labelgap.studies import demo as demo_study
-
-    monkeypatch.chdir(tmp_path)
-    small = load("digits", train=16, val=8, test=8)
-    monkeypatch.setattr(demo_study, "load", lambda name, **sizes: small)
-    assert call("demo", "--epochs", "1", "--device", "cpu", "--processes", "1") == 0
-    said = capsys.readouterr().out
-    for word in ("all labels", "ll-r", "mAP", "unknown labels are truly present", "report", "runs/demo"):
-        assert word in said
-    study = tmp_path / "runs" / "demo"
-    assert (study / "report.html").exists() and (study / "study.json").exists()
-    assert (study / "ll-r" / "report.html").exists()
-    assert call("demo", "--out", "runs/demo") == 2

@@ -74,7 +74,7 @@ def test_one_screen_says_what_was_understood(photos: Path, capsys: pytest.Captur
     )
     assert "labelgap train tags.csv --images photos --duplicates off --out runs/first" in said
     assert "about 21 min on this machine" in said
-    check_command(copied_commands(said)[0], "review tags.csv --images photos --duplicates off --random 300")
+    check_command(copied_commands(said)[0], "review tags.csv --images photos --duplicates off --random 5")
     assert len(said.splitlines()) <= 24, "it fits a terminal of 24 lines"
 
 

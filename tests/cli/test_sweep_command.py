@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import call
+from tests.cli.conftest import call, undraw
 from tests.studies.compare.small_features import write
 
 import labelgap as lg
@@ -28,7 +28,7 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(
-    vectors: Path, capsys: pytest.CaptureFixture[str]
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
     assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *QUICK) == 0
@@ -41,10 +41,11 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     again = lg.open_run("runs/best")
     assert found.best is not None and again.metrics["score"] == found.best.score
     assert again.metrics["test"] == lg.open_run("runs/sweep/best").metrics["test"]
-    assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
     page = Path("runs/sweep/report.html").read_text(encoding="utf-8")
-    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 4
+    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 2 * 5
     look_at(vectors / "runs" / "sweep" / "report.html")
+    undraw(monkeypatch)
+    assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
 
 
 def look_at(page: Path) -> None:
@@ -61,7 +62,7 @@ def look_at(page: Path) -> None:
             opened.goto(page.as_uri())
             shown = "() => [...document.querySelectorAll('svg')].filter((each) => each.checkVisibility()).length"
             wide = "() => document.documentElement.scrollWidth > innerWidth"
-            assert opened.evaluate(shown) == 2 and not opened.evaluate(wide) and not problems
+            assert opened.evaluate(shown) == 5 and not opened.evaluate(wide) and not problems
         browser.close()
 
 

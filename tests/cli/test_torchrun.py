@@ -14,11 +14,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import typer
 from tests.cli.conftest import call
 from tests.killing import start_forked, wait_forked
 from tests.sample_photos import write_color_photos
+from torch.distributed.run import get_args_parser
 
 import labelgap as lg
+from labelgap.cli.main import make_app
 
 PROJECT = Path(__file__).resolve().parents[2]
 TRAIN = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--protocol", "end-to-end")
@@ -88,6 +91,14 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
         if agent.poll() is None:
             agent.kill()
             agent.communicate()
+
+
+def test_torchrun_takes_no_option_of_train_for_an_abbreviation_of_its_own() -> None:
+    theirs = [name for action in get_args_parser()._actions for name in action.option_strings]
+    for option in typer.main.get_command(make_app()).commands["train"].params:  # type: ignore[attr-defined]
+        names = [name for name in option.opts if name.startswith("--")]
+        passed = [name for name in names if not any(each.startswith(name) for each in theirs)]
+        assert passed or not names, names
 
 
 def test_a_killed_process_ends_the_others_with_an_error(machines: Machines, tmp_path: Path) -> None:

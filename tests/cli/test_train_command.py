@@ -58,8 +58,8 @@ def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, capsys: 
     words = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--dry-run", "--out", "runs/a")
     assert call(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3") == 0
     said = capsys.readouterr().out
-    assert "of the 12 train images are held out for it" in said and "options           delta_rel=0.3" in said
+    assert "of the 12 train images are held out for it" in said and "options            delta_rel=0.3" in said
     assert call(*words, "--protocol", "linear") == 0
     said = capsys.readouterr().out
-    assert "-fold cross-validation chooses settings" in said and "options           none" in said
+    assert "-fold cross-validation chooses settings" in said and "options            none" in said
     assert not Path("runs").exists()

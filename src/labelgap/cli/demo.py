@@ -11,6 +11,7 @@ import typer
 from labelgap.cli.options import Device
 
 if TYPE_CHECKING:
+    from labelgap.studies.demo import FoundLabels
     from labelgap.training import Run
 
 __all__ = ["demo"]
@@ -20,16 +21,21 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the study.", show_default="a new folder runs/demo")
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs of every run.")] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few scenes, 2 epochs, fewer pages: to see that it works.")
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of every run.", show_default="5")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
     device: Device = "auto",
-    processes: Annotated[int | None, typer.Option(help="Parallel trainings.", show_default="all, one on a GPU")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Parallel trainings.", show_default="all; one on a GPU or if quick")
+    ] = None,
 ) -> None:
     """Train on handwritten digits with all labels and with one per image, by two methods, and write a report."""
     from labelgap.core.terminal.console import make_console
     from labelgap.reporting import study_table, write_report
     from labelgap.studies import run_demo
-    from labelgap.studies.demo import METHODS, count_found
+    from labelgap.studies.demo import EPOCHS, METHODS, QUICK_SIZES, SIZES, count_found
 
     started = time.perf_counter()
     console = make_console(soft_wrap=True)
@@ -47,8 +53,17 @@ def demo(
 
     folder = out or _new_folder(Path("runs/demo"))
     study = run_demo(
-        folder, epochs=epochs, seed=seed, device=device, processes=processes, callback=log, report=_write_report
+        folder,
+        epochs=epochs if epochs is not None else 2 if quick else EPOCHS,
+        seed=seed,
+        device=device,
+        processes=processes or (1 if quick else None),
+        sizes=QUICK_SIZES if quick else SIZES,
+        callback=log,
+        report=None if quick else _write_report,
     )
+    if quick:
+        _write_report(study.runs[-1][1])
     report = write_report(study, data=study.runs[-1][1].load_data())
     console.print()
     console.print(study_table(study))
@@ -56,14 +71,10 @@ def demo(
         console.print(f"\nreport    {report}        {time.perf_counter() - started:.0f} s in all")
         raise typer.Exit(130)  # stopped by Ctrl-C
     runs = [run for member, run in study.runs if not member.extra_labels]
-    found = {run.config.method: count_found(run) for run in runs}
-    first = next(iter(found.values()))
-    right = ", ".join(f"{labels.right:,} ({method})" for method, labels in found.items())
-    console.print(
-        f"\nmissing   {first.missing:,} of the {first.unknown:,} unknown labels are truly present; "
-        f"among the {first.missing:,} highest scores are {right}"
-    )
+    console.print(f"\nmissing   {_describe_found({run.config.method: count_found(run) for run in runs})}")
     console.print(f"report    {report}        {time.perf_counter() - started:.0f} s in all")
+    if quick:
+        console.print("quick     so few scenes teach little: without --quick the numbers mean something")
     console.print(f"next      labelgap audit {runs[-1].path} && labelgap review {runs[-1].path}")
     console.print("own data  labelgap train tags.csv --images photos/ --out runs/first")
 
@@ -73,6 +84,16 @@ def _write_report(run: Run) -> None:
     from labelgap.reporting import write_report
 
     write_report(run, data=run.load_data())
+
+
+def _describe_found(found: dict[str, FoundLabels]) -> str:
+    """Say how many labels are missing, and how many of them the scores of each method find."""
+    first = next(iter(found.values()))
+    right = ", ".join(f"{labels.right:,} ({method})" for method, labels in found.items())
+    return (
+        f"{first.missing:,} of the {first.unknown:,} unknown labels are truly present; "
+        f"among the {first.missing:,} highest scores are {right}"
+    )
 
 
 def _new_folder(folder: Path) -> Path:

@@ -77,13 +77,14 @@ def inspect(
     from labelgap.core.terminal.console import make_console
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
-    from labelgap.training.config.review_commands import RANDOM_IMAGES
+    from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
 
     console = make_console(soft_wrap=True)
     estimate = training_time(opened) if summary.next else None
     lines = inspect_lines(summary, seconds, estimate, console.width)
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
-        review = f"labelgap review {format_arguments(data, data_options)} --random {RANDOM_IMAGES}"
+        count = min(RANDOM_IMAGES, len(review_split(opened)))
+        review = f"labelgap review {format_arguments(data, data_options)} --random {count}"
         lines.append(f"{'accuracy':<{LABEL_WIDTH}}{review}")
     if page is not None:
         lines.append(f"{'report':<{LABEL_WIDTH}}{page}")

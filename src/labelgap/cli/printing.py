@@ -162,7 +162,8 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
 
 def _to_get_it(commands: Sequence[str]) -> list[str]:
     """Return how to get an accuracy: label random images in full, by these commands where there are any."""
-    text = f"{'to get it':<10}label a few hundred random images in full, then evaluate again"
+    images = "random images" if commands else "a few hundred random images"  # the commands say how many there are
+    text = f"{'to get it':<10}label {images} in full, then evaluate again"
     return [f"{text}:", *(f"{'':<10}{command}" for command in commands)] if commands else [text]
 
 
@@ -212,7 +213,7 @@ def print_run(run: Run, report: Path, data: Dataset) -> None:
     kept = describe_kept_epoch(metrics)
     if run.config.folds:
         kept = f"cross-validated over {run.config.folds} folds, trained on all images"
-    print(f"{run.config.method:<10}{kept}, {metrics['seconds']:.0f} s")
+    print(f"{run.config.method:<9} {kept}, {metrics['seconds']:.0f} s")
     for split, heading in reversed(unseen_splits(metrics).items()):
         print_metrics(heading, metrics[split])
     print(f"{'run':<10}{run.path}")

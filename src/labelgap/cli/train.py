@@ -120,9 +120,21 @@ class TrainingOptions:
     size: Annotated[
         int | None, _image_option(help="Side of the input images.", show_default="that of the backbone")
     ] = None
-    precision: Annotated[str | None, _training_option(help="auto, float32 or bf16.", show_default="bf16 on a GPU")] = (
-        None
-    )
+    precision: Annotated[
+        str | None,
+        _training_option(help="auto, float32 or bf16.", show_default="16 bits where the hardware computes with them"),
+    ] = None
+
+
+_Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        "--logger",  # torchrun takes --log for an abbreviation of its own options
+        metavar="NAME",
+        help="Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger.",
+    ),
+]
 
 
 @with_options(model=ModelOptions, training=TrainingOptions, data_options=DataOptions)
@@ -151,6 +163,7 @@ def train(
         typer.Option("--allow-micro-batch", help="Let --accumulate split batches of methods that need whole ones."),
     ] = False,
     no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out of the report.")] = False,
+    log: _Log = None,
 ) -> None:
     """Train a classifier and write a run folder with its report."""
     from labelgap.cli.printing import print_data, print_run
@@ -160,6 +173,7 @@ def train(
     from labelgap.training.config.check import check_request
     from labelgap.training.config.resolve import TrainingRequest
     from labelgap.training.devices import choose_device
+    from labelgap.training.loggers import check_loggers
     from labelgap.training.loop.processes import fail_together, init_distributed
     from labelgap.training.run_folder import check_folder
 
@@ -167,6 +181,7 @@ def train(
     resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
     requested = TrainingRequest(**request, training=asdict(training))  # type: ignore[arg-type]
     check_request(requested)  # before the images are read
+    logs = check_loggers(log or ())
     init_distributed(choose_device(device))
     with fail_together():
         if is_main_process() and not dry_run:
@@ -177,9 +192,9 @@ def train(
         _dry_run(opened, requested, device, workers)
         return
     with _exit_when_stopped():
-        run = fit(opened, out=out, device=device, workers=workers, **resumed, **request, **asdict(training))
+        run = fit(opened, out=out, device=device, workers=workers, log=logs, **resumed, **request, **asdict(training))
         if run.finished and is_main_process():
-            print_run(run, write_report(run, data=opened, images=not no_images), opened)
+            print_run(run, write_report(run, data=opened, images=not no_images), run.with_val(opened))
 
 
 @contextmanager
@@ -208,11 +223,11 @@ def _dry_run(data: Dataset, requested: TrainingRequest, device: str, workers: in
 
     data = prepare_data(data, requested, choose_device(device))
     config, selection, _ = resolve_config(data, requested, choose_device(device))
-    print(f"{'method':<18}{config.method}" + ("" if config.why is None else f": {config.why}"))
+    print(f"{'method':<19}{config.method}" + ("" if config.why is None else f": {config.why}"))
     values = config.model_dump(mode="json", exclude={"format", "data", "classes", "method", "why"}, exclude_none=True)
     for name, value in values.items():
         shown = " ".join(f"{key}={each}" for key, each in value.items()) or "none" if isinstance(value, dict) else value
-        print(f"{name:<18}{shown}")
+        print(f"{name:<19}{shown}")
     if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
         print(missing)
     for finding in data.findings:

@@ -24,13 +24,15 @@ __all__ = [
     "evaluate_in_full",
     "evaluate_scores",
     "has_accuracy",
+    "has_estimate",
     "match_classes",
     "unseen_splits",
 ]
 
 _NAMED = 10
-_MIN_LIFT: Final = 1 / 3
-"""How far from chance to 1 an estimated mAP has to be: scores that hardly rank leave the prevalence open."""
+_MIN_LIFT: Final = 3 / 4
+"""How far from chance to 1 an estimated mAP has to be: scores that rank weakly leave the prevalence open, and the
+estimate is then too high, by tens of points."""
 
 
 def evaluate_scores(
@@ -42,7 +44,7 @@ def evaluate_scores(
     number of those. A measure that no class supports is None. ``chance`` is the mAP of random scores on these labels.
     ``map_estimated`` is the mAP over all images that ``corrected_average_precision`` estimates, with the mAP of random
     scores in ``chance_estimated`` and the number of classes with at least five known presents in
-    ``classes_estimated``; None where every label is known, or less than a third of the way from chance to 1.
+    ``classes_estimated``; None where every label is known, or less than three quarters of the way from chance to 1.
 
     Args:
         logits: ``(N, K)``
@@ -164,11 +166,24 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
     if labels.complete or not enough.any():
         return found
     estimate = corrected_average_precision(logits, labels)
-    value, chance = estimate.values[enough].mean(), estimate.chance[enough].mean()
-    if not (chance <= MAX_CHANCE and value - chance >= _MIN_LIFT * (1 - chance)):
-        return found
-    values = float(value), float(chance), int(enough.sum())
-    return dict(zip(found, values, strict=True))
+    values = float(estimate.values[enough].mean()), float(estimate.chance[enough].mean()), int(enough.sum())
+    supported = dict(zip(found, values, strict=True))
+    return supported if has_estimate(supported) else found
+
+
+def has_estimate(measured: Mapping[str, Any]) -> bool:
+    """Return whether a split has an estimated mAP that is far enough from its chance.
+
+    Example:
+        >>> has_estimate({"map_estimated": 0.864, "chance_estimated": 0.071})
+        True
+        >>> has_estimate({"map_estimated": 0.77, "chance_estimated": 0.477})  # of a run by an older version
+        False
+    """
+    value, chance = measured.get("map_estimated"), measured.get("chance_estimated")
+    if value is None or chance is None:
+        return False
+    return bool(chance <= MAX_CHANCE and value - chance >= _MIN_LIFT * (1 - chance))
 
 
 def describe_kept_epoch(metrics: Mapping[str, Any]) -> str:
@@ -196,7 +211,7 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
         >>> describe_estimated({**estimated, "classes_estimated": 5, "classes": 16})
         'about 86.4 over 5 of 16 classes (chance 7.1), if labels are missing at random; 20 absent labels are known'
     """
-    if measured.get("map_estimated") is None:
+    if not has_estimate(measured):
         return None
     value, chance, absent = (
         100 * measured["map_estimated"],

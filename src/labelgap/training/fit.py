@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -37,6 +37,7 @@ from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.loggers import check_loggers, log_epochs
 from labelgap.training.loop.distributed import check_batch_size
 from labelgap.training.loop.processes import (
     barrier,
@@ -76,6 +77,7 @@ class _Execution:
     resume: bool
     accept_changes: bool
     on_epoch: EpochCallback | None
+    log: tuple[str, ...]
 
 
 def fit(
@@ -99,6 +101,7 @@ def fit(
     accept_changes: bool = False,
     quiet: bool = False,
     on_epoch: EpochCallback | None = None,
+    log: str | Sequence[str] = (),
     **training: Unpack[TrainingSettings],
 ) -> Run:
     """Train a classifier on a data set and write a run folder.
@@ -123,21 +126,20 @@ def fit(
         accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
         on_epoch: called with the history after every epoch (in linear-init of the network); what it raises ends it.
+        log: live logs: "csv", "tensorboard", "wandb", "mlflow" or several of them (docs/live-logs).
         **training: epochs, rates, optimizer …, see ``TrainingSettings``.
 
     Returns:
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
-    folder, torch_device = Path(out), choose_device(device)
-    init_distributed(torch_device)
-    workers = choose_workers(workers, torch_device)
-    execution = _Execution(torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch)
+    init_distributed(torch_device := choose_device(device))
+    folder, workers, logs = Path(out), choose_workers(workers, torch_device), check_loggers(log)
+    execution = _Execution(torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch, logs)
     with lock_together(folder, "training"):
         check_links(folder)
         source = copy_backbone(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
         chosen = (method, options or {}, preset, source, _weights(weights, backbone, folder), protocol, head, seed)
-        request = TrainingRequest(*chosen, select, trace, allow_micro_batch, training)
-        return _fit(data, request, folder, execution)
+        return _fit(data, TrainingRequest(*chosen, select, trace, allow_micro_batch, training), folder, execution)
 
 
 def dry_run(
@@ -172,7 +174,8 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
         if is_main_process():
             clean_folder(folder, interrupted=False, older_than=0)
         reporter.log(f"{folder} is finished already")
-        return run
+        with log_epochs(execution.log, folder, reporter.log, resume=True):
+            return run
     for line in _description(data, request, config, selection, loss_fn, device):
         reporter.log(line)
     if config.protocol != "end-to-end":
@@ -187,15 +190,16 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
                 write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
             write_data_identity(folder, identity)
             write_config(folder, config)
-    shared = (selection, network, device, execution.workers, reporter, identity.changed, execution.on_epoch)
-    context = TrainingContext(folder, data, config, *shared)
-    if config.protocol != "linear":
-        write_results(context, _train_network(context, loss_fn))
-    else:
-        features = linear_features(context)
-        with fail_together(), single_process():
-            if is_main_process():
-                _train_head(context, request, features, validation)
+    with log_epochs(execution.log, folder, reporter.log, execution.on_epoch, resume=resume) as on_epoch:
+        shared = (selection, network, device, execution.workers, reporter, identity.changed, on_epoch)
+        context = TrainingContext(folder, data, config, *shared)
+        if config.protocol != "linear":
+            write_results(context, _train_network(context, loss_fn))
+        else:
+            features = linear_features(context)
+            with fail_together(), single_process():
+                if is_main_process():
+                    _train_head(context, request, features, validation)
     barrier()
     return Run(folder, backbone=backbone)
 

@@ -219,6 +219,7 @@ def linear_features(context: TrainingContext) -> dict[str, Tensor]:
         reporter=context.reporter,
         everywhere=False,
         average_flips=context.config.average_flips,
+        precision=context.config.feature_precision,
     )
     return {
         split.name: torch.from_numpy(found).to(context.device)

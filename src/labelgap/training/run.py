@@ -187,7 +187,7 @@ class Run:
             return predict_logits(network, inputs, batch_size=64)
         if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
-            scorer = inference_network(network, torch_device, trained=self.config.trains_backbone)
+            scorer = inference_network(network, torch_device, self.config.feature_precision)
             return predict_logits(scorer, inputs, batch_size=64)
         (features,) = extract_features(
             [images],
@@ -197,7 +197,7 @@ class Run:
             workers=workers,
             reporter=reporter or Reporter(quiet=True),
             average_flips=self.config.average_flips,
-            trained=self.config.trains_backbone,
+            precision=self.config.feature_precision,
         )
         return predict_logits(network.head, FeatureInputs(torch.from_numpy(features).to(torch_device)))
 
@@ -282,7 +282,10 @@ class Run:
         Raises:
             RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
         """
-        data = load_stored(self.path / CONFIG_FILE, self.config.data)
+        return self.with_val(load_stored(self.path / CONFIG_FILE, self.config.data))
+
+    def with_val(self, data: Dataset) -> Dataset:
+        """Return its data as it was trained on them: a network holds out a val where there is none."""
         return data if self.config.protocol == "linear" else hold_out_val(data)
 
     def uses_data(self, data: Dataset) -> bool:

@@ -11,9 +11,12 @@ import torch
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
+from labelgap.models import inference
+from labelgap.training.config.check import check_request
 from labelgap.training.config.presets import PRESETS, describe_missing_settings, preset
+from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
-from labelgap.training.config.schema import LinearPhase
+from labelgap.training.config.schema import LinearPhase, RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +191,27 @@ def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
     assert resumed == config, "what depends on the device stays as the run was begun"
     config, _, _ = resolve_config(photos, TrainingRequest(method="an"), torch.device("cpu"))
     assert (config.protocol, config.precision) == ("linear", "float32")
+
+
+def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, photos = torch.device("cpu"), replace(digits, protocol="linear", backbone="efficientnet-lite2")
+
+    def resolve(stored: RunConfig | None = None, **settings: Any) -> RunConfig:
+        request = TrainingRequest(method="an", protocol=settings.pop("protocol", None), training=settings)  # type: ignore[arg-type]
+        return resolve_config(photos, request, cpu, stored)[0]
+
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
+    config, exact = resolve(), resolve(precision="float32")
+    assert (config.precision, config.feature_precision) == ("bf16", "bfloat16")
+    assert (exact.precision, exact.feature_precision) == ("float32", "float32")
+    assert "precision" not in fit_arguments(config), "another machine decides for itself"
+    assert fit_arguments(exact)["precision"] == "float32"
+    network = resolve(protocol="linear-init", precision="bf16")
+    assert (network.precision, network.feature_precision) == ("bf16", "float32")
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "float16")
+    assert resolve().feature_precision == "float16" and resolve(config) == config
+    with pytest.raises(InputError, match="use auto"):
+        check_request(TrainingRequest(method="an", training={"precision": "float16"}))  # type: ignore[typeddict-item]
 
 
 def test_a_preset_without_settings_for_a_data_set_says_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +94,15 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
     found: list[RunConfig] = []
 
     def fit(
-        data: Dataset, *, out: Path, device: str, workers: int | None, resume: bool, accept_changes: bool, **asked: Any
+        data: Dataset,
+        *,
+        out: Path,
+        device: str,
+        workers: int | None,
+        resume: bool,
+        accept_changes: bool,
+        log: Sequence[str],
+        **asked: Any,
     ) -> Any:
         found.append(decided(data, **asked))
         return SimpleNamespace(finished=False)

@@ -51,8 +51,10 @@ def _check_settings(request: TrainingRequest) -> None:
     """Check the value of every setting on its own, in a configuration that is otherwise valid."""
     given: dict[str, Any] = {name: value for name, value in request.training.items() if value is not None}
     phase = {name: given.pop(f"linear_{name}", value) for name, value in _PHASE.items()}
-    if given.get("precision") == "auto":
+    if (precision := given.get("precision")) == "auto":
         del given["precision"]
+    elif precision == "float16":
+        raise InputError("precision=float16 is what some CPUs compute features with by themselves: use auto.")
     base: dict[str, Any] = {**_PHASE, "backbone_lr": 1.0, "linear": phase, "protocol": "linear-init", **given}
     names = {"data": {}, "classes": ("class",), "method": "an", "backbone": "backbone", "select": "last"}
     RunConfig.checked(**names, **base, flip=False, seed=request.seed, trace="off")

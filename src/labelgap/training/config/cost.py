@@ -87,7 +87,7 @@ def measure_cost(
     phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
     if config.protocol != "end-to-end":
         flips = config.protocol == "linear" and config.average_flips
-        seconds += _feature_seconds(data, network, device, workers, reporter, flips)
+        seconds += _feature_seconds(data, config, network, device, workers, reporter, flips)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
         disk += (2 if flips else 1) * total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
@@ -133,17 +133,23 @@ def format_duration(seconds: float) -> str:
 
 
 def _feature_seconds(
-    data: Dataset, network: Classifier, device: torch.device, workers: int, reporter: Reporter | None, flips: bool
+    data: Dataset,
+    config: RunConfig,
+    network: Classifier,
+    device: torch.device,
+    workers: int,
+    reporter: Reporter | None,
+    flips: bool,
 ) -> float:
     """Return the time to extract the features that are not in the cache."""
-    backbone = network.backbone
+    backbone, precision = network.backbone, config.feature_precision
     files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
-    uncached = count_uncached(files, backbone, device, reporter, average_flips=flips)
+    uncached = count_uncached(files, backbone, device, reporter, average_flips=flips, precision=precision)
     if not sum(uncached):
         return 0.0
     images = files[int(np.argmax(uncached))]
     was_training = backbone.training
-    fast = inference_backbone(backbone.eval(), device)
+    fast = inference_backbone(backbone.eval(), device, precision)
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
         each = _fastest(lambda values: fast.features(values), batches, device)

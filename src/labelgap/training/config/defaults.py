@@ -145,7 +145,7 @@ def _check_linear(settings: Mapping[str, Any], explicit: Mapping[str, Any]) -> N
     neutral = {"schedule": "constant", "warmup": 0, "clip": None, "ema": None, "accumulate": 1, "transform": "resize"}
     neutral |= {"batchnorm": "local", "checkpoint_minutes": 10.0}
     unused = [name for name, value in neutral.items() if settings.get(name, value) != value]
-    unused += ["precision"] if settings.get("precision") == "bf16" else []
+    unused += ["precision"] if settings.get("precision") not in (None, "auto", "float32") else []
     unused += ["optimizer"] if settings.get("optimizer") == "adamw" else []
     unused += ["backbone_lr"] if explicit.get("backbone_lr", settings["lr"]) != settings["lr"] else []
     if unused:

@@ -58,7 +58,8 @@ _NUMBER: Final = re.compile(
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
     """Return the command that repeats a run.
 
-    It states every setting that was resolved, so that it does the same on another machine.
+    It states every setting that was resolved, so that it does the same on another machine; but features of 16 bits,
+    which only some CPUs compute, are left to the machine.
 
     Returns:
         A line for a shell; None where the commands have no option for something: data made by hand, the sizes of the
@@ -111,6 +112,8 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
         given["momentum"] = config.momentum
     if config.protocol == "linear" and config.preset is None and config.lr == config.backbone_lr:
         del given["backbone_lr"]
+    if config.protocol == "linear" and config.precision != "float32":
+        del given["precision"]  # the default of a CPU with 16-bit floats; another would refuse it
     if config.accumulate > 1:
         given["allow_micro_batch"] = True
     return {name: value for name, value in given.items() if value is not None and value != {}}

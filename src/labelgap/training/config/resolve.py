@@ -18,6 +18,7 @@ from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
 from labelgap.models.batch_norm import check_batch_norm
+from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
@@ -104,7 +105,7 @@ def resolve_config(
         weights=request.weights,
         protocol=protocol,
         head=request.head,
-        **{**settings, "precision": _resolve_precision(settings.get("precision"), protocol, device, stored)},
+        **{**settings, "precision": _resolve_precision(settings.get("precision"), protocol, backbone, device, stored)},
         flip=data.flip and protocol != "linear",
         seed=request.seed,
         select=selection.rule,
@@ -159,17 +160,24 @@ def _default_protocol(data: Dataset, device: torch.device | None) -> str:
 
 
 def _resolve_precision(
-    requested: str | None, protocol: str, device: torch.device | None, stored: RunConfig | None
+    requested: str | None,
+    protocol: str,
+    backbone: str | Backbone,
+    device: torch.device | None,
+    stored: RunConfig | None,
 ) -> str:
-    """Return the precision: bf16 on a GPU that supports it, unless another is requested or stored.
+    """Return the precision: 16 bits where the device computes with them, unless another is requested or stored.
 
-    Features are shared by runs on all devices, and a head is small: both are float32 everywhere.
+    That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
     """
     if requested not in (None, "auto"):
         return str(requested)
     if stored is not None:
         return stored.precision
-    cuda = device is not None and device.type == "cuda" and protocol != "linear"
+    if protocol == "linear":
+        precision = inference_precision(backbone, device)
+        return "bf16" if precision == "bfloat16" else precision
+    cuda = device is not None and device.type == "cuda"
     return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 

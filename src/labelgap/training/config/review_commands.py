@@ -8,15 +8,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from labelgap.core.files import display_path
-from labelgap.data.dataset import Dataset
+from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.training.config.rerun import data_arguments, strip_directories
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["RANDOM_IMAGES", "comparison_review_commands", "data_review_commands", "run_review_commands"]
+__all__ = [
+    "RANDOM_IMAGES",
+    "comparison_review_commands",
+    "data_review_commands",
+    "review_split",
+    "run_audit_commands",
+    "run_review_commands",
+]
 
 RANDOM_IMAGES: Final = 300
 """How many random images are labeled in full; the review takes all where there are fewer."""
+
+
+def review_split(data: Dataset) -> Split:
+    """Return the split whose random images are reviewed by default: val or test where labels are unknown, else train.
+
+    Where all images are in train, cross-fitted models have scored each of them without its labels.
+    """
+    held_out = (split for split in (data.val, data.test) if split is not None and not split.labels.complete)
+    return next(held_out, data.train)
 
 
 def run_review_commands(
@@ -34,11 +50,24 @@ def run_review_commands(
     complete = data is not None and all(split.labels.complete for split in data.splits)
     if not config.data or config.backbone == FEATURES or complete:
         return ()
-    run = _argument(strip_directories(display_path(folder)) if share else display_path(folder))
+    run = _run_argument(folder, share)
+    images = RANDOM_IMAGES if data is None else min(RANDOM_IMAGES, len(review_split(data)))
     return (
-        shlex.join(["labelgap", "review", run, "--random", str(RANDOM_IMAGES)]),
+        shlex.join(["labelgap", "review", run, "--random", str(images)]),
         shlex.join(["labelgap", "evaluate", run, f"{run}-review"]),
     )
+
+
+def run_audit_commands(
+    folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that rank the labels of a run that are probably missing, and show them for a decision.
+
+    The arguments are those of ``run_review_commands``, and there is no command where it has none.
+    """
+    if not run_review_commands(folder, config, data):
+        return ()
+    return tuple(shlex.join(["labelgap", command, _run_argument(folder, share)]) for command in ("audit", "review"))
 
 
 def data_review_commands(
@@ -81,6 +110,11 @@ def comparison_review_commands(
         shlex.join(["labelgap", "review", *data, "--random", str(RANDOM_IMAGES), "--out", review]),
         shlex.join(["labelgap", "apply", review, "--out", f"{place}-better.csv"]),
     )
+
+
+def _run_argument(folder: str | os.PathLike[str], share: bool) -> str:
+    path = display_path(folder)
+    return _argument(strip_directories(path) if share else path)
 
 
 def _argument(path: str) -> str:

@@ -23,6 +23,7 @@ from labelgap.core.stored import read_json, validation_problem
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.models import BatchNormMode, HeadName, InputSpec
+from labelgap.models.inference import Precision
 
 __all__ = [
     "BackboneInput",
@@ -138,7 +139,8 @@ class RunConfig(BaseModel):
         batchnorm: what batch normalization uses where a network is trained: statistics of each process ("local"), of
             the whole batch ("sync"), or those of the initial weights ("frozen").
         flip: whether training images are flipped horizontally at random.
-        precision: "float32", or "bf16" autocast.
+        precision: where a network is trained, "float32", or "bf16" autocast; of a linear head, that of the
+            convolutions that computed its features: "float32", "bf16" or "float16".
         seed: of initialization, order and augmentation.
         select: the rule that selects the epoch.
         trace: how many training entries are recorded: "all", "off", or a number.
@@ -182,7 +184,7 @@ class RunConfig(BaseModel):
     average_flips: bool = False
     batchnorm: BatchNormMode = "local"
     flip: bool
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "bf16", "float16"] = "float32"
     seed: int = Field(ge=-(2**63), lt=2**64)
     select: Literal["clean", "known", "observed", "last"]
     trace: Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"]
@@ -191,6 +193,11 @@ class RunConfig(BaseModel):
     def trains_backbone(self) -> bool:
         """Whether the whole network is trained, not a head on fixed features."""
         return self.protocol != "linear"
+
+    @property
+    def feature_precision(self) -> Precision:
+        """The precision of the features under the head; a network that is trained is scored in float32."""
+        return "float32" if self.trains_backbone else "bfloat16" if self.precision == "bf16" else self.precision
 
     def fingerprint(self) -> str:
         """Return a digest of every setting that affects the numbers: not of ``why`` and ``checkpoint_minutes``."""

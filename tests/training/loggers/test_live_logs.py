@@ -1,0 +1,262 @@
+"""Live logs: the same scalars everywhere, killed and resumed without a double epoch, and never in the way."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import call
+from tests.killing import run_forked
+from tests.studies.compare.small_features import features, write
+
+import labelgap as lg
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.training.loggers import LOGGERS, check_loggers, log_epochs
+from labelgap.training.loggers.csv_file import CsvLogger
+from labelgap.training.loggers.scalars import epoch_scalars, hyper_parameters
+from labelgap.verification import verify
+
+EPOCHS = 4
+EVERY_EPOCH = {"train/loss", "train/lr", "train/seconds", "val/classes_counted", "val/map", "val/score"}
+SPLITS = ("train", "val", "test")
+MEASURES = ("map", "map_samples", "f1_micro", "f1_macro")
+MEASURED = {"best/epoch", "best/score", *(f"best/{split}/{name}" for split in SPLITS for name in MEASURES)}
+Log = dict[str, list[tuple[int, float]]]
+
+
+def read_csv(run: Path) -> tuple[Log, dict[str, str]]:
+    with (run / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = set(rows[0]) - {"epoch"}
+    log = {name: [(int(row["epoch"]), float(row[name])) for row in rows if row[name]] for name in names}
+    return log, {}
+
+
+def read_tensorboard(run: Path) -> tuple[Log, dict[str, str]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    log = {name: [(each.step, each.value) for each in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    data = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
+    found = data.session_start_info.hparams
+    return log, {name: found[name].string_value or f"{found[name].number_value:g}" for name in found}
+
+
+def read_mlflow(run: Path) -> tuple[Log, dict[str, str]]:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'labelgap'")
+    (found,) = client.search_runs([experiment.experiment_id])
+    names = set(found.data.metrics) - {"epoch"}
+    history = {name: client.get_metric_history(found.info.run_id, name) for name in names}
+    return {name: [(each.step, each.value) for each in history[name]] for name in names}, found.data.params
+
+
+def leveldb_records(content: bytes, block: int = 1 << 15) -> Iterator[bytes]:
+    """Yield the records of a log of LevelDB, as .wandb is; what a killed process left of the last one is left out."""
+    place, record = 7, b""  # after the header of the file
+    while place + 7 <= len(content):
+        if block - place % block < 7:
+            place += block - place % block
+            continue
+        length, kind = struct.unpack_from("<HB", content, place + 4)
+        part = content[place + 7 : place + 7 + length]
+        if kind == 0 or len(part) < length:
+            return
+        record = part if kind in (1, 2) else record + part
+        place += 7 + length
+        if kind in (1, 4):
+            yield record
+
+
+def read_wandb(run: Path) -> tuple[Log, dict[str, str]]:
+    import json
+
+    from wandb.proto import wandb_internal_pb2
+
+    log: Log = {}
+    settings: dict[str, str] = {}
+    for path in sorted(run.parent.glob("wandb/offline-run-*/*.wandb")):
+        for data in leveldb_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(data)
+            settings |= {item.key: str(json.loads(item.value_json)) for item in record.run.config.update}
+            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            for name in items.keys() - {"epoch"}:
+                if not name.startswith("_"):
+                    log.setdefault(name, []).append((items["epoch"], items[name]))
+            for item in record.summary.update:
+                if (item.key or item.nested_key[0]).startswith("best"):
+                    log[item.key or item.nested_key[0]] = [(EPOCHS, json.loads(item.value_json))]
+    return log, settings
+
+
+READERS: dict[str, Callable[[Path], tuple[Log, dict[str, str]]]] = {
+    "csv": read_csv,
+    "mlflow": read_mlflow,
+    "tensorboard": read_tensorboard,
+    "wandb": read_wandb,
+}
+
+
+def fit(out: Path, log: str | Sequence[str], **arguments: Any) -> lg.Run:
+    settings: dict[str, Any] = {"epochs": EPOCHS, "device": "cpu", "quiet": True, "select": "clean", "seed": 3}
+    return lg.fit(features(), "an", out=out, log=log, **settings, **arguments)
+
+
+@pytest.mark.filterwarnings("default")  # of the libraries
+@pytest.mark.parametrize("name", sorted(LOGGERS))
+def test_a_killed_log_is_readable_and_a_resumed_one_has_every_epoch_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = LOGGERS[name].package
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    out = tmp_path / "run"
+
+    def kill(history: Sequence[Mapping[str, Any]]) -> None:
+        if len(history) == 2:
+            time.sleep(3 if name == "wandb" else 0)  # it writes every second
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert run_forked(lambda: fit(out, name, on_epoch=kill)) == -signal.SIGKILL
+    half, _ = READERS[name](out)
+    assert [epoch for epoch, _ in half["train/loss"]] == [1, 2]
+
+    run = fit(out, name, resume=True)
+    log, settings = READERS[name](out)
+    assert log.keys() == EVERY_EPOCH | MEASURED
+    for scalar in EVERY_EPOCH:
+        assert [epoch for epoch, _ in log[scalar]] == [1, 2, 3, 4]
+    assert [value for _, value in log["train/loss"]] == pytest.approx([record["loss"] for record in run.history])
+    ((epoch, measured),) = log["best/test/map"]
+    assert epoch == EPOCHS and measured == pytest.approx(run.metrics["test"]["map"])
+    if name != "csv":
+        assert settings["method"] == "an" and float(settings["lr"]) == pytest.approx(run.config.lr)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "labelgap.training.loggers.tensorboard_events.TensorBoardLogger.close",
+        "labelgap.training.loggers.tensorboard_events.TensorBoardLogger.finish",
+        "labelgap.training.results.write_history",
+        "labelgap.training.loggers.run_log.epoch_scalars",
+    ],
+)
+def test_logs_are_complete_wherever_a_training_was_killed(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    logs, out = ("csv", "tensorboard"), tmp_path / "run"
+    monkeypatch.setattr(place, kill)
+    assert run_forked(lambda: fit(out, logs)) == -signal.SIGKILL
+    monkeypatch.undo()
+    run = fit(out, logs, resume=True)
+    for read in (read_csv, read_tensorboard):
+        log, _ = read(out)
+        assert [epoch for epoch, _ in log["train/loss"]] == [1, 2, 3, 4], read
+        assert [value for _, value in log["best/test/map"]][-1] == pytest.approx(run.metrics["test"]["map"])
+    assert verify(out).intact
+
+
+def test_two_logs_at_once_and_one_that_fails_warns_once_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LOGGERS["tensorboard"], "__init__", full)
+    monkeypatch.setattr("labelgap.training.loggers.run_log.find_spec", lambda name: True)
+    monkeypatch.setattr("labelgap.reporting.write_report", lambda run, **_: run.path / "report.html")
+    write(tmp_path / "vectors.npz")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--out", "runs/a", "--epochs", "3", "--device", "cpu", "--no-images")
+    assert call("train", "vectors.npz", "--method", "an", "--log", "csv,tensorboard", *arguments) == 0
+    said = capfd.readouterr().err
+    assert said.count("the log tensorboard failed (OSError: [Errno 28] No space left on device)") == 1
+    assert len(read_csv(Path("runs/a"))[0]["train/loss"]) == 3 and lg.open_run("runs/a").finished
+    assert call("verify", "runs/a") == 0
+
+
+def test_a_log_that_fails_later_warns_once_and_catches_up_when_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit(tmp_path / "run", "csv")
+    said: list[str] = []
+    closed: list[bool] = []
+    whole = (run.path / "log.csv").read_bytes()
+    (run.path / "logs.json").unlink()
+    monkeypatch.setattr(CsvLogger, "log", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(CsvLogger, "close", lambda *_, finished: closed.append(finished))
+    with log_epochs(("csv",), run.path, said.append, resume=True) as on_epoch:
+        assert on_epoch is not None
+        for count in range(1, EPOCHS + 1):
+            on_epoch(run.history[:count])
+    assert len(said) == 1 and "the log csv failed (ZeroDivisionError" in said[0] and closed == [False]
+    assert (run.path / "log.csv").read_bytes() == whole
+    monkeypatch.undo()
+    (run.path / "log.csv").unlink()
+    with log_epochs(("csv",), run.path, said.append, resume=True) as on_epoch:
+        assert on_epoch is not None
+        on_epoch(run.history)
+    assert (run.path / "log.csv").read_bytes() == whole and len(said) == 1
+
+
+def test_scalars_that_cannot_be_made_and_a_full_disk_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = fit(tmp_path / "run", ()), list[str]()
+    for place in ("epoch_scalars", "read_config", "write_json"):
+        monkeypatch.setattr(f"labelgap.training.loggers.run_log.{place}", lambda *arguments: 1 / 0)
+        said.clear()
+        with log_epochs(("csv",), run.path, said.append, resume=False) as on_epoch:
+            assert on_epoch is not None
+            for count in range(1, EPOCHS + 1):
+                on_epoch(run.history[:count])
+        assert 1 <= len(said) == len(set(said)) <= 2 and all("ZeroDivisionError" in each for each in said)
+        monkeypatch.undo()
+
+
+def test_only_the_first_process_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelgap.training.loggers.run_log.is_main_process", lambda: False)
+    with log_epochs(("csv",), tmp_path, print, resume=False) as on_epoch:
+        assert on_epoch is None
+
+
+def test_a_log_that_does_not_exist_or_is_not_installed_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_loggers(["csv, csv", ""]) == ("csv",)
+    with pytest.raises(UnknownNameError, match=r"no log 'tensorbord'\. Did you mean 'tensorboard'"):
+        fit(tmp_path / "run", "tensorbord")
+    monkeypatch.setattr("labelgap.training.loggers.run_log.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"the log wandb needs the package wandb: pip install 'labelgap\[wandb\]'"):
+        fit(tmp_path / "run", ["csv", "wandb"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_rate_follows_warmup_schedule_and_divergence_and_settings_have_no_path(tmp_path: Path) -> None:
+    config = fit(tmp_path / "run", ()).config
+    changed = config.model_copy(update={"schedule": "cosine", "warmup": 2.0, "epochs": 6, "lr": 0.1})
+    rates = [
+        epoch_scalars({"epoch": epoch, "loss": None, "lr_factor": 0.5}, changed)["train/lr"] for epoch in (1, 4, 6)
+    ]
+    assert rates == pytest.approx([0.05 * 0.5, 0.05 * 0.5 * (1 + math.cos(math.pi / 2)), 0.0])
+    assert epoch_scalars({"epoch": 1, "loss": float("nan")}, config) == {"train/lr": config.lr}
+    assert str(tmp_path) not in str(hyper_parameters(config)) and hyper_parameters(config)["classes"] == 4
