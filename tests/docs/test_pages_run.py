@@ -1,0 +1,209 @@
+"""The tutorials, and the Python of other pages, run as they are written: in one folder, one page after the other."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.metadata
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import call
+from tests.docs.blocks import PROJECT, Block, blocks_of, commands_of
+from tests.examples.test_plugin import COMMANDS
+
+import labelgap as lg
+import labelgap.data.registry as dataset_registry
+import labelgap.losses.base.registry as loss_registry
+from labelgap.labels import ABSENT, PRESENT
+from labelgap.models.factories import BACKBONES
+from labelgap.review.store.database import FILE
+from labelgap.review.store.decision_store import DecisionStore
+from labelgap.review.store.events import Decision, LabelKey
+
+ARRAYS = """
+import numpy as np, torch, labelgap as lg
+X, Y = np.random.default_rng(0).normal(size=(40, 6)), np.random.default_rng(1).integers(-1, 2, (40, 3))
+"""
+LOOP = (
+    ARRAYS
+    + """
+epochs, lr, rows, network = 2, 0.01, torch.arange(4), torch.nn.Linear(6, 3)
+images, labels = torch.randn(4, 6), torch.tensor([[1, -1, 0]] * 4)
+all_labels, loader, val_loader, scores = labels, [(images, labels)], [(images, labels)], None
+optimizer = torch.optim.SGD(network.parameters(), lr=lr)
+"""
+)
+FEATURES = (
+    ARRAYS
+    + """
+arrays = {"features": X, "labels": Y > 0}
+splits = ("train", "val", "test")
+np.savez("pets.npz", **{f"{split}_{name}": array for split in splits for name, array in arrays.items()})
+"""
+)
+OBSERVED = FEATURES + "data = lg.load('features', 'pets.npz').observe(positives=1)\n"
+VARIED = OBSERVED + "lg.compare(data, ['ll-r'], vary={'delta_rel': [1, 20]}, seeds=1, epochs=2, out='runs/compare')\n"
+RUN = """
+import labelgap as lg
+data = lg.load("digits", train=40, val=20, test=20)
+lg.fit(data, "ll-ct", {"delta_rel": 20}, epochs=2, out="runs/a", device="cpu")
+"""
+ALBUM = (
+    *(f"docs/tutorials/{name}.md" for name in ("own-photos", "review", "plugin", "cluster")),
+    *("docs/audit.md", "README.md"),
+)
+"""Pages that use what the ones before them made."""
+PAGES = {
+    **dict.fromkeys(ALBUM, ""),
+    "docs/tutorials/own-loop.md": "",
+    "docs/tutorials/scikit-learn.md": "",
+    "README.md": ARRAYS + "logits, labels, scores = torch.randn(40, 3), torch.tensor(Y), torch.rand(40, 3)",
+    "docs/compare.md": OBSERVED + "X_new = X",
+    "docs/extending.md": ARRAYS
+    + """
+import sys, types
+mypackage = sys.modules["mypackage"] = types.ModuleType("mypackage")
+class MyLoss(lg.losses.AssumeNegative):
+    def __init__(self, weight=0.2):
+        super().__init__()
+        self.weight = weight
+class MyNetwork(torch.nn.Conv2d):
+    input_spec = lg.models.InputSpec(size=48, mean=(0.2,), std=(0.2,), channels=1)
+    def __init__(self):
+        super().__init__(1, 4, 3)
+for each in (MyLoss, MyNetwork):
+    each.__module__ = "mypackage"
+    setattr(mypackage, each.__name__, each)
+data, load_mine = lg.load("digits", train=20, val=10, test=10), lambda: None
+""",
+    "docs/gallery.md": "",
+    "docs/linear-eval.md": FEATURES,
+    "docs/own-data.md": ARRAYS + "data, table = lg.load('digits', train=20), lg.LabelTable.from_dense(Y)",
+    "docs/own-loop.md": LOOP,
+    "docs/figures.md": VARIED + RUN,
+    "docs/runs.md": RUN,
+}
+"""Pages whose Python is run, and what their blocks take as given; of tutorials also the commands."""
+
+
+class Session:
+    """Runs the blocks of pages in the current folder, and keeps what each printed."""
+
+    def __init__(self, page: str, capture: pytest.CaptureFixture[str]) -> None:
+        self.page, self.capture, self.printed = page, capture, ""
+        self.namespace: dict[str, Any] = {"__name__": "__main__"}
+        text = (PROJECT / page).read_text(encoding="utf-8")
+        self.blocks = list(blocks_of(text, page))
+
+    def run(self) -> None:
+        """Run every block that is not marked, and what stands in for a marked command."""
+        exec(compile(PAGES[self.page], f"setup of {self.page}", "exec"), self.namespace)
+        self.capture.readouterr()
+        for block in self.blocks:
+            if block.mark == "output":
+                self.check_output(block)
+            elif block.title:
+                Path(block.title).parent.mkdir(exist_ok=True)
+                Path(block.title).write_text(block.text, encoding="utf-8")
+            elif block.mark:
+                for command in commands_of(block):
+                    INSTEAD.get(command, lambda: None)()
+            elif block.language == "python":
+                exec(compile("\n" * block.line + block.text, str(PROJECT / self.page), "exec"), self.namespace)
+            elif block.language == "bash" and "tutorials" in self.page:
+                self.run_commands(block)
+
+    def run_commands(self, block: Block) -> None:
+        self.capture.readouterr()
+        commands = [shlex.split(command) for command in commands_of(block)]
+        if any("soft-negative" in words for words in commands):
+            self.printed = run_with_plugin([" ".join(words[1:]) for words in commands])
+            return
+        for words in commands:
+            if words[0] == "python":
+                runpy.run_path(words[1], run_name="__main__")
+            else:
+                assert call(*words[1:]) == 0, (str(block), self.capture.readouterr())
+        self.printed = self.capture.readouterr().out
+
+    def check_output(self, block: Block) -> None:
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(block.text, self.printed, flags), f"{block}\n{self.printed}"
+
+
+def decide() -> None:
+    """Answer the six likeliest candidates: four are present."""
+    rows = lg.find_missing("runs/first").of_kind("missing").slice(0, 6).to_pylist()
+    with closing(DecisionStore(Path("runs/first") / FILE)) as store:
+        for number, row in enumerate(rows):
+            key = LabelKey(row["split"], row["image"], row["class"])
+            made = Decision(key, PRESENT if number < 4 else ABSENT, str(number), kind="missing", score=row["score"])
+            store.append([made], reviewer="ann", client="window")
+
+
+def install() -> None:
+    """Make the package of the plug-in's tutorial look installed: what pip would write beside it."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    folder = Path("my_method-0.1.0.dist-info")
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = [
+        f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in each.items())
+        for group, each in project["entry-points"].items()
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(points) + "\n")
+    assert importlib.metadata.PathDistribution(folder).entry_points
+
+
+def run_with_plugin(commands: list[str]) -> str:
+    """Run commands in a process of their own, which sees the plug-in; return what they printed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(PROJECT / "src")])}
+    process = [sys.executable, "-c", COMMANDS]
+    done = subprocess.run(
+        process, input="\n".join(commands), env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+INSTEAD = {"labelgap review runs/first": decide, "pip install --no-deps --no-build-isolation .": install}
+"""What the tests do instead of a command that is marked."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder; what a page registers is gone after it."""
+    lg.methods()
+    for registry in (loss_registry._METHODS, BACKBONES, dataset_registry._REGISTRY):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    loss_registry._registry.cache_clear()
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - set(ALBUM)))
+def test_a_page_runs_as_it_is_written(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Session(page, capsys).run()
+
+
+@pytest.mark.slow
+def test_the_pages_about_an_album_run_one_after_the_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for page in ALBUM:
+        Session(page, capsys).run()
+    made = "runs/first/report.html better.csv better.provenance.csv runs/second/report.html"
+    made += " runs/shards/report.html runs/plugin/report.html runs/python/report.html"
+    assert all((folder / name).is_file() for name in made.split())
+    before, after = ((folder / name).read_text(encoding="utf-8") for name in ("tags.csv", "better.csv"))
+    assert len(re.findall(r",1\b", after)) == len(re.findall(r",1\b", before)) + 4
