@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="labelgap-state-")
+os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="labelgap-")  # pytest keeps its own folders beside it
+os.environ["XDG_STATE_HOME"] = os.environ["TMPDIR"] + "/state"
 
 import matplotlib
 import torch
@@ -30,6 +32,12 @@ multiprocessing.set_forkserver_preload(
 )
 
 PROJECT = Path(__file__).resolve().parents[1]
+TEMPORARY = os.environ["TMPDIR"]
+Path(TEMPORARY).chmod(0o711)  # a database server runs as another user
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ EXTRAS = CONTENT["project"]["optional-dependencies"]
 NEEDED = [
     *CONTENT["project"]["dependencies"],
     *CONTENT["build-system"]["requires"],
-    *(text for extra in ("dev", "onnx", "review", "timm") for text in EXTRAS[extra]),
+    *(text for extra in ("dev", "docs", "onnx", "review", "timm") for text in EXTRAS[extra]),
 ]
 ALL = sorted({*NEEDED, *(text for extra in EXTRAS.values() for text in extra)})
 

@@ -125,7 +125,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("data", "functional", "labels", "losses", "metrics", "models")
 """What ``labelgap.NAME`` imports when it is first used."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

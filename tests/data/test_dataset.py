@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
+from labelgap.data import load
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
@@ -212,3 +213,23 @@ def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
     text = " ".join(page.itertext())
     assert page.find(".//img") is None and text.count(evil) == 2
     assert "2 images: 1 label present, 1 absent, 2 unknown" in text and "1 image: " in text
+
+
+def test_a_selection_has_the_boxes_of_its_images_under_their_new_numbers() -> None:
+    boxes = Boxes(
+        rows=np.array([2, 0, 2, 1]),
+        classes=np.array([0, 1, 1, 0]),
+        corners=np.arange(16, dtype=np.float64).reshape(4, 4),
+        difficult=np.array([True, False, False, True]),
+    )
+    chosen = boxes.select(np.array([2, 0, 2]))
+    assert chosen.rows.tolist() == [0, 0, 1, 2, 2] and chosen.classes.tolist() == [0, 1, 1, 0, 1]
+    assert chosen.corners[:, 0].tolist() == [0, 8, 4, 0, 8]
+    assert chosen.difficult is not None and chosen.difficult.tolist() == [True, False, False, True, False]
+    data = load("digits", train=9, val=0, test=0)
+    assert data.train.boxes is not None
+    part = data.train.select(np.array([7, 3])).boxes
+    assert part is not None
+    for number, row in enumerate((7, 3)):
+        own = data.train.boxes.rows == row
+        assert np.array_equal(part.corners[part.rows == number], data.train.boxes.corners[own])

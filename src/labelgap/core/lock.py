@@ -140,11 +140,13 @@ else:
 
 
 def _holder(path: Path) -> str:
-    """Return what the lock file says about its holder."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        with path.open(encoding="utf-8") as file:
-            about = json.loads(file.read(1000))
-        return f" ({str(about['purpose'])[:40]}, process {int(about['process'])}, since {str(about['since'])[:20]})"
+    """Return what the lock file says about its holder, who writes it just after taking the lock."""
+    for _ in range(10):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            with path.open(encoding="utf-8") as file:
+                about = json.loads(file.read(1000))
+            return f" ({str(about['purpose'])[:40]}, process {int(about['process'])}, since {str(about['since'])[:20]})"
+        time.sleep(_INTERVAL / 5)
     return ""
 
 

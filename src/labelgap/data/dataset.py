@@ -45,6 +45,16 @@ class Boxes:
     corners: NDArray[np.float64]
     difficult: NDArray[np.bool_] | None = None
 
+    def select(self, rows: NDArray[np.int64]) -> Boxes:
+        """Return the boxes of some images, which are numbered in the order of ``rows``; a row may be there twice."""
+        order = np.argsort(self.rows, kind="stable")
+        first, last = (np.searchsorted(self.rows[order], rows, side) for side in ("left", "right"))
+        lengths = last - first
+        images = np.repeat(np.arange(len(rows)), lengths)
+        chosen = order[np.arange(len(images)) + np.repeat(last - np.cumsum(lengths), lengths)]
+        difficult = None if self.difficult is None else self.difficult[chosen]
+        return Boxes(images, self.classes[chosen], self.corners[chosen], difficult)
+
     def largest_areas(self, table: LabelTable) -> NDArray[np.float64]:
         """Return the pixels of the largest box of every known label of a table, 0 where there is none.
 
@@ -119,15 +129,15 @@ class Split(TorchDataset[tuple[Any, Tensor, int]]):
         return image if self.transform is None else self.transform(image), self.labels.batch([row])[0], row
 
     def select(self, rows: NDArray[np.int64], name: str | None = None) -> Split:
-        """Return some images of a split without boxes, under another name if one is given."""
-        truth, groups = self.truth, self.groups
+        """Return some images of a split, under another name if one is given."""
+        truth, boxes, groups = self.truth, self.boxes, self.groups
         return replace(
             self,
             name=name or self.name,
             images=self.images.select(rows),
             labels=self.labels.select(rows),
             truth=None if truth is None else truth.select(rows),
-            boxes=None,
+            boxes=None if boxes is None else boxes.select(np.asarray(rows, dtype=np.int64)),
             origin=None if self.origin is None else self.origin[rows],
             groups=None if groups is None else groups[rows],
         )

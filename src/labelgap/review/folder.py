@@ -26,6 +26,7 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
 from labelgap.training import Run, open_run
+from labelgap.training.config.review_commands import review_split
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
 __all__ = [
@@ -117,12 +118,8 @@ def check_review(folder: Path) -> None:
 
 
 def default_split(data: Dataset) -> str:
-    """Return the split whose random images are reviewed by default: val or test where labels are unknown, else train.
-
-    Where all images are in train, cross-fitted models have scored each of them without its labels.
-    """
-    held_out = [split for split in (data.val, data.test) if split is not None and not split.labels.complete]
-    return held_out[0].name if held_out else data.train.name
+    """Return the name of the split whose random images are reviewed by default."""
+    return review_split(data).name
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:

@@ -29,6 +29,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
+from labelgap.inference.heat_map import heat_map_png
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 
@@ -38,9 +39,6 @@ THUMBNAIL_SIZE: Final = 240
 LARGE_SIZE: Final = 1600
 _QUALITY: Final = {THUMBNAIL_SIZE: 78, LARGE_SIZE: 88}
 _THREADS: Final = max(2, min(os.cpu_count() or 2, 8))
-_HEAT_COLOR: Final = (213, 94, 0)
-_HEAT_SIZE: Final = 256
-_HEAT_MAX_ALPHA: Final = 170
 _HEAT_CACHE_SIZE: Final = 64
 
 
@@ -119,7 +117,7 @@ class HeatMaps:
         with self._lock:
             heat = self._maps(image)[class_number]
         with open_image(io.BytesIO(self.thumbnails.get(image, LARGE_SIZE)), quiet=False) as large:
-            return _overlay(heat, large.size)
+            return heat_map_png(heat, large.size)
 
     def _compute(self, image: int) -> NDArray[np.float32]:
         """Return ``(K, height, width)``."""
@@ -133,20 +131,6 @@ class HeatMaps:
         with torch.inference_mode():
             maps = class_activation_maps(model, model.normalize(pixels.to(next(model.parameters()).device)))
         return maps[0].float().cpu().numpy()
-
-
-def _overlay(heat: NDArray[np.float32], size: tuple[int, int]) -> bytes:
-    """Return a map as one color whose opacity grows with the activation; the average and below are transparent."""
-    above = np.clip(heat - heat.mean(), 0, None)
-    share = above / max(float(above.max()), 1e-12)
-    width, height = (max(1, round(_HEAT_SIZE * side / max(size))) for side in size)
-    alpha = Image.fromarray(np.rint(share * _HEAT_MAX_ALPHA).astype(np.uint8))
-    alpha = alpha.resize((width, height), Image.Resampling.BICUBIC)
-    overlay = Image.new("RGBA", alpha.size, (*_HEAT_COLOR, 0))
-    overlay.putalpha(alpha)
-    buffer = io.BytesIO()
-    overlay.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _shrink(source: Path | EncodedImage | NDArray[np.uint8], size: int) -> Image.Image:

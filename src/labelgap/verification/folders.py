@@ -33,6 +33,7 @@ from labelgap.studies.reproduce.results import FILES as REPRODUCTION
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep.results import BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
+from labelgap.studies.training_shares import FILES as SHARES
 from labelgap.training.checkpoints.history import read_history
 from labelgap.training.config.schema import CONFIG_FILE, read_config
 from labelgap.training.run_folder import RUN_FILES
@@ -45,6 +46,7 @@ _FILES: Final[dict[Kind, tuple[str, ...]]] = {
     "linear evaluation": LINEAR_EVAL,
     "reproduction": REPRODUCTION,
     "sweep": SWEEP,
+    "training shares": SHARES,
     "study": (STUDY,),
     "run": RUN_FILES,
     "review": (CANDIDATES,),
@@ -78,7 +80,8 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison", "linear evaluation", "reproduction", "sweep" or "review".
+        kind: "run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training
+            shares" or "review".
         files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
@@ -207,7 +210,7 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
     """Return the names of the results that a folder has in it, and functions that return their folders."""
     if kind == "sweep" and (folder / BEST_FOLDER).exists():
         return [(BEST_FOLDER, partial(Path, folder / BEST_FOLDER))]
-    if kind == "reproduction":
+    if kind in ("reproduction", "training shares"):
         found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"*/*/{name}")})
         return [(path.relative_to(folder).as_posix(), partial(Path, path)) for path in found]
     if kind == "study":
@@ -220,7 +223,9 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
     """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
-        finished = kind in ("study", "comparison", "linear evaluation") or (kind == "run" and _is_finished_run(folder))
+        finished = kind in ("study", "comparison", "linear evaluation", "training shares") or (
+            kind == "run" and _is_finished_run(folder)
+        )
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
         found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}

@@ -33,6 +33,8 @@ from labelgap.studies.reproduce.results import FILE as REPRODUCTION
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import FILES as SWEEP
+from labelgap.studies.training_shares import FILES as SHARES
+from labelgap.studies.training_shares import ShareComparison
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
@@ -44,7 +46,7 @@ from labelgap.training.predictions import PREDICTIONS_FILE
 
 __all__ = ["Kind", "head_files", "read_functions"]
 
-Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "review"]
+Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
 Reader = tuple[str, Callable[[], object]]
 
 
@@ -62,6 +64,8 @@ def read_functions(folder: Path, kind: Kind) -> Iterator[Reader]:
         yield COMPARISON, partial(Comparison.open, folder)
         for name in head_files(folder):
             yield name, partial(check_head, folder / name)
+    elif kind == "training shares":
+        yield SHARES[0], partial(ShareComparison.open, folder)
     elif kind == "linear evaluation":
         yield LINEAR_EVAL[0], partial(LinearEvaluation.open, folder)
         yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])

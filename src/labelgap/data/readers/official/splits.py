@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.core.errors import Problem, ProblemsError
 from labelgap.core.findings import Finding
@@ -42,21 +42,12 @@ def from_official_splits(name: str, train: Split, test: Split, findings: Sequenc
     Labels are hidden by ``Dataset.observe``, which draws over the official set before the split; see ``Split.origin``.
     """
     rows, held_out = paper_split(len(train), seed=_SEED)
-    parts = _subset(train, "train", rows), _subset(train, "val", held_out)
+    parts = (
+        replace(train.select(rows, "train"), origin=rows),
+        replace(train.select(held_out, "val"), origin=held_out),
+    )
     sizes = {"train": len(rows), "val": len(held_out), "test": len(test)}
     return Dataset(name, *parts, test, findings=(*findings, PaperSplit(sizes, _SEED)))
-
-
-def _subset(split: Split, name: str, rows: NDArray[np.int64]) -> Split:
-    """Return some rows of an official split as a split of their own, with their ``origin``."""
-    boxes = split.boxes
-    if boxes is not None:
-        place = np.full(len(split), len(split), dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        kept = place[boxes.rows] < len(split)
-        difficult = None if boxes.difficult is None else boxes.difficult[kept]
-        boxes = Boxes(place[boxes.rows[kept]], boxes.classes[kept], boxes.corners[kept], difficult)
-    return Split(name, split.images.select(rows), split.labels.select(rows), boxes=boxes, origin=rows)
 
 
 def require_files(where: Path, folder: Path, files: Sequence[str], hint: str) -> None:
