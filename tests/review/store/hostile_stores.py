@@ -16,8 +16,9 @@ INSERT = (
     "INSERT INTO events (time, reviewer, image, split, class, value, kind, accepted, base_version, client, request_id) "
     "VALUES ('{time}', {reviewer}, {image}, 'train', 'dog', {value}, '{kind}', 1, {base}, 'c', 'r-{number}')"
 )
+TIME = "2026-01-01T00:00:00.000000+00:00"
 WHOLE = {
-    "time": "2026-01-01T00:00:00.000000+00:00",
+    "time": TIME,
     "reviewer": "'eve'",
     "image": "'a.jpg'",
     "value": "1",
@@ -77,7 +78,17 @@ HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
     "without its trigger": run("DROP TRIGGER no_delete"),
     "without its index": run("DROP INDEX events_by_undoes"),
     "with another check": rewrite("events", "accepted IN (0, 1)", "accepted > -9"),
-    "of another format": run("PRAGMA user_version = 2"),
+    "of another format": run("PRAGMA user_version = 3"),
+    "of an older format than its tables": run("PRAGMA user_version = 1"),
+    "a second opinion in force": insert(kind="second"),
+    "a negative ranking": run(
+        INSERT.format(**WHOLE, number="1").replace("kind,", "kind, ranking,").replace("'missing',", "'missing', -1,")
+    ),
+    "a ranking for an unknown aim": run(f"INSERT INTO rankings VALUES (1, '{TIME}', 'fame', 'ab', 1, 1)"),
+    "a ranking of a model that is bytes": run(
+        f"INSERT INTO rankings VALUES (1, '{TIME}', 'missing', zeroblob(40), 1, 1)"
+    ),
+    "a class without a name": run(f"INSERT INTO classes VALUES ('', '{TIME}', 'eve')"),
     "without an id": run("DELETE FROM about"),
     "with two ids": run("INSERT INTO about VALUES ('x', 'y')"),
     "with an id that is a script": run("UPDATE about SET value = '<script>'"),

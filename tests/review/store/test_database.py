@@ -34,7 +34,7 @@ def test_a_hostile_store_is_refused_and_never_written_to(tmp_path: Path, name: s
     path = make_hostile_store(tmp_path / FILE, name)
     before = path.read_bytes()
     for read_only in (True, False):
-        with pytest.raises(RunError, match=r"review\.sqlite (is damaged \(.+recover|has format 2)"):
+        with pytest.raises(RunError, match=r"review\.sqlite (is damaged \(.+recover|has format 3)"):
             DecisionStore(path, read_only=read_only)
     assert path.read_bytes() == before
 

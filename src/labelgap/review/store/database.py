@@ -22,7 +22,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError, sync_folder
 from labelgap.core.stored import reading
 from labelgap.core.text import escape_control
-from labelgap.review.store.schema import FORMAT, create_tables, find_damage
+from labelgap.review.store.schema import FORMAT, create_tables, find_damage, read_format, upgrade
 
 __all__ = [
     "DamagedStoreError",
@@ -65,7 +65,7 @@ def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
     """Open an existing file as it is now: checked, read-only, in one read transaction.
 
     Others may write at the same time; what they write is not seen. A file on a disk that cannot be written to is read
-    as well, from a copy where SQLite needs to write beside it.
+    as well, from a copy where SQLite needs to write beside it. A file of an older format is read from a copy in memory.
 
     Args:
         path: the file.
@@ -85,11 +85,20 @@ def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
             connection = resources.enter_context(closing(connect_untrusted(_copy(path, resources), "rw")))
             _begin(connection)
         _check(connection, path)
+        if read_format(connection) < FORMAT:
+            copy = resources.enter_context(closing(sqlite3.connect(":memory:", check_same_thread=False)))
+            copy.isolation_level = None
+            connection.backup(copy)
+            upgrade(copy)
+            return copy
     return connection
 
 
 def open_writable(path: Path, resources: ExitStack) -> sqlite3.Connection:
-    """Open a file for reading and writing, after the checks of ``open_snapshot``; created when it does not exist."""
+    """Open a file for reading and writing, after the checks of ``open_snapshot``; created when it does not exist.
+
+    A file of an older format is changed to the newest one.
+    """
     if not path.exists():
         with database_errors(path):
             create_database(path)
@@ -101,6 +110,8 @@ def open_writable(path: Path, resources: ExitStack) -> sqlite3.Connection:
         connection = resources.enter_context(closing(connect_untrusted(path, "rw")))
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_mode = WAL")
+        if read_format(connection) < FORMAT:
+            upgrade(connection)
     return connection
 
 
@@ -222,9 +233,9 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise an error unless a database is intact, of our schema, and every row within bounds."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != FORMAT:
-        raise RunError(f"{path} has format {version}; this version of labelgap reads format {FORMAT}.")
+    version = read_format(connection)
+    if not 1 <= version <= FORMAT:
+        raise RunError(f"{path} has format {version}; this version of labelgap reads formats 1 to {FORMAT}.")
     if (reason := find_damage(connection)) is not None:
         raise _damaged(path, reason)
 

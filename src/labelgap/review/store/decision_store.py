@@ -6,7 +6,8 @@ undone.
 
 Reviewers never overwrite each other unknowingly. A decision names the newest event that its reviewer had seen. If
 somebody else has decided otherwise since, the decision is stored but not accepted, and its reviewer is told; sent
-again with that knowledge, it is accepted.
+again with that knowledge, it is accepted. A second opinion, which is asked for to measure agreement, is stored beside
+the first and never in force.
 
 A decision on an image that has copies is stored for each of them, and withdrawn for all of them.
 """
@@ -30,20 +31,25 @@ from labelgap.review.store.database import (
     open_writable,
 )
 from labelgap.review.store.events import (
+    SECOND,
+    AddedClass,
     Decision,
     DecisionEvent,
     DecisionOutcome,
     LabelKey,
+    StoredRanking,
     Undo,
     copy_request,
     own_request,
 )
-from labelgap.review.store.schema import MAX_BYTES, create_memory_database, store_id
+from labelgap.review.store.schema import MAX_BYTES, MAX_CLASSES, create_memory_database, store_id
 
 __all__ = ["DecisionStore", "SOURCE", "decisions", "read_decisions"]
 
 SOURCE: Final = "review"
-_FIELDS: Final = "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id"
+_FIELDS: Final = (
+    "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id, ranking"
+)
 _ACCEPTED: Final = "undoes IS NULL AND accepted AND NOT EXISTS (SELECT 1 FROM events AS u WHERE u.undoes = d.id)"
 _CURRENT: Final = f"""
 SELECT {_FIELDS} FROM events WHERE id IN
@@ -133,23 +139,61 @@ class DecisionStore:
         with self._using():
             return [(LabelKey(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
 
+    def add_ranking(self, aim: str, model: str, decisions: int, last_event: int) -> int:
+        """Store what a ranking is made of, and return its number: that of the newest one of its aim if it is equal."""
+        query = "SELECT number, model FROM rankings WHERE aim = ? ORDER BY number DESC LIMIT 1"
+        with self._writing():
+            newest = self._connection.execute(query, (aim,)).fetchone()
+            if newest is not None and newest[1] == model:
+                return int(newest[0])
+            fields = "INSERT INTO rankings (time, aim, model, decisions, last_event) VALUES (?, ?, ?, ?, ?)"
+            return self._connection.execute(fields, (_now(), aim, model, decisions, last_event)).lastrowid or 0
+
+    def rankings(self) -> list[StoredRanking]:
+        """Return the rankings in order."""
+        query = "SELECT number, time, aim, model, decisions, last_event FROM rankings ORDER BY number"
+        with self._using():
+            rows = self._connection.execute(query).fetchall()
+        return [StoredRanking(number, datetime.fromisoformat(time), *rest) for number, time, *rest in rows]
+
+    def add_class(self, name: str, reviewer: str) -> None:
+        """Add a class; nothing happens where it was added already. Names are checked by ``review.new_classes``."""
+        with self._writing():
+            (count,) = self._connection.execute("SELECT count(*) FROM classes WHERE name <> ?", (name,)).fetchone()
+            if count >= MAX_CLASSES:
+                raise RunError(f"{self.path} has {count} added classes, which is the most.")
+            for field, text in (("class", name), ("reviewer", reviewer)):
+                if not 1 <= len(text.encode()) <= MAX_BYTES[field]:
+                    raise RunError(f"a class cannot be added: its {field} is empty or too long.")
+            self._connection.execute("INSERT OR IGNORE INTO classes VALUES (?, ?, ?)", (name, _now(), reviewer))
+
+    def classes(self) -> list[AddedClass]:
+        """Return the classes that people added, in order."""
+        with self._using():
+            rows = self._connection.execute("SELECT name, time, reviewer FROM classes ORDER BY rowid").fetchall()
+        return [AddedClass(name, datetime.fromisoformat(time), reviewer) for name, time, reviewer in rows]
+
     def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
         key, request_id = decision.key, decision.request_id
         current = self._current_for(key)
         stored = self._one(f"SELECT {_FIELDS} FROM events WHERE request_id = ?", (request_id,))
+        second = decision.kind == SECOND
         if stored is not None:  # sent again because the first answer did not arrive
-            conflict = not stored.accepted and current is not None and current.value != stored.value
+            lost = not stored.accepted and stored.kind != SECOND
+            conflict = lost and current is not None and current.value != stored.value
         else:
             conflict = (
-                current is not None
+                not second
+                and current is not None
                 and current.id > decision.base_version
                 and current.client != client
                 and current.value != decision.value
             )
-            values = (decision.value, decision.kind, decision.score, None, int(not conflict), decision.base_version)
-            self._insert(key, reviewer, *values, client, request_id)
+            accepted = int(not conflict and not second)
+            values = (decision.value, decision.kind, decision.score, None, accepted, decision.base_version)
+            self._insert(key, reviewer, decision.ranking, *values, client, request_id)
             for number, copy in enumerate(decision.copies, 1):
-                self._insert(copy, reviewer, *values, client, copy_request(request_id, number))
+                self._insert(copy, reviewer, decision.ranking, *values, client, copy_request(request_id, number))
         return DecisionOutcome(request_id, "conflict" if conflict else "accepted", key, self._current_for(key))
 
     def _undo(self, undo: Undo, reviewer: str, client: str) -> DecisionOutcome:
@@ -164,19 +208,20 @@ class DecisionStore:
         for number, each in enumerate(sorted(together, key=lambda other: other.id != event.id)):
             if self._connection.execute("SELECT 1 FROM events WHERE undoes = ?", (each.id,)).fetchone() is None:
                 request_id = copy_request(undo.request_id, number) if number else undo.request_id
-                self._insert(each.key, reviewer, None, each.kind, each.score, each.id, 1, 0, client, request_id)
+                values = (None, each.kind, each.score, each.id, 1, 0)
+                self._insert(each.key, reviewer, each.ranking, *values, client, request_id)
         return DecisionOutcome(undo.request_id, "accepted", event.key, self._current_for(event.key))
 
-    def _insert(self, key: LabelKey, reviewer: str, *values: Any) -> None:
-        """Append a row; ``values`` are the columns from ``value`` on."""
+    def _insert(self, key: LabelKey, reviewer: str, ranking: int, *values: Any) -> None:
+        """Append a row; ``values`` are the columns from ``value`` to ``request_id``."""
         texts = (*key, reviewer, *values[-2:])
         for (name, most), text in zip(MAX_BYTES.items(), texts, strict=True):
             if not 1 <= len(text.encode()) <= most:
                 raise RunError(f"a decision cannot be stored: its {name} is empty, or has more than {most:,} bytes.")
         self._connection.execute(
             "INSERT INTO events (split, image, class, time, reviewer, value, kind, score, undoes, accepted, "
-            "base_version, client, request_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*key, datetime.now(UTC).isoformat(timespec="microseconds"), reviewer, *values),
+            "base_version, client, request_id, ranking) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*key, _now(), reviewer, *values, ranking),
         )
 
     def _current_for(self, key: LabelKey) -> DecisionEvent | None:
@@ -262,6 +307,10 @@ def _revision(event: DecisionEvent, value: int) -> Revision:
 
 
 def _event(row: Sequence[Any]) -> DecisionEvent:
-    number, time, reviewer, split, image, name, value, kind, score, undoes, accepted, client, request_id = row
+    number, time, reviewer, split, image, name, value, kind, score, undoes, accepted, *rest = row
     made, key = datetime.fromisoformat(time), LabelKey(split, image, name)
-    return DecisionEvent(number, made, reviewer, key, value, kind, score, undoes, bool(accepted), client, request_id)
+    return DecisionEvent(number, made, reviewer, key, value, kind, score, undoes, bool(accepted), *rest)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")

@@ -11,18 +11,21 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
 __all__ = [
     "ANSWER_TEXT",
+    "AddedClass",
     "Decision",
     "DecisionEvent",
     "DecisionOutcome",
     "LabelKey",
+    "SECOND",
+    "StoredRanking",
     "Undo",
     "copy_request",
     "own_request",
 ]
 
 ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
-
-
+SECOND: Final = "second"
+"""The kind of a second opinion."""
 _COPY_MARK: Final = "-copy"
 _COPY: Final = re.compile(rf"{_COPY_MARK}[0-9]+\Z")
 
@@ -44,9 +47,11 @@ class Decision:
         value: PRESENT, ABSENT, or UNKNOWN for "can't tell".
         request_id: unique, so that a decision that is sent twice is stored once.
         base_version: id of the event that was in force when the reviewer decided, as far as the page knew; 0 for none.
-        kind: why the label was asked for: missing, wrong or random; "other" when it is not a candidate.
+        kind: as what the label was asked for: "missing", "classifier" (to make the classifier better), "random" or
+            "wrong"; "second", a second opinion, which is stored and never in force; "other" when it was not asked for.
         score: the model's probability at that time.
         copies: the same label of copies of the image, which get the same answer.
+        ranking: number of the ranking that showed it; 0 for that of the audit.
     """
 
     key: LabelKey
@@ -56,6 +61,7 @@ class Decision:
     kind: str = "other"
     score: float | None = None
     copies: tuple[LabelKey, ...] = ()
+    ranking: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class DecisionEvent:
     accepted: bool
     client: str
     request_id: str
+    ranking: int
 
     @property
     def for_copy(self) -> bool:
@@ -104,6 +111,36 @@ def own_request(request_id: str) -> str:
         ('3f2a', '3f2a')
     """
     return _COPY.sub("", request_id)
+
+
+@dataclass(frozen=True)
+class StoredRanking:
+    """A ranking of the open candidates.
+
+    Attributes:
+        number: from 1 on.
+        time: when it was made.
+        aim: of its order; see ``audit.live``.
+        model: digest of the heads.
+        decisions: how many they have learned from.
+        last_event: id of the last event that was taken into account.
+    """
+
+    number: int
+    time: datetime
+    aim: str
+    model: str
+    decisions: int
+    last_event: int
+
+
+@dataclass(frozen=True)
+class AddedClass:
+    """A class that a person added during a review."""
+
+    name: str
+    time: datetime
+    reviewer: str
 
 
 @dataclass(frozen=True)

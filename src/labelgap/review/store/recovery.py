@@ -11,12 +11,13 @@ from typing import Final
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.review.store.database import connect_untrusted, create_database, database_errors
-from labelgap.review.store.schema import find_invalid_event, has_our_tables, store_id
+from labelgap.review.store.schema import find_invalid_event, find_invalid_table, has_our_tables, read_format, store_id
 
 __all__ = ["RecoveryResult", "recover_events"]
 
 _COLUMNS: Final = (
-    "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id"
+    "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
+    "ranking"
 )
 _MIN_ROW_BYTES: Final = 20
 
@@ -44,13 +45,16 @@ def recover_events(path: Path, out: Path) -> RecoveryResult:
         identity = None
         with suppress(sqlite3.Error):
             identity = store_id(damaged)
+        version = read_format(damaged)
         last = min(_last_number(damaged), path.stat().st_size // _MIN_ROW_BYTES)
         with database_errors(out), atomic_path(out) as temporary:
             temporary.unlink()
             create_database(temporary, identity)
             with closing(connect_untrusted(temporary, "rw")) as new:
                 new.execute("BEGIN IMMEDIATE")
-                kept = sum(_copy_event(damaged, new, number) for number in range(1, last + 1))
+                kept = sum(_copy_event(damaged, new, number, version) for number in range(1, last + 1))
+                if version > 1:
+                    _copy_rankings_and_classes(damaged, new)
                 new.execute("COMMIT")
     return RecoveryResult(kept, last - kept)
 
@@ -64,11 +68,27 @@ def _last_number(damaged: sqlite3.Connection) -> int:
     return max(found)
 
 
-def _copy_event(damaged: sqlite3.Connection, new: sqlite3.Connection, number: int) -> bool:
+def _copy_rankings_and_classes(damaged: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    """Copy the rankings and classes that can be read, all of a table or none of it: no decision depends on rankings."""
+    for table in ("rankings", "classes"):
+        new.execute("SAVEPOINT others")
+        try:
+            rows = damaged.execute(f"SELECT * FROM {table} NOT INDEXED").fetchall()
+            for row in rows:
+                new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+            valid = find_invalid_table(new) is None
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            valid = False
+        if not valid:
+            new.execute("ROLLBACK TO others")
+        new.execute("RELEASE others")
+
+
+def _copy_event(damaged: sqlite3.Connection, new: sqlite3.Connection, number: int, version: int) -> bool:
     """Copy an event if it can be read and is valid."""
-    row = None
+    row, columns = None, _COLUMNS if version > 1 else _COLUMNS.replace("ranking", "0")
     with suppress(sqlite3.DatabaseError):
-        row = damaged.execute(f"SELECT {_COLUMNS} FROM events NOT INDEXED WHERE id = ?", (number,)).fetchone()
+        row = damaged.execute(f"SELECT {columns} FROM events NOT INDEXED WHERE id = ?", (number,)).fetchone()
     if row is None:
         return False
     new.execute("SAVEPOINT event")

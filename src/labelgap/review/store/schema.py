@@ -13,15 +13,21 @@ from labelgap.labels.codes import UNKNOWN
 __all__ = [
     "FORMAT",
     "MAX_BYTES",
+    "MAX_CLASSES",
     "create_memory_database",
     "create_tables",
     "find_damage",
     "find_invalid_event",
+    "find_invalid_table",
     "has_our_tables",
+    "read_format",
     "store_id",
+    "upgrade",
 ]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+MAX_CLASSES: Final = 100
+"""How many classes people can add."""
 MAX_BYTES: Final = {
     "split": 1000,
     "image": 32_000,
@@ -55,26 +61,66 @@ CREATE INDEX events_by_label ON events (image, class, split);
 CREATE INDEX events_by_undoes ON events (undoes);
 CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'events are never changed'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
-PRAGMA user_version = {FORMAT};
+PRAGMA user_version = 1;
 """
+_UPGRADE: Final = """
+ALTER TABLE events ADD COLUMN ranking INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE rankings (
+    number INTEGER PRIMARY KEY,
+    time TEXT NOT NULL,
+    aim TEXT NOT NULL,
+    model TEXT NOT NULL,
+    decisions INTEGER NOT NULL,
+    last_event INTEGER NOT NULL
+);
+CREATE TABLE classes (
+    name TEXT PRIMARY KEY,
+    time TEXT NOT NULL,
+    reviewer TEXT NOT NULL
+);
+CREATE TRIGGER no_ranking_update BEFORE UPDATE ON rankings BEGIN SELECT RAISE (ABORT, 'never changed'); END;
+CREATE TRIGGER no_ranking_delete BEFORE DELETE ON rankings BEGIN SELECT RAISE (ABORT, 'never deleted'); END;
+CREATE TRIGGER no_class_update BEFORE UPDATE ON classes BEGIN SELECT RAISE (ABORT, 'never changed'); END;
+CREATE TRIGGER no_class_delete BEFORE DELETE ON classes BEGIN SELECT RAISE (ABORT, 'never deleted'); END;
+PRAGMA user_version = 2;
+"""
+"""From format 1 to format 2. New files are made in the same two steps, so that their definitions are the same text."""
 _DIGITS: Final = "[0-9]"
 _TEXTS: Final = " AND ".join(
     f"typeof({name}) = 'text' AND length(CAST({name} AS BLOB)) BETWEEN 1 AND {most}" for name, most in MAX_BYTES.items()
 )
+_TIME: Final = f"""
+    typeof(time) = 'text' AND length(CAST(time AS BLOB)) = 32 AND time GLOB '*.{_DIGITS * 6}+00:00'
+    AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') = substr(time, 1, 19) AND time > '0001'
+"""
+_NUMBER: Final = f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {2**53}"
 _INVALID_ROW: Final = f"""
 SELECT id FROM events AS e WHERE id >= ? AND (
-    id BETWEEN 1 AND {2**53} AND {_TEXTS}
-    AND typeof(time) = 'text' AND length(CAST(time AS BLOB)) = 32 AND time GLOB '*.{_DIGITS * 6}+00:00'
-    AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') = substr(time, 1, 19) AND time > '0001'
+    id BETWEEN 1 AND {2**53} AND {_TEXTS} AND {_TIME}
     AND (value IS NULL OR typeof(value) = 'integer' AND value IN (1, 0, {UNKNOWN}))
-    AND kind IN ('missing', 'wrong', 'random', 'other') AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
+    AND kind IN ('missing', 'wrong', 'random', 'other', 'classifier', 'second')
+    AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
     AND typeof(accepted) = 'integer' AND accepted IN (0, 1)
-    AND typeof(base_version) = 'integer' AND base_version BETWEEN 0 AND {2**53}
+    AND (kind <> 'second' OR undoes IS NOT NULL OR accepted = 0)
+    AND {_NUMBER.format("base_version")} AND {{ranking}}
     AND (value IS NULL) = (undoes IS NOT NULL)
     AND (undoes IS NULL OR EXISTS (
         SELECT 1 FROM events AS d WHERE d.id = e.undoes AND d.undoes IS NULL AND d.id < e.id
         AND d.split = e.split AND d.image = e.image AND d.class = e.class))
 ) IS NOT TRUE LIMIT 1
+"""
+_INVALID_RANKING: Final = f"""
+SELECT number FROM rankings WHERE (
+    number BETWEEN 1 AND {2**53} AND {_TIME} AND aim IN ('missing', 'classifier', 'random')
+    AND typeof(model) = 'text' AND length(CAST(model AS BLOB)) <= 64
+    AND {_NUMBER.format("decisions")} AND {_NUMBER.format("last_event")}
+) IS NOT TRUE LIMIT 1
+"""
+_INVALID_CLASS: Final = f"""
+SELECT 1 FROM classes WHERE (
+    typeof(name) = 'text' AND length(CAST(name AS BLOB)) BETWEEN 1 AND {MAX_BYTES["class"]} AND {_TIME}
+    AND typeof(reviewer) = 'text' AND length(CAST(reviewer AS BLOB)) BETWEEN 1 AND {MAX_BYTES["reviewer"]}
+) IS NOT TRUE OR (SELECT count(*) FROM classes) > {MAX_CLASSES} LIMIT 1
 """
 
 
@@ -87,8 +133,28 @@ def create_memory_database() -> sqlite3.Connection:
 
 def create_tables(connection: sqlite3.Connection, identity: str | None = None) -> None:
     """Make a store of an empty database; its id is new unless one is given."""
-    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+    connection.executescript(f"BEGIN; {_SCHEMA} {_UPGRADE} COMMIT;")
     connection.execute("INSERT INTO about VALUES ('id', ?)", (identity or uuid.uuid4().hex,))
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Make format 2 of a store of format 1, in one transaction; other processes may try the same."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if read_format(connection) == 1:
+            for statement in _UPGRADE.split(";\n"):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def read_format(connection: sqlite3.Connection) -> int:
+    """Return the format that a database says to have."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 def find_damage(connection: sqlite3.Connection) -> str | None:
@@ -100,8 +166,14 @@ def find_damage(connection: sqlite3.Connection) -> str | None:
         return " ".join(str(result).split())
     if (invalid := find_invalid_event(connection)) is not None:
         return f"event {invalid} is not one that labelgap writes"
-    for _ in connection.execute(f"SELECT {', '.join(MAX_BYTES)} FROM events"):
-        pass  # text that is not UTF-8 raises an error
+    texts = [f"SELECT {', '.join(MAX_BYTES)} FROM events"]
+    if read_format(connection) > 1:
+        if (table := find_invalid_table(connection)) is not None:
+            return f"its {table} are not those that labelgap writes"
+        texts += ["SELECT model FROM rankings", "SELECT name, reviewer FROM classes"]
+    for query in texts:
+        for _ in connection.execute(query):
+            pass  # text that is not UTF-8 raises an error
     if store_id(connection) is None:
         return "its id is missing"
     (last,) = connection.execute("SELECT max(id) FROM events").fetchone()
@@ -110,14 +182,21 @@ def find_damage(connection: sqlite3.Connection) -> str | None:
 
 
 def has_our_tables(connection: sqlite3.Connection) -> bool:
-    """Whether a database has exactly the tables, indexes and triggers of a store."""
-    return _objects(connection) == _our_objects()
+    """Whether a database has exactly the tables, indexes and triggers of a store of its format."""
+    return _objects(connection) == _our_objects(read_format(connection))
 
 
 def find_invalid_event(connection: sqlite3.Connection, first: int = -(2**63)) -> int | None:
     """Return the number of an event, from ``first`` on, that no store contains; None where there is none."""
-    invalid = connection.execute(_INVALID_ROW, (first,)).fetchone()
+    ranking = _NUMBER.format("ranking") if read_format(connection) > 1 else "TRUE"
+    invalid = connection.execute(_INVALID_ROW.format(ranking=ranking), (first,)).fetchone()
     return None if invalid is None else int(invalid[0])
+
+
+def find_invalid_table(connection: sqlite3.Connection) -> str | None:
+    """Return the table, rankings or classes, with a row that no store contains; None where there is none."""
+    queries = {"rankings": _INVALID_RANKING, "classes": _INVALID_CLASS}
+    return next((name for name, query in queries.items() if connection.execute(query).fetchone()), None)
 
 
 def store_id(connection: sqlite3.Connection) -> str | None:
@@ -134,6 +213,7 @@ def _objects(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
 
 
 @cache
-def _our_objects() -> list[tuple[object, ...]]:
-    with closing(create_memory_database()) as connection:
+def _our_objects(version: int) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA if version == 1 else _SCHEMA + _UPGRADE)
         return _objects(connection)
