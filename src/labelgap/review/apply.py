@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -298,8 +298,7 @@ def _write_tables(
     for entry in changed:
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
     given: Mapping[str, Any] = data.recipe["options"]
-    names = {field.name for field in fields(TableOptions)}
-    options = TableOptions(**{name: value for name, value in given.items() if name in names})
+    options = TableOptions.of(given)
     encoding, delimiter = given.get("encoding"), given.get("delimiter")
     rewrite: Callable[[Path, Path, LabelChanges, TableOptions], RewriteResult]
     rewrite = partial(rewrite_csv, encoding=encoding, delimiter=delimiter)

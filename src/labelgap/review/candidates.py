@@ -33,6 +33,8 @@ __all__ = [
     "RANDOM",
     "WRONG",
     "candidate_id",
+    "combine_hashes",
+    "hash_names",
 ]
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
@@ -132,10 +134,16 @@ class Candidates:
         pairs, index = np.unique(split.astype(np.int64) * max(len(images), 1) + image, return_inverse=True)
         columns["image"] = index.astype(np.int32)
         image_keys = tuple((splits[pair // len(images)], images[pair % len(images)]) for pair in pairs.tolist())
-        image_ids = np.array([_hash(*key) for key in image_keys], dtype=np.uint64)
-        class_ids = np.array([_hash(name) for name in self.classes], dtype=np.uint64)
-        ids = _combine_hashes(image_ids[columns["image"]], class_ids[columns["class_number"]])
+        image_ids = np.array([hash_names(*key) for key in image_keys], dtype=np.uint64)
+        class_ids = np.array([hash_names(name) for name in self.classes], dtype=np.uint64)
+        ids = combine_hashes(image_ids[columns["image"]], class_ids[columns["class_number"]])
         return _merge_duplicates(image_keys, image_ids, ids, columns)
+
+    def with_columns(self, classes: Sequence[str], columns: CandidateColumns) -> Candidates:
+        """Return candidates of more classes, of which the first ones are these."""
+        extended = Candidates(self.path, classes, self.split)
+        extended.columns = columns
+        return extended
 
     def index(self, identity: str) -> int | None:
         """Return the number of the candidate with an id, or None."""
@@ -224,16 +232,17 @@ def candidate_id(key: LabelKey) -> str:
         >>> candidate_id(LabelKey("train", "a.jpg", "dog")) == candidate_id(LabelKey("train", "a.jpg", "cat"))
         False
     """
-    image, name = np.array([[_hash(key.split, key.image)], [_hash(key.class_name)]], dtype=np.uint64)
-    return f"{int(_combine_hashes(image, name)[0]):016x}"
+    image, name = np.array([[hash_names(key.split, key.image)], [hash_names(key.class_name)]], dtype=np.uint64)
+    return f"{int(combine_hashes(image, name)[0]):016x}"
 
 
-def _hash(*names: str) -> int:
+def hash_names(*names: str) -> int:
+    """Return the hash of split and image, or of a class: 64 bits."""
     text = "\0".join(names).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
-def _combine_hashes(images: NDArray[np.uint64], classes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def combine_hashes(images: NDArray[np.uint64], classes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Combine two hashes into one: the finalizer of SplitMix64 on their sum, the second multiplied first."""
     with np.errstate(over="ignore"):
         value = images + classes * np.uint64(0x9E3779B97F4A7C15)

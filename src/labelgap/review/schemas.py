@@ -8,14 +8,24 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
-__all__ = ["CandidateId", "DecisionBatch", "DecisionMessage", "MAX_ACTIONS", "Reviewer", "Token", "UndoMessage"]
+__all__ = [
+    "CandidateId",
+    "DecisionBatch",
+    "DecisionMessage",
+    "MAX_ACTIONS",
+    "Reviewer",
+    "Token",
+    "UndoMessage",
+    "printable_name",
+]
 
 MAX_ACTIONS: Final = 500
 _JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
 """Zero-width joiners: not printable, but required to spell names in Persian and many scripts of India."""
 
 
-def _printable(text: str) -> str:
+def printable_name(text: str) -> str:
+    """Return a name with single blanks; a ``ValueError`` where it has other than printable characters, or none."""
     text = " ".join(text.split())
     visible = text.translate(_JOINERS)
     if not visible.strip() or not visible.isprintable():
@@ -25,7 +35,7 @@ def _printable(text: str) -> str:
 
 CandidateId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Token = Annotated[str, Field(pattern=r"^[0-9a-zA-Z-]{8,64}$")]
-Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
+Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(printable_name)]
 
 
 class _StrictModel(BaseModel):

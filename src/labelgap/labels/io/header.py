@@ -23,6 +23,7 @@ __all__ = [
     "SAMPLE_ROWS",
     "UNSURE_COLUMN",
     "is_header",
+    "is_reserved_name",
     "parse_header",
 ]
 
@@ -91,6 +92,17 @@ class HeaderColumns:
         if self.present is not None and _plain(self.header[self.present]) in LIST_SYNONYMS:
             found.append((self.header[self.present], "present"))
         return found
+
+
+def is_reserved_name(name: str) -> bool:
+    """Return whether a column of this name may be read as something else than a class.
+
+    Example:
+        >>> [is_reserved_name(name) for name in ("Image", "file name", "tags", "zebra")]
+        [True, True, True, False]
+    """
+    reserved = {*RESERVED_COLUMNS, *LIST_COLUMNS, UNSURE_COLUMN, *LIST_SYNONYMS}
+    return _plain(name) in reserved.union(*COLUMN_SYNONYMS.values())
 
 
 def is_header(header: Iterable[str], options: TableOptions) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,12 @@ class TableOptions:
                 raise InputError(f"{option}={names!r}: give a list of names.")
         if self.classes is not None and len(set(self.classes)) < max(len(self.classes), 1):
             raise InputError("classes: name at least one tag, and each of them once.")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> TableOptions:
+        """Return those of the options of a reader that are about the table."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in names and value is not None})
 
 
 @dataclass(frozen=True)

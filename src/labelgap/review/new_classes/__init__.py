@@ -1,0 +1,9 @@
+"""Classes that people add to a review: their names, their candidates, and images that look alike."""
+
+from __future__ import annotations
+
+from labelgap.review.new_classes.extension import ADDED_SCORE, AddedClasses, extend_candidates
+from labelgap.review.new_classes.names import check_class_name
+from labelgap.review.new_classes.similarity import ImageSimilarity
+
+__all__ = ["ADDED_SCORE", "AddedClasses", "ImageSimilarity", "check_class_name", "extend_candidates"]
