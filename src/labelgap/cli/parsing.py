@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,6 +17,7 @@ __all__ = [
     "parse_observe",
     "parse_options",
     "parse_pairs",
+    "parse_share",
     "parse_value",
 ]
 
@@ -38,6 +40,24 @@ def parse_duration(text: str, name: str) -> float:
         return sum(float(count or 0) * seconds for count, seconds in zip(match.groups(), _SECONDS, strict=True))
     except ValueError:
         raise InputError(f"{name} {text}: write a duration as 30d, 12h, 1h30m or 90s.") from None
+
+
+def parse_share(text: str, name: str) -> float:
+    """Parse a share: percent with the sign, or a number from 0 to 1.
+
+    Example:
+        >>> [parse_share(text, "--double") for text in ("5%", "12.5 %", "0.05", "100%")]
+        [0.05, 0.125, 0.05, 1.0]
+    """
+    compact = text.strip()
+    try:
+        number = float(compact.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    share = number / 100 if compact.endswith("%") else number
+    if not 0 <= share <= 1:
+        raise InputError(f"{name} {text}: write a share from 0% to 100%, e.g. {name} 5%")
+    return share
 
 
 def parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:

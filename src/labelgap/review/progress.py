@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import DecisionEvent, LabelKey
+from labelgap.review.team.people import answers_per_minute
 
 __all__ = [
     "ClassProgress",
@@ -35,10 +35,7 @@ _PRIOR_FINDS: Final = 3.0
 _RECENT_EVENTS: Final = 1000
 _MAX_INCREMENT: Final = 2000
 """With more new events than this, reading everything again is faster."""
-_PAUSE: Final = timedelta(seconds=60)
 _SPEED_WINDOW: Final = timedelta(minutes=5)
-_MIN_SPEED_SECONDS: Final = 10.0
-"""Seconds of work after which a speed is meaningful."""
 
 
 class CurrentDecisions:
@@ -75,7 +72,7 @@ class CurrentDecisions:
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
         recent = self.store.recent(_RECENT_EVENTS)
-        self._recent = deque((event for event in recent if _is_answer(event)), _RECENT_EVENTS)
+        self._recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
         self.others: dict[LabelKey, int] = {}
         for event in self.store.current():
             self._set(event.key, event)
@@ -97,7 +94,7 @@ class CurrentDecisions:
     def _apply(self, events: Iterable[DecisionEvent]) -> None:
         for event in events:
             self.last_id = event.id
-            if _is_answer(event):
+            if event.is_answer:
                 self._recent.append(event)
             if event.undoes is not None:
                 self._set(event.key, self.store.current_for(event.key))
@@ -149,10 +146,7 @@ class CurrentDecisions:
         """Return a reviewer's decisions per minute over the last five, without pauses; None after too little work."""
         now = now or datetime.now(UTC)
         times = [event.time for event in list(self._recent) if event.reviewer == reviewer]
-        times = [time for time in times if now - time <= _SPEED_WINDOW]
-        steps = [later - earlier for earlier, later in pairwise(times)]
-        active = [step.total_seconds() for step in steps if step <= _PAUSE]
-        return 60 * len(active) / sum(active) if sum(active) >= _MIN_SPEED_SECONDS else None
+        return answers_per_minute([time for time in times if now - time <= _SPEED_WINDOW])
 
 
 @dataclass(frozen=True)
@@ -191,11 +185,6 @@ class ClassProgress(ReviewProgress):
     number: int
     name: str
     likely: float
-
-
-def _is_answer(event: DecisionEvent) -> bool:
-    """Whether somebody looked at an image and answered: no undo, and not the copy of an answer."""
-    return event.undoes is None and not event.for_copy
 
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:

@@ -139,6 +139,17 @@ class DecisionStore:
         with self._using():
             return [(LabelKey(*row[:3]), int(row[3])) for row in self._connection.execute(query)]
 
+    def history(self, key: LabelKey) -> list[DecisionEvent]:
+        """Return all events about one label, in order."""
+        query = f"SELECT {_FIELDS} FROM events WHERE split = ? AND image = ? AND class = ? ORDER BY id"
+        return self._rows(query, key)
+
+    def second_keys(self) -> set[LabelKey]:
+        """Return the labels that a second opinion was given on, also those where it was undone."""
+        with self._using():
+            rows = self._connection.execute("SELECT split, image, class FROM events WHERE kind = ?", (SECOND,))
+            return {LabelKey(*row) for row in rows}
+
     def add_ranking(self, aim: str, model: str, decisions: int, last_event: int) -> int:
         """Store what a ranking is made of, and return its number: that of the newest one of its aim if it is equal."""
         query = "SELECT number, model FROM rankings WHERE aim = ? ORDER BY number DESC LIMIT 1"

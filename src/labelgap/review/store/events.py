@@ -93,6 +93,11 @@ class DecisionEvent:
     ranking: int
 
     @property
+    def is_answer(self) -> bool:
+        """Whether somebody looked at an image and answered: no undo, and not the copy of an answer."""
+        return self.undoes is None and not self.for_copy
+
+    @property
     def for_copy(self) -> bool:
         """Whether it is about a copy of the image that was shown."""
         return own_request(self.request_id) != self.request_id
