@@ -1,0 +1,225 @@
+r"""How many of the known labels that look wrong are wrong, and when to stop asking about them.
+
+Let :math:`z_i` be the log-odds of the model that label :math:`i` of class :math:`k` is not what was observed. It is
+wrong with probability
+
+.. math:: p_i = \sigma(z_i + \delta_k), \qquad \delta_k \sim N(\mu, s^2), \qquad \mu \sim N(m, r^2)
+
+so precision falls along the list, which has the least plausible labels first, and classes borrow from each other. The
+shift is that of the prior odds: the model is asked whether a class is there, not how careful annotators were, and of
+their labels few are wrong. The shifts are integrated on a grid. "Can't tell" is no information.
+
+The *precision* of a class is the mean of :math:`p_i` over its labels that nobody has decided, and its interval that of
+:math:`\delta_k`, 95 %. That of all classes is integrated over :math:`\mu`, with the sum over the classes normal.
+
+**The rule.** A class is put away once at least ``MIN_ANSWERS`` labels, of any class, are answered, and the upper end of
+its precision is below ``MIN_PRECISION``; or that of all classes is, and the class's precision is. The queue is put away
+once all its classes are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit, ndtr
+
+from labelgap.metrics.answered_scores import to_log_odds
+
+__all__ = [
+    "MIN_ANSWERS",
+    "MIN_PRECISION",
+    "Precision",
+    "WrongLabelEstimate",
+    "WrongLabels",
+    "describe_put_away",
+    "estimate_wrong_labels",
+]
+
+MIN_PRECISION: Final = 0.10
+"""Below this share of wrong labels it is not worth asking."""
+MIN_ANSWERS: Final = 10
+"""Answers before anything is put away."""
+MEAN_SHIFT: Final = -4.0
+"""m, before any answer: about one label in fifty is wrong."""
+MEAN_SPREAD: Final = 3.0
+"""r, the standard deviation of the mean shift."""
+CLASS_SPREAD: Final = 1.0
+"""s, the standard deviation of the classes' shifts around it; docs/results/wrong-labels.md has the evidence."""
+_GRID: Final = np.arange(-16.0, 8.01, 0.1)
+_LEVELS: Final = (0.025, 0.975)
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class WrongLabels:
+    """Known labels that look wrong, ``(S,)`` each, and the answers so far.
+
+    Attributes:
+        classes: K.
+        class_number: of each label.
+        implausibility: probability that the label is not what was observed, as the model has it.
+        decided: whether somebody answered.
+        wrong: whether the answer is that it is wrong.
+        right: whether the answer is that it is right; neither where the reviewer could not tell.
+    """
+
+    classes: int
+    class_number: NDArray[np.integer[Any]]
+    implausibility: NDArray[np.floating[Any]]
+    decided: Bools
+    wrong: Bools
+    right: Bools
+
+    def count(self, mask: Bools) -> NDArray[np.int64]:
+        """Return how many labels of each class a mask selects, ``(K,)``."""
+        return np.bincount(self.class_number[mask], minlength=self.classes)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The precision of what is left, of a class or of all.
+
+    Attributes:
+        answered: labels that are answered, those that could not be told included.
+        wrong: of these, wrong ones.
+        left: labels that nobody has decided.
+        share: how many of these are wrong, as a share: expected; 0 where nothing is left.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        put_away: whether it is not worth asking about those that are left.
+    """
+
+    answered: int
+    wrong: int
+    left: int
+    share: float
+    low: float
+    high: float
+    put_away: bool
+
+
+@dataclass(frozen=True, eq=False)
+class WrongLabelEstimate:
+    """The precision of the suggestions.
+
+    Attributes:
+        total: of all classes.
+        by_class: of each class; None for one without suggestions.
+        probability: ``(S,)`` of each label to be wrong, given the answers.
+    """
+
+    total: Precision
+    by_class: tuple[Precision | None, ...]
+    probability: Array
+
+
+def estimate_wrong_labels(labels: WrongLabels) -> WrongLabelEstimate:
+    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away.
+
+    Example:
+        >>> decided = np.arange(40) < 12
+        >>> labels = WrongLabels(1, np.zeros(40, int), np.linspace(0.9, 0.5, 40), decided, decided & False, decided)
+        >>> made = estimate_wrong_labels(labels)
+        >>> made.total.left, made.total.put_away, describe_put_away(made.total)
+        (28, True, '0 of 12 were wrong: the other 28 are probably right.')
+    """
+    odds, column = to_log_odds(np.asarray(labels.implausibility, dtype=np.float64)), labels.class_number
+    numbers, left = np.arange(labels.classes), labels.count(~labels.decided)
+    posterior = _Posterior(_log_likelihood(labels, odds))
+    chances = expit(odds[:, None] + _GRID)
+    wrong_left = _sum_by_class(chances * ~labels.decided[:, None], column, labels.classes)
+    size = np.maximum(left, 1)
+    share = (posterior.shift * wrong_left).sum(axis=1) / size
+    low, high = (wrong_left[numbers, at] / size for at in _quantiles(posterior.shift))
+    total = posterior.total(wrong_left, int(left.sum()))
+    answered, wrong = labels.count(labels.decided), labels.count(labels.wrong)
+    away = (high < MIN_PRECISION) | ((total[2] < MIN_PRECISION) & (share < MIN_PRECISION))
+    away &= (left > 0) & (answered.sum() >= MIN_ANSWERS)
+    parts = (answered, wrong, left, share, low, high, away)
+    rows = zip(*(values.tolist() for values in parts), strict=True)
+    by_class = tuple(Precision(*row) if row[0] + row[2] else None for row in rows)
+    hidden = bool(left.any()) and bool(away[left > 0].all())
+    everything = Precision(int(answered.sum()), int(wrong.sum()), int(left.sum()), *total, hidden)
+    return WrongLabelEstimate(everything, by_class, (posterior.shift[column] * chances).sum(axis=1))
+
+
+def describe_put_away(precision: Precision) -> str:
+    """Return why labels are not asked about, as a sentence.
+
+    Example:
+        >>> describe_put_away(Precision(12, 1, 1, 0.03, 0.0, 0.08, True))
+        '1 of 12 was wrong: the other one is probably right.'
+    """
+    left = f"{precision.left:,}"
+    if not precision.answered:
+        these = "this one is" if precision.left == 1 else f"these {left} are"
+        return f"Hardly any of other classes was wrong: {these} probably right."
+    others = "other one is" if precision.left == 1 else f"other {left} are"
+    were = "was" if precision.wrong == 1 else "were"
+    return f"{precision.wrong:,} of {precision.answered:,} {were} wrong: the {others} probably right."
+
+
+class _Posterior:
+    """The distribution of the shifts on the grid of G points.
+
+    Args:
+        log_likelihood: ``(K, G)`` of the answers of each class.
+
+    Attributes:
+        mean: ``(G,)`` weights of μ.
+        shift: ``(K, G)`` weights of each class's shift.
+    """
+
+    def __init__(self, log_likelihood: Array) -> None:
+        kernel = np.exp(-0.5 * ((_GRID[:, None] - _GRID) / CLASS_SPREAD) ** 2)
+        self.kernel: Array = kernel / kernel.sum(axis=1, keepdims=True)  # of δ, given μ
+        self.likelihood: Array = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+        self.evidence: Array = np.maximum(self.likelihood @ self.kernel.T, 1e-300)  # (K, G): given μ
+        log_weight = np.log(self.evidence).sum(axis=0) - 0.5 * ((_GRID - MEAN_SHIFT) / MEAN_SPREAD) ** 2
+        weight = np.exp(log_weight - log_weight.max())
+        self.mean: Array = weight / weight.sum()
+        self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
+
+    def total(self, values: Array, left: int) -> tuple[float, float, float]:
+        """Return the sum over the classes of a function of each one's shift, ``(K, G)``, and its interval, per label.
+
+        Given μ, the classes are independent, and their sum is taken to be normal.
+        """
+        if not left:
+            return 0.0, 0.0, 0.0
+        mean, square = ((self.likelihood * each) @ self.kernel.T / self.evidence for each in (values, values**2))
+        middle, spread = mean.sum(axis=0), np.sqrt(np.maximum(square - mean**2, 1e-18).sum(axis=0))
+        ends = []
+        for level in _LEVELS:
+            low, high = 0.0, float(left)
+            for _ in range(40):
+                value = (low + high) / 2
+                is_below = float(self.mean @ ndtr((value - middle) / spread)) < level
+                low, high = (value, high) if is_below else (low, value)
+            ends.append(low / left)
+        return float(self.mean @ middle) / left, ends[0], ends[1]
+
+
+def _log_likelihood(labels: WrongLabels, odds: Array) -> Array:
+    """Return the log-likelihood of the answers of each class for every shift of the grid, ``(K, G)``."""
+    told = labels.wrong | labels.right
+    sign = np.where(labels.wrong, 1.0, -1.0)[told, None]
+    return _sum_by_class(log_expit(sign * (odds[told, None] + _GRID)), labels.class_number[told], labels.classes)
+
+
+def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int) -> Array:
+    """Return the sums of the rows of each class, ``(K, G)``."""
+    result = np.zeros((classes, values.shape[1]))
+    np.add.at(result, column, values)
+    return result
+
+
+def _quantiles(weight: Array) -> list[NDArray[np.int64]]:
+    """Return the grid positions of the ends of the intervals of K distributions, ``(K, G)`` → ``(K,)`` each."""
+    cumulated = np.cumsum(weight, axis=1)
+    return [np.minimum((cumulated < level).sum(axis=1), weight.shape[1] - 1) for level in _LEVELS]
