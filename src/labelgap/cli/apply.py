@@ -61,7 +61,14 @@ def apply(
 
 def _notes(result: ApplyResult) -> list[tuple[str, str]]:
     """Return what is special about a result: a word, and a sentence."""
+    from labelgap.core.text import truncate_text
+
     notes = []
+    if result.added:
+        names = truncate_text(", ".join(result.added), 200)
+        notes.append(("classes", f"{len(result.added):,} added: {names}; unknown where nobody decided"))
+        if result.own_format is None and result.data.recipe.get("options", {}).get("unlisted") == "absent":
+            notes.append(("format", "a column per class: lists in which an unlisted class is absent cannot say unknown"))
     if result.contradicted:
         labels = "1 label was" if result.contradicted == 1 else f"{result.contradicted:,} labels were"
         notes.append(("merged", f"{labels} decided differently in two reviews: the newer decision counts"))
@@ -90,6 +97,8 @@ def _next_command(result: ApplyResult) -> str:
     if result.own_format is not None:
         options = {"images": str(images.root), **options}
         options.pop("zeros", None)
+        if options.get("classes") and result.added:
+            options["classes"] = [*options["classes"], *result.added]
         options |= {name: str(place) for name, place in result.others.items()}
         words = (data_arguments({"name": "", "path": "", "options": options, "steps": []}) or ["", *words])[1:]
     return shlex.join(["labelgap", "train", str(result.path), *words, "--out", "runs/better"])

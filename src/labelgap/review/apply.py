@@ -2,7 +2,8 @@
 
 The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
 order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
-newer one counts. Only decisions of people are applied unless other sources are named.
+newer one counts. Only decisions of people are applied unless other sources are named. A class that people added joins
+the table; it is unknown wherever nobody decided.
 
 Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
 every label that a model changed.
@@ -31,6 +32,7 @@ from labelgap.labels.revisions import HUMAN_SOURCES
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
+from labelgap.review.new_classes.merging import ClassSpellings, with_classes
 from labelgap.review.store import SOURCE, read_decisions
 
 __all__ = ["ApplyResult", "apply_decisions", "decided_images"]
@@ -52,6 +54,7 @@ class ApplyResult:
         soft: number of soft targets of models, which are not labels and were left out.
         kept: "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown.
         own_format: what the table's own format had no room for; None where it is written in labelgap's.
+        added: classes that people added, and the table did not have.
         others: the tables of val and test that were written too, by the name of the split: where these are files of
             their own, and are not as they were.
     """
@@ -65,6 +68,7 @@ class ApplyResult:
     soft: int
     kept: int
     own_format: RewriteResult | None
+    added: tuple[str, ...]
     others: dict[str, Path]
 
 
@@ -105,25 +109,33 @@ def apply_decisions(
     check_target(data, out, force)
     made = [read_decisions(folder.path) for folder in given] if decided is None else decided
     people, contradicted = _merge_decisions(given, made)
+    decisions, added = len(people), _added_classes(data, people)
+    people = [each for each in people if each.revision.class_name in (*data.classes, *added)]
+    own = _writes_own_format(data, table_format, added)
     kept = 0
-    if _writes_own_format(data, table_format) and data.recipe["options"].get("unlisted") == "absent":
+    if own and data.recipe["options"].get("unlisted") == "absent":
         sure = [each for each in people if each.revision.value != UNKNOWN]
         people, kept = sure, len(people) - len(sure)
     revised = [*_model_revisions(given, sources), *people]
-    new, entries = _revise(data, revised, [SOURCE, *sources])
+    new, entries = _revise(with_classes(data, added), revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
-    own_format, others = _write_tables(data, new, changed, out, table_format, force)
+    if own:
+        own_format, others = _rewrite_tables(data, changed, added, out, table_format, force)
+    else:
+        convert(new, table_format, out, force=force)
+        own_format, others = None, {}
     write_provenance(provenance, [*entries, *_earlier_entries(data, entries)])
     return ApplyResult(
         path=out,
         provenance=provenance,
         data=new,
         changed=dict(Counter(entry.revision.source for entry in changed)),
-        decided=len(people) + kept,
+        decided=decisions,
         contradicted=contradicted,
         soft=sum(each.revision.target is not None for each in revised),
         kept=kept,
         own_format=own_format,
+        added=added,
         others=others,
     )
 
@@ -142,7 +154,7 @@ def decided_images(folder: ReviewFolder) -> Dataset:
             f"{folder.path} is not a review of random images, and labels that a model chose measure nothing. Random "
             f"ones: labelgap review {folder.path} --random 300"
         )
-    decided = read_decisions(folder.path)
+    decided = [each for each in read_decisions(folder.path) if each[1].class_name in folder.classes]
     data, _ = _revise(folder.data, _merge_decisions([folder], [decided])[0], [SOURCE])
     candidates = Candidates(folder.path / CANDIDATES, folder.classes)
     split = data.split(candidates.columns.images[0][0])
@@ -179,9 +191,20 @@ def _table_format(out: Path, data: Dataset) -> str:
     return table_format
 
 
-def _writes_own_format(data: Dataset, table_format: str) -> bool:
-    """Whether the table can be written as the data's own file: the format agrees, and no label was hidden since."""
-    return data.recipe.get("name") == table_format and not data.recipe["steps"]
+def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = ()) -> bool:
+    """Whether the table can be written as the data's own file: the format agrees, and no label was hidden since.
+
+    Lists whose unlisted classes are absent cannot say that a class that was added is unknown.
+    """
+    if data.recipe.get("name") != table_format or data.recipe["steps"]:
+        return False
+    return not added or data.recipe["options"].get("unlisted") != "absent"
+
+
+def _added_classes(data: Dataset, people: Sequence[_Revised]) -> tuple[str, ...]:
+    """Return the classes that the data do not have and that somebody decided a label of, in the order of time."""
+    sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
+    return tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
 
 
 def _merge_decisions(
@@ -192,19 +215,14 @@ def _merge_decisions(
     An image that has moved to another split since is found by its name.
     """
     data = folders[0].data
-    places = [(split.name, {*split.labels.images}) for split in data.splits]
+    places, spellings = [(split.name, {*split.labels.images}) for split in data.splits], ClassSpellings(data)
     merged: dict[tuple[str, str, str], list[_Revised]] = {}
     for folder, made in zip(folders, decided, strict=True):
-        for split, revision in made:
+        for split, revision in spellings.rename(folder.path, made):
             image = revision.image
             found = [name for name, images in places if image in images]
             if not found:
                 raise InputError(f"{folder.path} has a decision about {image}, which {data.name} does not have.")
-            if revision.class_name not in data.classes:
-                raise InputError(
-                    f"{folder.path} has a decision about the class {revision.class_name!r}, which {data.name} does "
-                    "not have."
-                )
             place = split if split in found else found[0]
             each = _Revised(place, revision, str(folder.path))
             merged.setdefault((place, image, revision.class_name), []).append(each)
@@ -283,27 +301,29 @@ def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[
     ]
 
 
-def _write_tables(
-    data: Dataset, new: Dataset, changed: Sequence[ProvenanceEntry], out: Path, table_format: str, force: bool
-) -> tuple[RewriteResult | None, dict[str, Path]]:
-    """Write the new labels: into the data's own file format where there is one, else into labelgap's.
+def _rewrite_tables(
+    data: Dataset,
+    changed: Sequence[ProvenanceEntry],
+    added: Sequence[str],
+    out: Path,
+    table_format: str,
+    force: bool,
+) -> tuple[RewriteResult, dict[str, Path]]:
+    """Write the new labels into the data's own file format.
 
     Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed, or
     where 0 means something else in the new tables.
     """
-    if not _writes_own_format(data, table_format):
-        convert(new, table_format, out, force=force)
-        return None, {}
     changes: dict[str, dict[str, int]] = {}
     for entry in changed:
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
     given: Mapping[str, Any] = data.recipe["options"]
     options = TableOptions.of(given)
-    encoding, delimiter = given.get("encoding"), given.get("delimiter")
     rewrite: Callable[[Path, Path, LabelChanges, TableOptions], RewriteResult]
-    rewrite = partial(rewrite_csv, encoding=encoding, delimiter=delimiter)
     if table_format == "parquet":
-        rewrite = rewrite_parquet
+        rewrite = partial(rewrite_parquet, added=added)
+    else:
+        rewrite = partial(rewrite_csv, added=added, encoding=given.get("encoding"), delimiter=given.get("delimiter"))
     others = {
         name: out.with_name(f"{out.stem}.{name}{out.suffix}")
         for name in ("val", "test")

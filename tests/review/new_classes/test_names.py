@@ -9,7 +9,8 @@ from tests.review.sample_photos import make_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.review.new_classes.names import MAX_ADDED, MAX_NAME, check_class_name, folded_name, taken_names
+from labelgap.review.new_classes.names import MAX_NAME, check_class_name, folded_name, taken_names
+from labelgap.review.store.schema import MAX_CLASSES
 
 CLASSES = ("cat", "Straße", "caf\u00e9", "traffic light")
 
@@ -69,9 +70,9 @@ def test_a_name_that_cannot_be_used_is_refused_with_the_reason(typed: str, words
 
 
 def test_there_is_a_most_of_added_classes() -> None:
-    assert check_class_name("zebra", CLASSES, MAX_ADDED - 1) == "zebra"
-    with pytest.raises(InputError, match=f"{MAX_ADDED} classes were added"):
-        check_class_name("zebra", CLASSES, MAX_ADDED)
+    assert check_class_name("zebra", CLASSES, MAX_CLASSES - 1) == "zebra"
+    with pytest.raises(InputError, match=f"{MAX_CLASSES} classes were added"):
+        check_class_name("zebra", CLASSES, MAX_CLASSES)
 
 
 def test_folding_twice_changes_nothing() -> None:

@@ -3,14 +3,16 @@
 Lists stay lists and wide tables stay wide; rows, columns, delimiter, encoding, line ends, spellings and the separator
 of lists are those of the source. A row of a CSV without a changed label is copied as it is, letter by letter.
 
-Two things the source may have no room for: lists without a column ``absent`` get one where a label became absent; and
-in a wide table whose 0 means unknown, such cells become blank, so that 0 can say absent.
+Three things the source may have no room for: lists without a column ``absent`` get one where a label became absent; in
+a wide table whose 0 means unknown, such cells become blank, so that 0 can say absent; and a class that is new gets a
+column at the end of a wide table, unknown where no label of it changes.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
 from labelgap.labels.io.header import SAMPLE_ROWS, UNSURE_COLUMN, is_header, parse_header
-from labelgap.labels.io.parquet import column_cells, open_parquet, typed_cell
+from labelgap.labels.io.parquet import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import raw_records
 from labelgap.labels.io.rows import Cell
@@ -64,15 +66,21 @@ def rewrite_csv(
     changes: LabelChanges,
     options: TableOptions,
     *,
+    added: Sequence[str] = (),
     encoding: str | None = None,
     delimiter: str | None = None,
 ) -> RewriteResult:
-    """Write a CSV again with some labels changed; it was read with the same options, so it has no problems."""
+    """Write a CSV again with some labels changed; it was read with the same options, so it has no problems.
+
+    ``added`` are classes that the table does not have yet.
+    """
     dialect = detect_dialect(source, encoding, delimiter, lambda header: is_header(header, options))
     text = (dialect.delimiter, dialect.skip)
     with open_text(source, dialect.encoding) as file:
-        editor = _LabelEditor(source, (_stripped(cells) for _, cells in raw_records(file, *text)), changes, options)
+        rows = (_stripped(cells) for _, cells in raw_records(file, *text))
+        editor = _LabelEditor(source, rows, changes, options, added)
     codec = encoding_to_write(source, dialect.encoding)
+    _check_encoding(source, codec, added)
     with (
         open_text(source, dialect.encoding) as file,
         atomic_path(out) as temporary,
@@ -82,18 +90,22 @@ def rewrite_csv(
     return editor.result()
 
 
-def rewrite_parquet(source: Path, out: Path, changes: LabelChanges, options: TableOptions) -> RewriteResult:
-    """Write a Parquet file again with some labels changed; types of columns and metadata stay."""
+def rewrite_parquet(
+    source: Path, out: Path, changes: LabelChanges, options: TableOptions, *, added: Sequence[str] = ()
+) -> RewriteResult:
+    """Write a Parquet file again with some labels changed; types of columns and metadata stay. See ``rewrite_csv``."""
     with open_parquet(source) as file:
         table = pa.concat_tables(file.read_row_group(number) for number in range(file.num_row_groups))
     columns = [[cell for chunk in column.chunks for cell in column_cells(chunk)] for column in table.columns]
     schema = pq.read_schema(source)
     rows: list[list[Cell]] = [[name.strip() for name in schema.names], *map(list, zip(*columns, strict=True))]
-    editor = _LabelEditor(source, iter(rows), changes, options)
+    editor = _LabelEditor(source, iter(rows), changes, options, added)
     values = [column.to_pylist() for column in table.columns]
-    if editor.absent_added:
+    like = editor.columns.present if editor.columns.lists else editor.columns.class_columns[0]
+    for name in editor.new_columns:
         values.append([None] * table.num_rows)
-        schema = schema.append(pa.field(_ABSENT_COLUMN, schema.field(editor.columns.present).type))
+        schema = schema.append(pa.field(name, schema.field(like).type))
+    schema = _with_stored_classes(schema, source, added)
     for number, cells in enumerate(rows[1:]):
         edited = editor.edit(cells)
         for column, cell in enumerate(edited):
@@ -113,10 +125,19 @@ class _LabelEditor:
         rows: the header, and all rows that are not blank.
         changes: the labels to change.
         options: how the table is read.
+        added: classes that the table may not have yet.
+
+    Attributes:
+        new_columns: names of the columns that every row gets at its end.
     """
 
     def __init__(
-        self, path: Path, rows: Iterator[Sequence[Cell]], changes: LabelChanges, options: TableOptions
+        self,
+        path: Path,
+        rows: Iterator[Sequence[Cell]],
+        changes: LabelChanges,
+        options: TableOptions,
+        added: Sequence[str] = (),
     ) -> None:
         self.path, self.changes, self.options = path, changes, options
         self.names = resolve_class_names(options)
@@ -140,12 +161,34 @@ class _LabelEditor:
         )
         if self.absent_added and _ABSENT_COLUMN in map(str.lower, header):
             raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
+        self.new_columns = [_ABSENT_COLUMN] if self.absent_added else []
         if self.columns.lists:
             self.notation = ListNotation(
                 options.separator, (cell for row in rows for number in listed if isinstance(cell := row[number], str))
             )
+            for name in added:
+                self._check_notation(name)
         else:
             self.spelling = self._find_spelling(rows)
+            self._add_columns(header, added)
+
+    def _add_columns(self, header: Sequence[str], added: Sequence[str]) -> None:
+        """Give each class a column: one of its name that is not used, or a new one."""
+        for name in added:
+            if name in self._class_columns:
+                continue
+            if name not in header:
+                self.new_columns.append(name)
+            place = header.index(name) if name in header else len(header) + len(self.new_columns) - 1
+            self._class_columns[name] = [place]
+
+    def _check_notation(self, name: str) -> None:
+        """Refuse a class that the lists of the table would read back as something else."""
+        if self.notation.names(self.notation.cell([name], "")) != [name]:
+            raise InputError(
+                f"{self.path} has '{self.notation.parser.separator}' between names, so its lists cannot hold "
+                f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
+            )
 
     def result(self) -> RewriteResult:
         """Return what the table could not hold."""
@@ -158,6 +201,7 @@ class _LabelEditor:
         return self._edit_lists(list(cells), changes) if self.columns.lists else self._edit_wide(list(cells), changes)
 
     def _edit_wide(self, cells: list[Cell], changes: Mapping[str, int]) -> list[Cell]:
+        cells += [self.spelling[UNKNOWN]] * len(self.new_columns)
         if self.options.zeros == "unknown":
             for number in self.columns.class_columns:
                 cells[number] = self.spelling[UNKNOWN] if self._state(cells[number]) == ABSENT else cells[number]
@@ -219,7 +263,7 @@ def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter:
         body = raw.rstrip("\r\n")
         if header:
             quoted = _record(cells, delimiter, csv.QUOTE_ALL) == body
-            edited: list[Cell] = [*plain, *([_ABSENT_COLUMN] if editor.absent_added else [])]
+            edited: list[Cell] = [*plain, *editor.new_columns]
             header = False
         else:
             edited = editor.edit(plain)
@@ -227,8 +271,33 @@ def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter:
             cells[number] if number < len(plain) and cell == plain[number] else quote_formula(str(cell))
             for number, cell in enumerate(edited)
         ]
-        text = body if changed == cells else _record(changed, delimiter, csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+        quoting = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+        if changed[: len(cells)] == cells:  # as it is, perhaps with more cells
+            text = body + _record(["", *changed[len(cells) :]], delimiter, quoting).removeprefix('""')
+        else:
+            text = _record(changed, delimiter, quoting)
         target.write(text + raw[len(body) :])
+
+
+def _check_encoding(path: Path, codec: str, names: Iterable[str]) -> None:
+    """Refuse a name that the encoding of a table does not have."""
+    for name in names:
+        try:
+            name.encode(codec)
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{path} is in {codec}, which cannot write '{truncate_text(name)}'. Write to a .parquet file, or save "
+                "the table in UTF-8 first."
+            ) from None
+
+
+def _with_stored_classes(schema: pa.Schema, path: Path, added: Sequence[str]) -> pa.Schema:
+    """Return a schema whose list of all classes, where it has one, has the added ones too."""
+    classes = stored_classes(schema.metadata, path)
+    if classes is None:
+        return schema
+    more = [*classes, *(name for name in added if name not in classes)]
+    return schema.with_metadata({**schema.metadata, CLASSES_KEY: json.dumps(more, ensure_ascii=False).encode()})
 
 
 def _record(cells: Sequence[str], delimiter: str, quoting: Any) -> str:

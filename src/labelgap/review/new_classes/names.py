@@ -14,13 +14,12 @@ from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.header import is_reserved_name
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.review.schemas import printable_name
+from labelgap.review.store.schema import MAX_CLASSES
 
-__all__ = ["MAX_ADDED", "MAX_NAME", "check_class_name", "folded_name", "taken_names"]
+__all__ = ["MAX_NAME", "check_class_name", "folded_name", "taken_names"]
 
 MAX_NAME: Final = 80
 """Characters of a name."""
-MAX_ADDED: Final = 50
-"""Classes that can be added to a review."""
 _SEPARATORS: Final = ";,|[]"
 """What tables write between and around the names of a list."""
 
@@ -58,8 +57,8 @@ def check_class_name(name: str, classes: Iterable[str], added: int = 0, taken: I
             raise InputError(f"there is a class '{truncate_text(other)}' already.")
     if key in map(folded_name, taken):
         raise InputError(f"'{shown}' is a name that the data use for something else. Choose another one.")
-    if added >= MAX_ADDED:
-        raise InputError(f"{MAX_ADDED} classes were added already, which is the most. Apply them, and train again.")
+    if added >= MAX_CLASSES:
+        raise InputError(f"{MAX_CLASSES} classes were added already, which is the most. Apply them, and train again.")
     return name
 
 

@@ -44,7 +44,7 @@ from labelgap.review.store.events import (
 )
 from labelgap.review.store.schema import MAX_BYTES, MAX_CLASSES, create_memory_database, store_id
 
-__all__ = ["DecisionStore", "SOURCE", "decisions", "read_decisions"]
+__all__ = ["DecisionStore", "SOURCE", "decisions", "read_classes", "read_decisions"]
 
 SOURCE: Final = "review"
 _FIELDS: Final = (
@@ -300,11 +300,20 @@ def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
     Args:
         path: the folder of a run or a review, or the file itself; without a file there are no decisions.
     """
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
-    with closing(DecisionStore(file, read_only=True)) as store:
+    with closing(DecisionStore(_file(path), read_only=True)) as store:
         return [
             (event.key.split, _revision(event, event.value)) for event in store.current() if event.value is not None
         ]
+
+
+def read_classes(path: str | Path) -> list[AddedClass]:
+    """Return the classes that people added; the path is that of ``read_decisions``."""
+    with closing(DecisionStore(_file(path), read_only=True)) as store:
+        return store.classes()
+
+
+def _file(path: str | Path) -> Path:
+    return Path(path) / FILE if Path(path).is_dir() else Path(path)
 
 
 def decisions(path: str | Path, split: str | None = None) -> Revisions:
