@@ -20,7 +20,7 @@ from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, decisions, open_review_folder
 from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.store.events import SECOND, Decision, LabelKey
 from labelgap.training.config.schema import RunConfig, write_config
 
 
@@ -35,9 +35,10 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 DRAW = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--split", "train", "--random", "5")
 
 
-def decide(folder: str, *said: tuple[str, str, int], by: str = "anna") -> None:
+def decide(folder: str, *said: tuple[str, str, int], by: str = "anna", kind: str = "other") -> None:
     store = DecisionStore(Path(folder) / FILE)
-    made = [Decision(LabelKey("train", image, name), value, uuid.uuid4().hex) for image, name, value in said]
+    keys = [(LabelKey("train", image, name), value) for image, name, value in said]
+    made = [Decision(key, value, uuid.uuid4().hex, kind=kind) for key, value in keys]
     store.append(made, reviewer=by, client=f"{by}-window")
     store.close()
 
@@ -71,6 +72,29 @@ def test_the_summary_counts_people_and_what_was_found(reviewed: Path, capsys: py
     assert call("review", "tags-review", "--summary", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["progress"]["found"] == 2 and told["reviewers"] == {"anna": 3, "ben": 1}
+
+
+def test_the_summary_tells_agreement_and_what_is_to_be_settled(
+    reviewed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", PRESENT), by="ben", kind=SECOND)
+    decide("tags-review", ("3.jpg", "cat", UNKNOWN), by="anna", kind=SECOND)
+    assert call("review", "tags-review", "--summary") == 0
+    said = capsys.readouterr().out
+    assert "anna 3 (1 second opinion), ben 1 (2 second opinions)" in said and "4 of 9; 1 answered" in said
+    assert "second opinions: 1 of 2 the same, κ 0.00 (too few for an interval); 1 more with" in said
+    assert "settle    2 labels with two different answers" in said
+    assert call("review", "tags-review", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agreement"]["total"]["pairs"] == 2 and told["agreement"]["people"][0]["people"] == ["anna", "ben"]
+    assert [person["second"] for person in told["people"]] == [1, 2] and told["reviewers"] == {"anna": 3, "ben": 1}
+    first, second = told["disagreements"]
+    assert (first["image"], first["class_name"], first["first"]) == (
+        "0.jpg",
+        "owl",
+        {"reviewer": "anna", "answer": "no"},
+    )
+    assert second["second"] == {"reviewer": "anna", "answer": "can't tell"}
 
 
 def test_apply_writes_a_table_that_can_be_trained_on(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import re
 import shlex
-from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -187,14 +186,16 @@ def _print_end(opened: Review) -> None:
 
 def _print_summary(opened: Review, as_json: bool) -> None:
     from labelgap.review.sample_estimate import describe_estimate
+    from labelgap.review.team.summary import summarize_team
 
     progress, estimate = opened.progress(), opened.estimate()
-    reviewers = Counter(event.reviewer for event in opened.store.current())
+    team = summarize_team(opened.store)
     if as_json:
         summary: dict[str, Any] = {
             "format": 1,
             "progress": asdict(progress),
-            "reviewers": reviewers,
+            "reviewers": {person.name: person.decided for person in team.people if person.decided},
+            **team.to_json(),
             "estimate": None
             if estimate is None
             else {**asdict(estimate), "missing": estimate.missing, "remaining": estimate.remaining},
@@ -209,8 +210,8 @@ def _print_summary(opened: Review, as_json: bool) -> None:
             f"{'wrong':<10}{progress.wrong_decided:,} of {progress.wrong:,} suspicious labels decided, "
             f"{progress.corrected:,} corrected"
         )
-    if reviewers:
-        print(f"{'by':<10}{', '.join(f'{name} {count:,}' for name, count in reviewers.most_common())}")
+    for keyword, line in team.lines():
+        print(f"{keyword:<10}{line}")
     print(f"{'missing':<10}{describe_estimate(estimate)}")
     if progress.decided or progress.wrong_decided:
         print(f"{'next':<10}labelgap apply {opened.path} --out better.csv")

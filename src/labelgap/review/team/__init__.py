@@ -6,6 +6,7 @@ from labelgap.review.team.agreement import Agreement, OpinionPair, TeamAgreement
 from labelgap.review.team.leases import Holder, Leases
 from labelgap.review.team.people import PersonProgress, count_people
 from labelgap.review.team.second_opinions import SecondOpinions, is_doubled
+from labelgap.review.team.summary import TeamSummary, summarize_team
 
 __all__ = [
     "Agreement",
@@ -15,8 +16,10 @@ __all__ = [
     "PersonProgress",
     "SecondOpinions",
     "TeamAgreement",
+    "TeamSummary",
     "count_people",
     "describe_agreement",
     "is_doubled",
     "measure_agreement",
+    "summarize_team",
 ]

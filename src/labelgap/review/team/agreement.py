@@ -30,6 +30,7 @@ __all__ = [
     "TeamAgreement",
     "cohen_kappa",
     "describe_agreement",
+    "describe_kappa",
     "kappa_interval",
     "measure_agreement",
     "opinion_pairs",
@@ -204,8 +205,20 @@ def describe_agreement(agreement: Agreement) -> str:
         text = f"{agreement.agreed:,} of {agreement.pairs:,} the same"
         if agreement.kappa is None:
             text += "; κ is undefined, since every answer is the same"
-        elif agreement.interval is None:
-            text += f", κ {agreement.kappa:.2f} (too few for an interval)"
         else:
-            text += f", κ {agreement.kappa:.2f} ({agreement.interval[0]:.2f}–{agreement.interval[1]:.2f})"
+            text += f", {describe_kappa(agreement)}"
+            text += " (too few for an interval)" if agreement.interval is None else ""
     return text + (f'; {agreement.unsure:,} more with "can\'t tell"' if agreement.unsure else "")
+
+
+def describe_kappa(agreement: Agreement) -> str:
+    """Return κ with its interval, shortly.
+
+    Example:
+        >>> describe_kappa(Agreement(30, 29, 2, 0.913, (0.71, 0.98))), describe_kappa(Agreement(8, 8, 0, None, None))
+        ('κ 0.91 (0.71–0.98)', 'κ undefined from 8')
+    """
+    if agreement.kappa is None:
+        return f"κ undefined from {agreement.pairs:,}"
+    interval = "" if agreement.interval is None else " ({:.2f}–{:.2f})".format(*agreement.interval)
+    return f"κ {agreement.kappa:.2f}{interval}"
