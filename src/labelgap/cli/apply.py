@@ -68,7 +68,7 @@ def _notes(result: ApplyResult) -> list[tuple[str, str]]:
         names = truncate_text(", ".join(result.added), 200)
         notes.append(("classes", f"{len(result.added):,} added: {names}; unknown where nobody decided"))
         if result.own_format is None and result.data.recipe.get("options", {}).get("unlisted") == "absent":
-            notes.append(("format", "a column per class: lists in which an unlisted class is absent cannot say unknown"))
+            notes.append(("format", "a column per class: lists where an unlisted class is absent cannot say unknown"))
     if result.contradicted:
         labels = "1 label was" if result.contradicted == 1 else f"{result.contradicted:,} labels were"
         notes.append(("merged", f"{labels} decided differently in two reviews: the newer decision counts"))
