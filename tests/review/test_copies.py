@@ -51,7 +51,7 @@ def test_one_answer_for_all_copies(review: Review, tmp_path: Path) -> None:
         client.send([{"request_id": request, "id": identity, "value": PRESENT, "base_version": 0}])
         assert {made.image for made in decisions(review.path)} == copies
         assert review.progress().decided == before.decided + 3 and review.progress().found == 3
-        assert [name for _, name in asked(client.request("/class/1?show=undecided").text) if name in copies] == []
+        assert [name for _, name in asked(client.request("/class/1?show=open").text) if name in copies] == []
         undo = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
         assert undo.json["results"][0]["value"] == "" and len(decisions(review.path)) == 0
         assert review.progress() == before

@@ -48,7 +48,7 @@ def use(folder: Path, out: Path) -> None:
         review.progress()
         overview_context(review)
         for number in range(len(review.candidates.classes)):
-            grid_context(review, number, wrong=False, undecided=False, page=1, size=60)
+            grid_context(review, number, wrong=False, decided=False, page=1, size=60)
             panel_context(review, number, "anna")
         image_context(review, 0)
     apply_decisions(opened, out, force=True)

@@ -96,10 +96,10 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     assert order().index(first) > 3 and order() == [row.number for row in overview_context(review)["classes"]]
     assert overview_context(review)["next"].number == order()[0]
     decide(review, int(review.candidates.listed(first)[8]), UNKNOWN)
-    better = grid_context(review, first, wrong=False, undecided=False, page=1, size=60)["better"]
+    better = grid_context(review, first, wrong=False, decided=False, page=1, size=60)["better"]
     assert better is None, "nine answers are too few to give a class up"
     decide(review, int(review.candidates.listed(first)[9]), ABSENT)
-    better = grid_context(review, first, wrong=False, undecided=False, page=1, size=60)["better"]
+    better = grid_context(review, first, wrong=False, decided=False, page=1, size=60)["better"]
     assert better is not None and better["likely"] >= 2 * better["here"]
     review.close()
 

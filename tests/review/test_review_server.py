@@ -112,9 +112,9 @@ def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folde
     assert answer.status == 200 and (result["status"], result["value"], result["version"]) == ("accepted", "1", 1)
     assert [(made.class_name, made.value, made.author) for made in decisions(folder)] == [("3", PRESENT, "anna")]
     assert "<b>1</b> found" in answer.json["counters"] and "polyline" in answer.json["panel"]
-    page = client.request("/class/3").text
+    page = client.request("/class/3?show=decided").text
     assert re.search(rf'id="e{identity}"[^>]*data-value="1" data-version="1" data-who="anna"', page)
-    assert identity not in ids(client.request("/class/3?show=undecided").text)
+    assert identity not in ids(client.request("/class/3?show=open").text)
 
 
 def test_two_people_see_each_other_and_nobody_is_overwritten(client: ReviewClient, folder: Path) -> None:
@@ -435,7 +435,7 @@ def test_a_store_that_is_damaged_while_it_is_served_is_told_in_words(
 
 def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.enter()
-    monkeypatch.setattr("labelgap.review.app.overview_context", lambda review: 1 / 0)
+    monkeypatch.setattr("labelgap.review.routes.pages.overview_context", lambda review: 1 / 0)
     page = client.request("/", headers={"Accept": "text/html"})
     assert (
         page.status == 500 and "has a bug (ZeroDivisionError)" in page.text and "This page cannot be shown" in page.text

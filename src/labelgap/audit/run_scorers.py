@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.fold_heads import train_folds
@@ -22,7 +23,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
-from labelgap.models.inference import Precision, inference_precision
+from labelgap.models.inference import inference_precision
 from labelgap.training import Run
 from labelgap.training.config.cost import format_duration
 from labelgap.training.config.schema import RunConfig
@@ -33,7 +34,7 @@ from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import choose_selection
 
-__all__ = ["AuditContext", "PathLike", "run_scorers", "zero_shot_scorers"]
+__all__ = ["AuditContext", "PathLike", "feature_options", "run_scorers", "zero_shot_scorers"]
 
 PathLike = str | os.PathLike[str]
 
@@ -73,8 +74,9 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
         for number, run in enumerate(runs):
             config = run.config
             if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
-                network_key = (config.backbone, config.weights, config.size, _precision(config, context))
-                groups.setdefault((*network_key, config.select, _averages_flips(config)), []).append(number)
+                options = feature_options(config, choose_device(context.device))
+                key = (config.backbone, config.weights, config.size, config.select, *options.values())
+                groups.setdefault(key, []).append(number)
                 continue
             network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
             if run.path not in networks:
@@ -116,8 +118,7 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
         device,
         choose_workers(context.workers, device),
         context.reporter,
-        average_flips=_averages_flips(runs[0].config),
-        precision=_precision(runs[0].config, context),
+        **feature_options(runs[0].config, device),
     )
     fold = context.assign_folds(features["train"])
     heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
@@ -134,15 +135,17 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
         )
 
 
-def _averages_flips(config: RunConfig) -> bool:
-    """Return whether the linear head of a run was trained on features averaged with those of mirror images."""
-    return config.protocol == "linear" and config.average_flips
+def feature_options(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """Return the options of ``split_features`` for the fixed features of a run.
 
-
-def _precision(config: RunConfig, context: AuditContext) -> Precision:
-    """Return the precision of the fixed features: of a head its own, of a network that was trained the fastest one."""
+    A linear head has its own: averaged with those of mirror images or not, and their precision. For a network that was
+    trained they are computed in the fastest precision.
+    """
     own = None if config.trains_backbone else config.feature_precision
-    return inference_precision(config.backbone, choose_device(context.device), own)
+    return {
+        "average_flips": config.protocol == "linear" and config.average_flips,
+        "precision": inference_precision(config.backbone, device, own),
+    }
 
 
 def _retraining_message(run: Run, folds: int) -> str:

@@ -60,6 +60,9 @@ def review(
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port.", show_default="the first free one from 8765 on")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; other machines need a token.")] = "127.0.0.1",
+    fixed_order: Annotated[
+        bool, typer.Option("--fixed-order", help="Keep the order of the audit; by default it learns from your answers.")
+    ] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     summary: Annotated[bool, typer.Option("--summary", help="Print the progress; start no server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
@@ -92,6 +95,7 @@ def review(
                 browser=not no_browser,
                 reviewer=author,
                 budget=None if seconds is None else round(seconds),
+                live=not fixed_order,
                 on_start=lambda address: _print_start(opened, address),
             )
             _print_end(opened)

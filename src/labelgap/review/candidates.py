@@ -31,6 +31,7 @@ __all__ = [
     "MISSING",
     "Positions",
     "RANDOM",
+    "RANDOM_INTERVAL",
     "WRONG",
     "candidate_id",
     "combine_hashes",
@@ -39,7 +40,7 @@ __all__ = [
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 
-_RANDOM_INTERVAL: Final = 9
+RANDOM_INTERVAL: Final = 9
 """One random candidate follows this many ranked ones: a tenth of what is shown, while they last."""
 _NAMES: Final = ("image", "split", "class", "kind")
 _NUMBERS: Final = {"score": np.float32, "observed": np.int8, "rank": np.int32, "class_rank": np.int32}
@@ -197,8 +198,8 @@ class Candidates:
         """The positions of each candidate in the list of its class."""
         columns = self.columns
         ranked = np.where(columns.kind == RANDOM, _LARGEST, columns.class_rank.astype(np.int64) * 2 - 1)
-        offset = (columns.ids % np.uint64(_RANDOM_INTERVAL)).astype(np.int64)
-        position = 2 * ((columns.random_rank.astype(np.int64) - 1) * _RANDOM_INTERVAL + offset)
+        offset = (columns.ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
+        position = 2 * ((columns.random_rank.astype(np.int64) - 1) * RANDOM_INTERVAL + offset)
         sampled = np.where(columns.random_rank > 0, position, _LARGEST)
         return Positions(np.minimum(ranked, sampled), sampled, ranked)
 

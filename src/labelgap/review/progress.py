@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import DecisionEvent, LabelKey
+from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey
 from labelgap.review.team.people import answers_per_minute
 
 __all__ = [
@@ -50,6 +50,9 @@ class CurrentDecisions:
         value: ``(C,)`` codes; UNKNOWN for "can't tell", and without a decision.
         version: ``(C,)`` id of the event in force; 0 for none.
         last_event: ``(C,)`` id of the last event about the candidate.
+        first_event: ``(C,)`` id of the event that decided it first; 0 without a decision.
+        asked: ``(C,)`` as what it was asked for when it was decided, an index into ``ASKED``.
+        ranking: ``(C,)`` number of the ranking that showed it; 0 where it is not known.
         reviewer: ``(C,)`` index into ``reviewers``.
         last_id: id of the last event that is taken into account.
         others: value of every label that is decided and no candidate: of a copy, or from another tool.
@@ -68,13 +71,16 @@ class CurrentDecisions:
         self.value = np.full(count, UNKNOWN, dtype=np.int8)
         self.version = np.zeros(count, dtype=np.int64)
         self.last_event = np.zeros(count, dtype=np.int64)
+        self.first_event = np.zeros(count, dtype=np.int64)
+        self.asked = np.zeros(count, dtype=np.int8)
+        self.ranking = np.zeros(count, dtype=np.int64)
         self.reviewer = np.zeros(count, dtype=np.int32)
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
         recent = self.store.recent(_RECENT_EVENTS)
         self._recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
         self.others: dict[LabelKey, int] = {}
-        for event in self.store.current():
+        for event in self.store.accepted():
             self._set(event.key, event)
         for key, event_id in self.store.last_events():
             number = self.candidates.number_of(key)
@@ -116,7 +122,12 @@ class CurrentDecisions:
         self.decided[number] = event is not None
         self.value[number] = value
         self.version[number] = 0 if event is None else event.id
-        if event is not None:
+        if event is None:
+            self.first_event[number] = 0
+        else:
+            self.first_event[number] = self.first_event[number] or event.id
+            self.asked[number] = ASKED.index("other" if event.for_copy else event.kind)
+            self.ranking[number] = event.ranking
             if event.reviewer not in self.reviewers:
                 self.reviewers.append(event.reviewer)
             self.reviewer[number] = self.reviewers.index(event.reviewer)

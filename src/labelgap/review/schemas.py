@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -49,6 +49,8 @@ class DecisionMessage(_StrictModel):
     id: CandidateId
     value: int = Field(ge=UNKNOWN, le=PRESENT)
     base_version: int = Field(ge=0, le=2**53)
+    asked: Literal["missing", "classifier", "random", "wrong", "other", "second"] | None = None
+    ranking: int = Field(default=0, ge=0, le=2**53)
 
 
 class UndoMessage(_StrictModel):

@@ -38,6 +38,7 @@ def serve(
     browser: bool = True,
     reviewer: str = "reviewer",
     budget: int | None = None,
+    live: bool = True,
     on_start: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the page until Ctrl-C.
@@ -49,10 +50,13 @@ def serve(
         browser: open the page in a browser.
         reviewer: author of the decisions until another name is typed in the page.
         budget: seconds that the review is meant to take.
+        live: rank what is open again while people decide.
         on_start: called with the address of the page once the server listens.
     """
     server, listener, address = create_server(review, host=host, port=port, reviewer=reviewer, budget=budget)
     warnings.filterwarnings("ignore", module="PIL")  # broken metadata; filters are not per thread
+    if live:
+        review.start_ranking()
     on_start(address)
     if browser and _has_display():
         threading.Timer(0.5, webbrowser.open, [address]).start()

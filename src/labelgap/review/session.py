@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.audit.live import Aim
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
 from labelgap.labels.codes import UNKNOWN
@@ -18,6 +20,9 @@ from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
 from labelgap.review.folder import ReviewFolder
+from labelgap.review.live.feed import Feed, mix
+from labelgap.review.live.rankings import LiveRankings, Ranking
+from labelgap.review.live.worker import RankingJob
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.sample_estimate import (
     ReviewedLabels,
@@ -28,7 +33,7 @@ from labelgap.review.sample_estimate import (
 )
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.store.events import ASKED, Decision, LabelKey
 
 __all__ = ["Review"]
 
@@ -53,11 +58,39 @@ class Review:
         if not len(self.candidates):
             raise RunError(f"{folder.path} has no candidates{_remedy(folder.path, split, self.candidates.metadata)}")
         self.store = DecisionStore(folder.path / STORE, read_only=read_only)
+        self.rankings: LiveRankings | None = None
         self._cache: dict[str, tuple[int, Any]] = {}
 
     def close(self) -> None:
-        """Close the store."""
+        """End the live order, and close the store."""
+        if self.rankings is not None:
+            self.rankings.stop()
         self.store.close()
+
+    def start_ranking(self) -> None:
+        """Rank what is open again while people decide, in a process of its own; random images stay in their order."""
+        columns = self.candidates.columns
+        if self.folder.random or np.isnan(columns.score).all():
+            return
+        job = RankingJob(
+            path=str(self.path),
+            source=self.folder.source,
+            options=dict(self.folder.options),
+            images=columns.images,
+            image=columns.image,
+            class_number=columns.class_number,
+            score=columns.score,
+            ranked=columns.kind == MISSING,
+            classes=len(self.candidates.classes),
+        )
+        self.rankings = LiveRankings(job, self.store, self._decisions)
+
+    def _decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8], int]:
+        """Return the candidates from whose decisions a ranking learns, the values, and the last event."""
+        with self.current.lock:
+            self.current.refresh()
+            numbers = np.flatnonzero(self.current.decided & (self.candidates.columns.kind != WRONG))
+            return numbers, self.current.value[numbers], self.current.last_id
 
     @cached_property
     def current(self) -> CurrentDecisions:
@@ -101,9 +134,43 @@ class Review:
         return find_copies(self.folder.data, self.candidates, self.current.decided)
 
     def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
-        """Return the candidates of a class in display order, one for all copies of an image."""
+        """Return the candidates of a class in the order of the audit, decided or not; one for all copies."""
         rows = self.candidates.listed(class_number, wrong)
         return rows[self.copies.shown[rows]]
+
+    def ranking(self, aim: Aim = "missing") -> Ranking | None:
+        """Return the newest ranking of the open candidates; None before the first, where the order is the audit's."""
+        return None if self.rankings is None else self.rankings.newest(aim)
+
+    def feed(self, class_number: int, wrong: bool = False) -> Feed:
+        """Return the open candidates of a class in the order in which they are asked; one for all copies."""
+        rows, columns = self.listed(class_number, wrong), self.candidates.columns
+        with self.current.lock:
+            rows = rows[~self.current.decided[rows]]
+        if wrong:
+            return Feed.of(rows, "wrong", self._audit_ranking)
+        ranking = self.ranking()
+        position = columns.class_rank if ranking is None else ranking.position
+        ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
+        ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
+        drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
+        return mix(ranked, drawn, columns.ids, "missing", self._audit_ranking if ranking is None else ranking.number)
+
+    def decided_of(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
+        """Return the decided candidates of a class, the newest decision first."""
+        rows = self.listed(class_number, wrong)
+        with self.current.lock:
+            rows = rows[self.current.decided[rows]]
+            return rows[np.argsort(-self.current.version[rows], kind="stable")]
+
+    @cached_property
+    def _audit_ranking(self) -> int:
+        """The number of the audit's own order in the store; 0 where nothing can be stored."""
+        if self.store.read_only:
+            return 0
+        with (self.path / CANDIDATES).open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return self.store.add_ranking("random" if self.folder.random else "missing", digest, 0, self.store.last_id())
 
     def of_image(self, image: int) -> NDArray[np.int64]:
         """Return the candidates of an image that are asked about, the most probable first."""
@@ -118,13 +185,24 @@ class Review:
         order = self.candidates.image_order
         return order[asked[order]]
 
-    def decision(self, number: int, value: int, request_id: str, base_version: int) -> Decision:
-        """Return a decision on a candidate and its copies, with the kind and score that it has now."""
-        columns = self.candidates.columns
-        score, kind = float(columns.score[number]), KINDS[columns.kind[number]]
-        key = self.candidates.key(number)
-        known = None if np.isnan(score) else score
-        return Decision(key, value, request_id, base_version, kind, known, self.copies_of(number))
+    def decision(
+        self, number: int, value: int, request_id: str, base_version: int, asked: str | None = None, ranking: int = 0
+    ) -> Decision:
+        """Return a decision on a candidate and its copies, with the score that it has now.
+
+        Its kind is what it was asked as, where the candidate can be asked as that, else its kind in the audit. A
+        decision that replaces another keeps its kind: a random answer that is corrected is still a random one.
+        """
+        columns, current = self.candidates.columns, self.current
+        score, own = float(columns.score[number]), KINDS[columns.kind[number]]
+        possible = {"other", own, *(["random"] if columns.random_rank[number] else [])}
+        kind = asked if asked in (possible | {"classifier"} if own == "missing" else possible) else own
+        with current.lock:
+            if current.decided[number]:
+                kind, ranking = ASKED[current.asked[number]], int(current.ranking[number])
+        known, key = None if np.isnan(score) else score, self.candidates.key(number)
+        copies = self.copies_of(number)
+        return Decision(key, value, request_id, base_version, kind or own, known, copies, ranking)
 
     def copies_of(self, number: int) -> tuple[LabelKey, ...]:
         """Return the labels of copies that a decision on a candidate is about.

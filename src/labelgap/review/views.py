@@ -16,9 +16,11 @@ import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
+from labelgap.review.live.feed import Feed
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
 from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate, describe_estimate
 from labelgap.review.session import Review
+from labelgap.review.store.events import ASKED
 
 __all__ = [
     "PAGE_SIZES",
@@ -74,8 +76,11 @@ def static_version() -> str:
     return digest.hexdigest()
 
 
-def make_tile(review: Review, number: int) -> dict[str, Any]:
-    """Return a candidate as a page shows it; value, who, score and observed are empty where there is none."""
+def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, Any]:
+    """Return a candidate as a page shows it; value, who, score and observed are empty where there is none.
+
+    ``asked`` says as what the page asks for it.
+    """
     columns, current = review.candidates.columns, review.current
     key, image = review.candidates.key(number), int(columns.image[number])
     decided = bool(current.decided[number])
@@ -89,6 +94,7 @@ def make_tile(review: Review, number: int) -> dict[str, Any]:
         "score": _format_percent(float(columns.score[number])),
         "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
         "copies": [copy.image for copy in review.copies_of(number)],
+        "asked": asked,
     }
 
 
@@ -116,29 +122,32 @@ def _still_missing(review: Review) -> dict[int, int]:
 
 
 def grid_context(
-    review: Review, class_number: int, *, wrong: bool, undecided: bool, page: int, size: int
+    review: Review, class_number: int, *, wrong: bool, decided: bool, page: int, size: int
 ) -> dict[str, Any]:
-    """Return one page of the candidates of a class, or of its known labels that look wrong; pages count from 1."""
+    """Return one page of a class, counted from 1: open or decided candidates, of missing or of wrong labels."""
     review.current.refresh()
-    rows: NDArray[np.int64] = review.listed(class_number, wrong)
-    total = len(rows)
-    if undecided:
-        rows = rows[~review.current.decided[rows]]
-    pages = max(1, -(-len(rows) // size))
+    feed = review.feed(class_number, wrong)
+    if decided:
+        feed = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking)
+    pages = max(1, -(-len(feed) // size))
     page = min(page, pages)
-    classes = review.classes()
+    classes, shown = review.classes(), feed[(page - 1) * size : page * size]
     return {
         "class_number": class_number,
         "class_name": review.candidates.classes[class_number],
         "counts": next((row for row in classes if row.number == class_number), None),
         "wrong": wrong,
-        "undecided": undecided,
+        "decided": decided,
         "page": page,
         "pages": pages,
         "size": size,
         "sizes": PAGE_SIZES,
-        "total": total,
-        "tiles": [make_tile(review, int(number)) for number in rows[(page - 1) * size : page * size]],
+        "total": len(review.listed(class_number, wrong)),
+        "ranking": feed.ranking,
+        "tiles": [
+            make_tile(review, number, ASKED[asked])
+            for number, asked in zip(shown.numbers.tolist(), shown.asked.tolist(), strict=True)
+        ],
         "next": _next_class(classes, class_number, wrong),
         "better": None if wrong else _better_class(classes, class_number),
         "page_size": NEXT_PAGE,
@@ -155,12 +164,13 @@ def image_context(review: Review, image: int) -> dict[str, Any]:
     following = [int(other) for other in order[position + 1 :]]
     undecided = (other for other in following if not decided[review.of_image(other)].all())
     after = next(undecided, following[0] if following else None)
+    asked = "random" if review.folder.random else "other"
     return {
         "image_id": _image_id(review, image),
         "image": name,
         "split": split,
         "known": known_labels(review, image),
-        "tiles": [make_tile(review, int(number)) for number in review.of_image(image)],
+        "tiles": [make_tile(review, int(number), asked) for number in review.of_image(image)],
         "number": position + 1,
         "images": len(order),
         "previous": _image_id(review, int(order[position - 1])) if position else "",

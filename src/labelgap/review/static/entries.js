@@ -79,6 +79,8 @@ export class Entries {
       id: entry.dataset.id,
       value: Number(value),
       baseVersion: Number(entry.dataset.version),
+      asked: entry.dataset.asked,
+      ranking: Number(this.page.ranking),
       reviewer: this.page.reviewer,
     }));
     if (!actions.length) return;

@@ -105,8 +105,9 @@ export class Queue {
   }
 
   async sendBatch(batch) {
-    const actions = batch.map(({ requestId, id, value, baseVersion, undoes }) =>
-      undoes ? { request_id: requestId, undoes } : { request_id: requestId, id, value, base_version: baseVersion });
+    const actions = batch.map(({ requestId, id, value, baseVersion, asked = null, ranking = 0, undoes }) => undoes
+      ? { request_id: requestId, undoes }
+      : { request_id: requestId, id, value, base_version: baseVersion, asked, ranking });
     const { client, reviewer } = batch[0];
     let response, answer;
     try {

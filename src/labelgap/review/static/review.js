@@ -98,6 +98,10 @@ if (end !== null) {
 async function poll() {
   const query = new URLSearchParams({ since: page.lastId, reviewer: page.reviewer });
   if (page.number !== "") query.set("class", page.number);
+  if (page.ranking !== "" && page.size !== "") {
+    query.set("ranking", page.ranking);
+    query.set("size", page.size);
+  }
   try {
     const response = await fetch(`/api/changes?${query}`, { signal: AbortSignal.timeout(10000) });
     const answer = await response.json();
@@ -108,6 +112,7 @@ async function poll() {
       page.lastId = answer.last_id;
       entries.update(answer.changes);
       showStatus(answer);
+      showUpdate(answer.update);
       if (queue.size) queue.send();
     }
   } catch {
@@ -117,6 +122,25 @@ async function poll() {
 }
 setTimeout(poll, POLL_INTERVAL);
 if (queue.size) queue.send();
+
+// A newer ranking than that of the page: its order comes with the next page, or on a key; nothing moves by itself.
+function showUpdate(update) {
+  const button = element("update");
+  if (!button) return;
+  button.hidden = !update;
+  if (!update) return;
+  const count = update.ids.filter((id) => !entries.byId.has(id)).length;
+  const many = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
+  button.replaceChildren(
+    `Updated after ${many(update.decisions, "decision")}: ${many(count, "new suggestion")} `,
+    Object.assign(document.createElement("kbd"), { textContent: "g" }),
+  );
+}
+function takeUpdate() {
+  const button = element("update");
+  if (button && !button.hidden) leave(location.href.replace(/([?&]page=)\d+/, "$11"));
+}
+element("update")?.addEventListener("click", takeUpdate);
 
 // Before leaving the page, wait a moment for the queue.
 async function leave(address) {
@@ -163,6 +187,7 @@ const KEYS = {
   z: () => entries.undo(),
   r: () => entries.rest(),
   h: () => viewer.toggleHeat(),
+  g: takeUpdate,
   "]": () => turnPage("next"),
   "[": () => turnPage("prev"),
   " ": () => viewer.toggle(),

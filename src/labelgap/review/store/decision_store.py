@@ -151,12 +151,12 @@ class DecisionStore:
             return {LabelKey(*row) for row in rows}
 
     def add_ranking(self, aim: str, model: str, decisions: int, last_event: int) -> int:
-        """Store what a ranking is made of, and return its number: that of the newest one of its aim if it is equal."""
-        query = "SELECT number, model FROM rankings WHERE aim = ? ORDER BY number DESC LIMIT 1"
+        """Store what a ranking is made of, and return its number: one of the same aim and model keeps its number."""
+        query = "SELECT min(number) FROM rankings WHERE aim = ? AND model = ?"
         with self._writing():
-            newest = self._connection.execute(query, (aim,)).fetchone()
-            if newest is not None and newest[1] == model:
-                return int(newest[0])
+            (stored,) = self._connection.execute(query, (aim, model)).fetchone()
+            if stored is not None:
+                return int(stored)
             fields = "INSERT INTO rankings (time, aim, model, decisions, last_event) VALUES (?, ?, ?, ?, ?)"
             return self._connection.execute(fields, (_now(), aim, model, decisions, last_event)).lastrowid or 0
 

@@ -11,6 +11,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
 __all__ = [
     "ANSWER_TEXT",
+    "ASKED",
     "AddedClass",
     "Decision",
     "DecisionEvent",
@@ -26,6 +27,8 @@ __all__ = [
 ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
 SECOND: Final = "second"
 """The kind of a second opinion."""
+ASKED: Final = ("missing", "classifier", "random", "wrong", "other", SECOND)
+"""The kinds: as what a label was asked for."""
 _COPY_MARK: Final = "-copy"
 _COPY: Final = re.compile(rf"{_COPY_MARK}[0-9]+\Z")
 
@@ -51,7 +54,7 @@ class Decision:
             "wrong"; "second", a second opinion, which is stored and never in force; "other" when it was not asked for.
         score: the model's probability at that time.
         copies: the same label of copies of the image, which get the same answer.
-        ranking: number of the ranking that showed it; 0 for that of the audit.
+        ranking: number of the ranking that showed it; 0 where none did, or before rankings were stored.
     """
 
     key: LabelKey

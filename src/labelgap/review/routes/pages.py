@@ -1,0 +1,64 @@
+"""The pages: the list of classes, the candidates of a class, an image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Query
+from fastapi import Path as PathParameter
+from fastapi.responses import HTMLResponse
+
+from labelgap.review.routes.context import Context, find_candidate, find_image, render_page
+from labelgap.review.schemas import CandidateId
+from labelgap.review.views import (
+    PAGE_SIZES,
+    grid_context,
+    image_context,
+    known_labels,
+    make_tile,
+    overview_context,
+    render,
+)
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/", response_class=HTMLResponse)
+def overview(context: Context) -> str:
+    """Show the classes."""
+    return render_page(context, "overview.html", None, lambda: overview_context(context.review))
+
+
+@router.get("/class/{number}", response_class=HTMLResponse)
+def grid(
+    context: Context,
+    number: Annotated[int, PathParameter(ge=0, le=10**7)],
+    page: Annotated[int, Query(ge=1, le=10**7)] = 1,
+    size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
+    kind: Literal["missing", "wrong"] = "missing",
+    show: Literal["open", "decided"] = "open",
+) -> str:
+    """Show the candidates of one class."""
+    if number >= len(context.review.candidates.classes):
+        raise HTTPException(404, "there is no such class.")
+    options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
+    return render_page(context, "grid.html", number, lambda: grid_context(context.review, number, **options))
+
+
+@router.get("/image/{identity}", response_class=HTMLResponse)
+def image(context: Context, identity: CandidateId) -> str:
+    """Show one image with all its candidates."""
+    number = find_image(context, identity)
+    if number not in context.review.image_order:
+        raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
+    return render_page(context, "image.html", None, lambda: image_context(context.review, number))
+
+
+@router.get("/detail/{identity}", response_class=HTMLResponse)
+def detail(context: Context, identity: CandidateId) -> str:
+    """Return the text beside an enlarged image."""
+    number = find_candidate(context, identity)
+    known = known_labels(context.review, int(context.review.candidates.columns.image[number]))
+    return render("detail.html", tile=make_tile(context.review, number), known=known)
