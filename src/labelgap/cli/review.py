@@ -38,11 +38,30 @@ class ExchangeOptions:
     force: Annotated[bool, _exchange_option("--force", help="Let --export-to replace a file.")] = False
 
 
-@with_options(exchange=ExchangeOptions, data_options=DataOptions)
+_page_option = partial(typer.Option, rich_help_panel="The page")
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """The page and its server."""
+
+    budget: Annotated[
+        str | None, _page_option(help="Time that you want to spend, e.g. 15m; the page tells you when it is over.")
+    ] = None
+    port: Annotated[int | None, _page_option(help="Port.", show_default="the first free one from 8765 on")] = None
+    host: Annotated[str, _page_option(help="Address to listen on; other machines need a token.")] = "127.0.0.1"
+    fixed_order: Annotated[
+        bool, _page_option("--fixed-order", help="Keep the order of the audit; by default it learns from your answers.")
+    ] = False
+    no_browser: Annotated[bool, _page_option("--no-browser", help="Do not open a browser.")] = False
+
+
+@with_options(exchange=ExchangeOptions, data_options=DataOptions, page=PageOptions)
 def review(
     source: Annotated[str, typer.Argument(metavar="RUN|DATA", help="An audited run, or an audit; DATA with --random.")],
     data_options: DataOptions,
     exchange: ExchangeOptions,
+    page: PageOptions,
     data: RunData = None,
     split: Annotated[str | None, typer.Option(help="Only this split.", show_default="all that was audited")] = None,
     random: Annotated[
@@ -55,26 +74,14 @@ def review(
     reviewer: Annotated[
         str | None, typer.Option(help="Your name, stored with every decision.", show_default="login name")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Time that you want to spend, e.g. 15m; the page tells you when it is over.")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port.", show_default="the first free one from 8765 on")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; other machines need a token.")] = "127.0.0.1",
-    fixed_order: Annotated[
-        bool, typer.Option("--fixed-order", help="Keep the order of the audit; by default it learns from your answers.")
-    ] = False,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     summary: Annotated[bool, typer.Option("--summary", help="Print the progress; start no server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
-    from labelgap.cli.parsing import parse_duration
     from labelgap.review import Review
     from labelgap.review.server import serve
 
-    seconds = None if budget is None else parse_duration(budget, "--budget")
-    if seconds is not None and not 1 <= seconds <= _MAX_BUDGET:
-        raise InputError(f"--budget {budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
+    seconds = _parse_budget(page.budget)
     author = _check_name(reviewer or user_name())
     folder = _open_folder(source, data, data_options, split, random, seed, out)
     reads = exchange.export_to is not None or (exchange.import_from is None and (summary or as_json))
@@ -90,17 +97,26 @@ def review(
             _check_images(folder)
             serve(
                 opened,
-                host=host,
-                port=port,
-                browser=not no_browser,
+                host=page.host,
+                port=page.port,
+                browser=not page.no_browser,
                 reviewer=author,
-                budget=None if seconds is None else round(seconds),
-                live=not fixed_order,
+                budget=seconds,
+                live=not page.fixed_order,
                 on_start=lambda address: _print_start(opened, address),
             )
             _print_end(opened)
     finally:
         opened.close()
+
+
+def _parse_budget(budget: str | None) -> int | None:
+    from labelgap.cli.parsing import parse_duration
+
+    seconds = None if budget is None else parse_duration(budget, "--budget")
+    if seconds is not None and not 1 <= seconds <= _MAX_BUDGET:
+        raise InputError(f"--budget {budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
+    return None if seconds is None else round(seconds)
 
 
 def _check_images(folder: ReviewFolder) -> None:
