@@ -16,6 +16,7 @@ from labelgap.core.errors import InputError
 from labelgap.studies.review_simulation import (
     DecisionOrder,
     audit_once,
+    informed_order,
     measure_labels,
     simulate_decisions,
     simulate_review,
@@ -70,6 +71,9 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     assert np.array_equal(decided["random"].rows, audit.random.rows)
     area = {order: int(part.found.sum()) for order, part in decided.items()}
     assert area["live"] > area["fixed"] > area["classifier"] and area["fixed"] > area["random"]
+    informed = informed_order(data, audit, HeadConfig("bce", {}, 0.02, epochs=4, batch_size=16), folds=2)
+    best = simulate_decisions(data, informed, unknown, "fixed")
+    assert best.labels(observed, unknown) == truth and int(best.found.sum()) > area["fixed"]
     again = simulate_decisions(data, audit, 100, "live", every=40)
     assert np.array_equal(again.rows, decided["live"].rows[:100])
     assert decided["live"].labels(observed, 7).counts().total[2] == unknown - 7

@@ -11,7 +11,7 @@ with heads that learn from the decisions ("live", "classifier": see ``audit.live
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "SimulatedDecisions",
     "SimulationPoint",
     "audit_once",
+    "informed_order",
     "measure_labels",
     "simulate_decisions",
     "simulate_review",
@@ -127,9 +128,7 @@ def simulate_review(
     Returns:
         A point before any review, and one after each round.
     """
-    inputs, truth = _inputs(data, device), data.train.truth
-    if truth is None:
-        raise InputError(f"{data.name}: a simulated review needs the full labels of train.")
+    inputs, truth = _inputs(data, device), _truth(data)
     if list(reviews) != sorted(set(reviews)) or (len(reviews) and reviews[0] < 1):
         raise InputError(f"reviews {list(reviews)}: give the total after each round, rising, from 1.")
     unknown = data.train.labels.counts().total[2]
@@ -164,6 +163,22 @@ def audit_once(
     return _audit(inputs, labels, config, limits or CandidateLimits(), folds, seed)
 
 
+def informed_order(
+    data: Dataset, audit: CandidateRanking, config: HeadConfig, *, folds: int = 5, seed: int = 0, device: str = "cpu"
+) -> CandidateRanking:
+    """Return the audit with its missing labels ordered by heads that have learned the truth of all other images.
+
+    No reviewer can teach such heads more than all answers: it is what they could know of an image from its features.
+    """
+    inputs, missing = _inputs(data, device), audit.missing
+    train = _truth(data)
+    fold = assign_folds(train, folds, seed, equal_row_groups(inputs.features["train"]))
+    scorers = train_folds(inputs.features, train, fold, inputs.selection, [config], device=inputs.device, seed=seed)
+    logits = scorers[0].logits("train", slice(None))
+    order = np.argsort(-logits[missing.rows, missing.columns], kind="stable")
+    return replace(audit, missing=missing.select(order))
+
+
 def simulate_decisions(
     data: Dataset,
     audit: CandidateRanking,
@@ -184,9 +199,7 @@ def simulate_decisions(
         every: decisions between two rankings.
         features: scaled features of train, to share them between simulations.
     """
-    truth, classes = data.train.truth, len(data.classes)
-    if truth is None:
-        raise InputError(f"{data.name}: a simulated review needs the full labels of train.")
+    truth, classes = _truth(data), len(data.classes)
     if every < 1:
         raise InputError(f"every={every}: rank again after one decision or more.")
     pool = audit.random if order == "random" else audit.missing
@@ -239,6 +252,12 @@ def _inputs(data: Dataset, device: str) -> _Inputs:
     features = {split.name: _vectors(data, split) for split in data.splits}
     selection = choose_selection(data.val.labels, data.val.truth, "clean")
     return _Inputs(features, selection, data.test.evaluation_labels, torch.device(device))
+
+
+def _truth(data: Dataset) -> LabelTable:
+    if data.train.truth is None:
+        raise InputError(f"{data.name}: a simulated review needs the full labels of train.")
+    return data.train.truth
 
 
 def _vectors(data: Dataset, split: Split) -> NDArray[Any]:

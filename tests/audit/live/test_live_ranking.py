@@ -54,6 +54,27 @@ def test_features_are_centered_with_mean_squared_length_one() -> None:
     assert FeatureScale.of(np.ones((4, 2))).rows(np.array([1])).tolist() == [[0, 0]]
 
 
+def test_directions_are_the_principal_ones_divided_by_a_power_of_their_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaled = SCALE.rows(np.arange(IMAGES)).astype(np.float64)
+    _, singular, axes = np.linalg.svd(scaled, full_matrices=False)
+    spread = singular / np.sqrt(IMAGES)
+    wanted = axes.T * spread**-live_heads.FLATTENING
+    wanted /= np.sqrt(((scaled @ wanted) ** 2).sum(axis=1).mean())
+    found = SCALE.directions[:, ::-1]
+    assert found * np.sign((found * wanted).sum(axis=0)) == pytest.approx(wanted, abs=1e-3)
+    monkeypatch.setattr(live_heads, "MAX_DIRECTIONS", 2)
+    two = FeatureScale.of(FEATURES).directions[:, ::-1]
+    ratio = found[:, :2] / two
+    assert two.shape == (WIDTH, 2) and np.abs(ratio) == pytest.approx(np.full((WIDTH, 2), abs(ratio[0, 0])), rel=1e-3)
+
+
+def test_features_of_few_or_equal_images_have_only_the_directions_in_which_they_differ() -> None:
+    assert FeatureScale.of(np.ones((4, 2))).directions.shape == (2, 0)
+    assert FeatureScale.of(FEATURES[:4]).directions.shape == (WIDTH, 3)
+    equal = FeatureScale.of(np.ones((IMAGES, WIDTH), dtype=np.float32))
+    assert len(rank_open(equal, POOL, FIRST, CLASSES).candidates) == 120
+
+
 def test_the_fit_is_the_minimum_of_the_formula() -> None:
     """The gradient of the documented loss, written again with loops, vanishes at the fitted parameters."""
     chosen, present = FIRST.candidates, FIRST.values == PRESENT
@@ -68,7 +89,8 @@ def test_the_fit_is_the_minimum_of_the_formula() -> None:
         by_class[k] += residual
         by_slope += residual * z
     tolerance = 0.02
-    assert np.abs(by_weight + fitted.weight / live_heads.WEIGHT_SPREAD**2).max() < tolerance
+    free = fitted.weight @ np.linalg.pinv(SCALE.directions).T
+    assert np.abs(by_weight @ SCALE.directions + free / live_heads.WEIGHT_SPREAD**2).max() < tolerance
     assert abs(by_slope + (fitted.slope - 1) / live_heads.SLOPE_SPREAD**2) < tolerance
     # b is -σ_b² Σ residuals, and b_k is -σ_k² Σ residuals of the class
     common = -(live_heads.OFFSET_SPREAD**2) * by_class.sum()

@@ -7,8 +7,13 @@ decisions correct them by
 
 with centered features :math:`\tilde{x}` of mean squared length 1: one slope and one offset for all classes, and an
 offset and a linear head for each class. They minimize the logistic loss of the decided labels, plus half of
-:math:`a^2 / \sigma_a^2 + b^2 / \sigma_b^2 + \sum_k (b_k^2 / \sigma_k^2 + \lVert w_k \rVert^2 / \sigma_w^2)`: without
+:math:`a^2 / \sigma_a^2 + b^2 / \sigma_b^2 + \sum_k (b_k^2 / \sigma_k^2 + \lVert v_k \rVert^2 / \sigma_w^2)`: without
 decisions the scores are those of the audit.
+
+The heads are :math:`w_k = B v_k`: column j of :math:`B` is a principal direction of the features, divided by
+:math:`s_j^\gamma`, their standard deviation along it (:math:`\gamma = 0` would be the features as they are, 1 whitened
+ones), and by one number for all, such that :math:`B^\top \tilde{x}` has mean squared length 1. A few directions hold
+most of the variance, but not most of what tells classes apart; this lets a few hundred decisions use the others.
 
 Nothing leaks: :math:`z` is out-of-fold, so it has not seen the labels of its own image, and a decided label is never
 ranked again. Unknown labels are not trained on, so no head learns that an open label is absent. People decide the
@@ -20,10 +25,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
@@ -34,6 +41,11 @@ OFFSET_SPREAD: Final = 0.5
 CLASS_SPREAD: Final = 0.5
 WEIGHT_SPREAD: Final = 2.0
 """Standard deviations of the parameters before any decision; docs/results/review-loop.md has the evidence."""
+FLATTENING: Final = 0.4
+"""The exponent gamma."""
+MAX_DIRECTIONS: Final = 512
+MAX_SAMPLED: Final = 8192
+"""Images from which the principal directions are computed."""
 MAX_ITERATIONS: Final = 60
 _BLOCK: Final = 4096
 """Candidates whose features are read at a time."""
@@ -73,6 +85,18 @@ class FeatureScale:
         scaled: NDArray[np.float32] = (self.features[rows].astype(np.float32) - self.mean) / np.float32(self.length)
         return scaled
 
+    @cached_property
+    def directions(self) -> NDArray[np.float32]:
+        """The matrix B, ``(D, at most MAX_DIRECTIONS)``, from evenly spaced images: the same for the same features."""
+        count, width = self.features.shape
+        sample = self.rows(np.unique(np.linspace(0, count - 1, min(count, MAX_SAMPLED)).astype(np.int64)))
+        largest = [max(width - MAX_DIRECTIONS, 0), width - 1]
+        variance, found = eigh((sample.T @ sample / len(sample)).astype(np.float64), subset_by_index=largest)
+        is_used = variance > 1e-6 * max(float(variance[-1]), 1e-6)
+        variance, found = variance[is_used], found[:, is_used] / variance[is_used] ** (FLATTENING / 2)
+        directions: NDArray[np.float32] = found / np.sqrt((variance ** (1 - FLATTENING)).sum())
+        return directions.astype(np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class DecisionHeads:
@@ -81,7 +105,7 @@ class DecisionHeads:
     Attributes:
         slope: :math:`1 + a`.
         offset: ``(K,)`` :math:`b + b_k`.
-        weight: ``(K, D)`` :math:`w_k`; zeros for a class without decisions.
+        weight: ``(K, D)`` :math:`w_k`, of the scaled features; zeros for a class without decisions.
     """
 
     slope: float
@@ -126,21 +150,22 @@ def fit_decisions(
         present: the decisions.
         classes: K.
 
-    The time grows with the decisions, not with images or classes: a product of ``(M, D)`` for each of at most
-    ``MAX_ITERATIONS`` steps of L-BFGS.
+    The time grows with the decisions, not with images or classes: a product of ``(M, MAX_DIRECTIONS)`` for each of at
+    most ``MAX_ITERATIONS`` steps of L-BFGS.
     """
     width = len(scale.mean)
     offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, width), dtype=np.float32)
     if not len(rows):
         return DecisionHeads(1.0, offset, weight)
     order = np.lexsort((rows, columns))
-    problem = _Problem(scale.rows(rows[order]), columns[order], audited[order], present[order])
+    inputs = scale.rows(rows[order]) @ scale.directions
+    problem = _Problem(inputs, columns[order], audited[order], present[order])
     options = {"maxiter": MAX_ITERATIONS, "ftol": 1e-7}
     values = minimize(problem, np.zeros(problem.size), jac=True, method="L-BFGS-B", options=options).x
     slope, common, own, learned = problem.unpack(values)
     offset += np.float32(common * OFFSET_SPREAD)
     offset[problem.decided] += (own * CLASS_SPREAD).astype(np.float32)
-    weight[problem.decided] = learned * WEIGHT_SPREAD
+    weight[problem.decided] = (learned * WEIGHT_SPREAD).astype(np.float32) @ scale.directions.T
     return DecisionHeads(1.0 + slope * SLOPE_SPREAD, offset, weight)
 
 
