@@ -28,7 +28,7 @@ import labelgap as lg
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.scorers import StoredScorer
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.sample_estimate import ReviewedLabels, ReviewEstimate, estimate_review, first_undecided
+from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, order_fixed_list
 from labelgap.training.folds import assign_folds
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -101,10 +101,9 @@ def simulate_review(
         decided[mine[np.argsort(np.minimum(ranked, sampled)[mine], kind="stable")[:depth]]] = True
     present = album.truth[rows, column]
     value = np.where(decided, np.where(present, PRESENT, ABSENT), UNKNOWN).astype(np.int8)
-    end = first_undecided(column, np.minimum(ranked, sampled), decided, len(depths))[column]
-    counted = decided & (sampled < end) & (ranked >= end)
+    asked, order = order_fixed_list(column, sampled, ranked, decided, len(depths))
     unknown = album.unknown.sum(axis=0)
-    labels = ReviewedLabels(column, score, decided, value, counted, unknown, album.estimate)
+    labels = ReviewedLabels(column, score, decided, value, asked, order, unknown, album.estimate)
     return estimate_review(labels), np.bincount(column[present & ~decided], minlength=len(depths))
 
 

@@ -196,7 +196,7 @@ def _print_start(opened: Review, address: str) -> None:
 
 
 def _print_end(opened: Review) -> None:
-    from labelgap.review.sample_estimate import describe_estimate
+    from labelgap.review.estimates import describe_estimate
 
     progress = opened.progress()
     print(f"{progress.decided:,} of {progress.total:,} decided, {progress.found:,} missing labels found")
@@ -205,7 +205,7 @@ def _print_end(opened: Review) -> None:
 
 
 def _print_summary(opened: Review, as_json: bool) -> None:
-    from labelgap.review.sample_estimate import describe_estimate
+    from labelgap.review.estimates import describe_estimate
     from labelgap.review.team.summary import summarize_team
 
     progress, estimate = opened.progress(), opened.estimate()

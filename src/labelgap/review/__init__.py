@@ -7,6 +7,7 @@ a table with them.
 
 from __future__ import annotations
 
+from labelgap.review.estimates import ReviewEstimate, SampleEstimate
 from labelgap.review.folder import (
     ReviewFolder,
     check_review,
@@ -15,7 +16,6 @@ from labelgap.review.folder import (
     is_review_folder,
     open_review_folder,
 )
-from labelgap.review.sample_estimate import ReviewEstimate, SampleEstimate
 from labelgap.review.session import Review
 from labelgap.review.store import decisions
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -19,18 +18,18 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
+from labelgap.review.estimates import (
+    ReviewedLabels,
+    ReviewEstimate,
+    SampleEstimate,
+    estimate_review,
+    order_decisions,
+)
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.live.feed import Feed, mix
 from labelgap.review.live.rankings import LiveRankings, Ranking
 from labelgap.review.live.worker import RankingJob
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
-from labelgap.review.sample_estimate import (
-    ReviewedLabels,
-    ReviewEstimate,
-    SampleEstimate,
-    estimate_review,
-    first_undecided,
-)
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import ASKED, Decision, LabelKey
@@ -245,32 +244,26 @@ class Review:
         return found
 
     def _estimate(self) -> ReviewEstimate:
-        columns, current, positions = self.candidates.columns, self.current, self.candidates.positions
-        with current.lock:
-            decided, value = current.decided.copy(), current.value.copy()
-        listed = columns.kind != WRONG
-        shown, sampled, ranked = positions
-        first = first_undecided(columns.class_number[listed], shown[listed], decided[listed], len(self._unknown))
-        end = first[columns.class_number]
-        # what the ranking alone has brought is no random sample of anything
-        counted = decided & (sampled < end) & ~((columns.kind == MISSING) & (ranked < end))
+        columns = self.candidates.columns
+        listed = np.flatnonzero(columns.kind != WRONG)
+        decisions = order_decisions(self.candidates, self.current, self.copies.shown)
+        decided, value, random, order = (values[listed] for values in decisions)
         # labels that are decided and no candidates, e.g. of copies, are as certain as the others
         group, answer = self._other_decisions()
-        nan, yes, no = np.full(len(group), np.nan), np.ones(len(group), np.bool_), np.zeros(len(group), np.bool_)
+        others = np.ones(len(group), dtype=np.bool_)
         made = estimate_review(
             ReviewedLabels(
                 np.concatenate([columns.class_number[listed], group]),
-                np.concatenate([columns.score[listed], nan]),
-                np.concatenate([decided[listed], yes]),
-                np.concatenate([value[listed], answer]),
-                np.concatenate([counted[listed], no]),
+                np.concatenate([columns.score[listed], np.full(len(group), np.nan)]),
+                np.concatenate([decided, others]),
+                np.concatenate([value, answer]),
+                np.concatenate([random, ~others]),
+                np.concatenate([order, np.full(len(group), np.iinfo(np.int64).max)]),
                 self._unknown,
                 self._expected,
             )
         )
-        probability = np.full(len(listed), np.nan)
-        probability[listed] = made.probability[: int(listed.sum())]
-        return replace(made, probability=probability)
+        return made.spread_over(listed, columns.class_number)
 
     def _other_decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Return class numbers and values of decided labels that are no candidates and were unknown."""

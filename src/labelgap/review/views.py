@@ -16,9 +16,9 @@ import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
+from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate
 from labelgap.review.live.feed import Feed
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
-from labelgap.review.sample_estimate import MIN_SAMPLE, SampleEstimate, describe_estimate
 from labelgap.review.session import Review
 from labelgap.review.store.events import ASKED
 
@@ -295,6 +295,6 @@ def _better_class(classes: list[ClassProgress], current: int) -> dict[str, Any] 
     """Return the class to change to where the current one disappoints: twice as many finds are likely there."""
     here = next((row for row in classes if row.number == current), None)
     other = _next_class(classes, current, False)
-    if here is None or other is None or here.decided < MIN_SAMPLE or other.likely < 2 * max(here.likely, 0.5):
+    if here is None or other is None or here.decided < MIN_RANDOM or other.likely < 2 * max(here.likely, 0.5):
         return None
     return {"number": other.number, "name": other.name, "likely": round(other.likely), "here": round(here.likely)}

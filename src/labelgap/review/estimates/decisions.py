@@ -1,0 +1,91 @@
+"""Which answers count as random ones, and in which order they were asked.
+
+A random slot of the feed holds the first label of the random draw of its class that is still open. Its answer counts
+once all earlier labels of the draw are decided, in whatever way: so the sample does not depend on which of the labels
+on a page a reviewer leaves out.
+
+Decisions of older versions were made in lists that never changed. Such a list shows ranked candidates, with a random
+one at a place of its own among every ten; a random label that the ranking has shown before is not shown again. A
+candidate is reached once everything that its class's list shows before it is decided. Among those, a random one was
+drawn from all labels that were open when the list came to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelgap.review.candidates import WRONG, Candidates
+from labelgap.review.progress import CurrentDecisions
+from labelgap.review.store.events import ASKED
+
+__all__ = ["first_undecided", "order_decisions", "order_fixed_list"]
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return the position of the first undecided of C candidates in the list of each class, ``(K,)``.
+
+    It is the largest integer where everything is decided.
+
+    Example:
+        >>> first_undecided([0, 0, 0], [1, 3, 5], [True, False, True], 1)
+        array([3])
+    """
+    first = np.full(count, _NEVER, dtype=np.int64)
+    undecided = ~np.asarray(decided, dtype=np.bool_)
+    np.minimum.at(first, np.asarray(classes)[undecided], np.asarray(positions)[undecided])
+    return first
+
+
+def order_fixed_list(
+    class_number: NDArray[np.integer[Any]],
+    sampled: NDArray[np.int64],
+    ranked: NDArray[np.int64],
+    decided: NDArray[np.bool_],
+    classes: int,
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which of C candidates were asked as random ones, and the order in which the list came to them.
+
+    Args:
+        class_number: of the candidates.
+        sampled: position of each in the random sample; the largest integer for none.
+        ranked: position among the ranked ones, likewise.
+        decided: whether somebody answered.
+        classes: K.
+
+    What is decided and not reached comes after everything that is reached.
+    """
+    shown = np.minimum(sampled, ranked)
+    reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
+    return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
+
+
+def order_decisions(
+    candidates: Candidates, current: CurrentDecisions, shown: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which of C candidates are decided, the answers, which count as random ones, and the order of decisions.
+
+    Args:
+        candidates: of the review.
+        current: the decisions in force.
+        shown: ``(C,)`` which candidates are asked about; the others are copies.
+    """
+    columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
+    with current.lock:
+        decided, value, order = current.decided.copy(), current.value.copy(), current.first_event.copy()
+        asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
+    listed, column = shown & (columns.kind != WRONG), columns.class_number
+    drawn = np.flatnonzero(listed & (columns.random_rank > 0))
+    first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)
+    random = decided & ~in_fixed_list & asked & (columns.random_rank < first[column])
+    if in_fixed_list.any():
+        rows = np.flatnonzero(listed)
+        places = (positions.sampled[rows], positions.ranked[rows])
+        in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
+        random[rows] |= in_list
+        order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
+    return decided, value, random, order

@@ -1,0 +1,55 @@
+"""Estimates as sentences for the page and the terminal."""
+
+from __future__ import annotations
+
+from labelgap.core.text import pluralize
+from labelgap.review.estimates.labels import MIN_RANDOM, SampleEstimate
+from labelgap.review.estimates.next_labels import ExpectedPresent
+
+__all__ = ["describe_estimate", "describe_next"]
+
+
+def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
+    """Return an estimate as sentences: what was counted, what is left, and where the interval comes from.
+
+    Example:
+        >>> describe_estimate(SampleEstimate(20, 2, 0, 1, 1000, 2, 980, 98, 26, 298), "dog")  # doctest: +ELLIPSIS
+        'dog: 2 found. About 98 of the 980 left are present (95 %: 26 to 298), by the scores and 20 random answers...
+    """
+    if estimate is None:
+        return "There is no estimate before a random candidate is decided."
+    unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate.unsure else ""
+    of = class_name or pluralize(estimate.classes, "class")
+    if not estimate.undecided:
+        exact = "" if estimate.unsure else ", so this is exact"
+        return f"{of}: {estimate.found:,} found. Every unknown label is decided{exact}.{unsure}"
+    still, low, high = estimate.remaining
+    ends = f"95 %: {low:,} to {high:,}" if estimate.has_interval else f"{low:,} to {high:,} are possible"
+    about = f"{of}: {estimate.found:,} found. About {still:,} of the {estimate.undecided:,} left are present ({ends})"
+    return f"{about}{_source(estimate)}{unsure}"
+
+
+def _source(estimate: SampleEstimate) -> str:
+    """Return the end of the sentence: what the interval is from, and what would narrow it."""
+    if not estimate.has_interval:
+        return f". An interval needs {MIN_RANDOM} random answers; {estimate.reviewed} so far."
+    answers = f"{pluralize(estimate.reviewed, 'random answer')}, {estimate.present:,} present"
+    source = f", counted from {answers} alone." if estimate.counted else f", by the scores and {answers}."
+    if estimate.halving:
+        source += f" About {estimate.halving:,} more random answers would halve this interval."
+    return source
+
+
+def describe_next(expected: ExpectedPresent | None) -> str:
+    """Return what the next candidates are expected to hold; nothing without a model.
+
+    Example:
+        >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))
+        'The next 50 are expected to hold 1 (95 %: 0 to 4).'
+    """
+    if expected is None or not expected.candidates:
+        return ""
+    count, present, low, high = expected
+    number = f"{present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+    is_one = count == 1
+    return f"The next {'one is' if is_one else f'{count:,} are'} expected to hold {number} (95 %: {low:,} to {high:,})."
