@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.review.browser import CHROMIUM
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_run import make_run
 
@@ -53,3 +55,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("a disk can be mounted by root only")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

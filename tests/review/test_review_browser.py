@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import os
-import re
-import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.review.browser import (
+    MISPLACED,
+    PATIENCE,
+    needs_browser,
+    opened,
+    running,
+    states,
+    wait_for,
+    wait_until_sent,
+)
 from tests.review.http_client import run_server
 
 import labelgap as lg
@@ -25,121 +27,14 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine (scripts/setup installs it)"),
-]
-PATIENCE = 300_000
-"""Milliseconds after which a page that does not change is broken, however busy the machine is."""
-SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
-MISPLACED = """(within) => {
-  const all = [...document.querySelectorAll(`${within} button, ${within} a.button`)];
-  const shown = all.filter((each) => each.checkVisibility());
-  const name = (each) => each.getAttribute("aria-label") ?? each.textContent.trim();
-  const box = (each) => each.getBoundingClientRect();
-  const bottom = within === "#viewer" ? innerHeight : Infinity;
-  const inside = ({ left, right, bottom: end }) => left >= 0 && right <= innerWidth && end <= bottom;
-  const outside = shown.filter((each) => !inside(box(each)));
-  const before = (a, b) => a.right <= b.left + 1 || a.bottom <= b.top + 1;
-  const apart = (a, b) => before(box(a), box(b)) || before(box(b), box(a));
-  const covered = shown.filter((each, at) => shown.slice(at + 1).some((other) => !apart(each, other)));
-  return [shown.length, outside.map(name), covered.map(name), document.documentElement.scrollWidth > innerWidth];
-}"""
-"""How many buttons there are, which lie outside the window, which overlap, and whether the page is too wide."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@dataclass
-class Command:
-    """``labelgap review``, running."""
-
-    process: subprocess.Popen[str]
-    address: str
-    farewell: str = ""
-
-    @property
-    def port(self) -> str:
-        return self.address.rpartition(":")[2].strip("/")
-
-
-@contextmanager
-def running(folder: Path, port: str = "0") -> Iterator[Command]:
-    words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--reviewer", "anna"]
-    process = subprocess.Popen(
-        [*words, "--port", port, "--budget", "15m"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    command = Command(process, "")
-    try:
-        command.address = _address(process)
-        yield command
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        try:
-            command.farewell, _ = process.communicate(timeout=PATIENCE / 1000)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    """Read what the command prints until it prints its address; the output ends when the command does."""
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        found = re.search(r"(http://127\.0\.0\.1:\d+)/\n", line)
-        if found:
-            return found[1]
-    raise AssertionError(f"the server did not start: {output}")
-
-
-def opened(chromium: Any, address: str, size: str = "desktop") -> Any:
-    """Open a page; whatever its console says is an error."""
-    width, height = SIZES[size]
-    page = chromium.new_context(viewport={"width": width, "height": height}).new_page()
-    page.set_default_timeout(PATIENCE)
-    page.errors = []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on("console", lambda message: page.errors.append(message.text) if "Content Security" in message.text else 0)
-    page.goto(address)
-    page.wait_for_selector("html[data-ready]")
-    return page
-
-
-def states(page: Any, count: int) -> list[str]:
-    found: list[str] = page.eval_on_selector_all(".entry", "list => list.map((entry) => entry.dataset.value)")
-    return found[:count]
-
-
-def wait_for(page: Any, holds: str) -> None:
-    """Wait until an expression holds (playwright's own wait_for_function is an eval, which the page forbids)."""
-    deadline = time.monotonic() + PATIENCE / 1000
-    while not page.evaluate(holds):
-        assert time.monotonic() < deadline, f"never came true: {holds}"
-        page.wait_for_timeout(30)
-
-
-def wait_until_sent(page: Any) -> None:
-    wait_for(page, "!Object.keys(localStorage).some((key) => key.startsWith('labelgap/'))")
-
-
+pytestmark = needs_browser
 KEYS = "ynyynuyynnyyyynnyuyn"
 MEANS = {"y": "1", "n": "0", "u": "-1"}
 
 
 def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: Any, folder: Path) -> None:
     expected = [MEANS[key] for key in KEYS]
-    with running(folder) as command:
+    with running(folder, "--budget", "15m") as command:
         page = opened(chromium, f"{command.address}/class/3")
         names = page.eval_on_selector_all(".entry", "list => list.map((entry) => entry.dataset.name)")[:20]
         for key in KEYS:
@@ -161,7 +56,7 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
         assert "does not answer" in page.inner_text("#banner") and "1 answer waits" in page.inner_text("#banner")
         expected[19] = "0"
         port = command.port
-    with running(folder, port) as command:
+    with running(folder, port=port) as command:
         page.wait_for_selector("#banner[hidden]", state="attached")
         wait_until_sent(page)
         page.goto(f"{command.address}/class/3?show=decided")
