@@ -147,13 +147,13 @@ class Review:
         with self.current.lock:
             rows = rows[~self.current.decided[rows]]
         if wrong:
-            return Feed.of(rows, "wrong", self._audit_ranking)
+            return Feed.of(rows, "wrong", self.audit_ranking)
         ranking = self.ranking()
         position = columns.class_rank if ranking is None else ranking.position
         ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
         ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
         drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
-        return mix(ranked, drawn, columns.ids, "missing", self._audit_ranking if ranking is None else ranking.number)
+        return mix(ranked, drawn, columns.ids, "missing", self.audit_ranking if ranking is None else ranking.number)
 
     def decided_of(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
         """Return the decided candidates of a class, the newest decision first."""
@@ -163,7 +163,7 @@ class Review:
             return rows[np.argsort(-self.current.version[rows], kind="stable")]
 
     @cached_property
-    def _audit_ranking(self) -> int:
+    def audit_ranking(self) -> int:
         """The number of the audit's own order in the store; 0 where nothing can be stored."""
         if self.store.read_only:
             return 0

@@ -19,12 +19,14 @@ from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate
 from labelgap.review.live.feed import Feed
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
+from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
 from labelgap.review.store.events import ASKED
 
 __all__ = [
     "PAGE_SIZES",
     "chart_context",
+    "feed_context",
     "grid_context",
     "image_context",
     "known_labels",
@@ -129,28 +131,36 @@ def grid_context(
     feed = review.feed(class_number, wrong)
     if decided:
         feed = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking)
-    pages = max(1, -(-len(feed) // size))
-    page = min(page, pages)
-    classes, shown = review.classes(), feed[(page - 1) * size : page * size]
+    classes = review.classes()
     return {
+        **feed_context(review, feed, page, size),
         "class_number": class_number,
         "class_name": review.candidates.classes[class_number],
         "counts": next((row for row in classes if row.number == class_number), None),
         "wrong": wrong,
         "decided": decided,
+        "total": len(review.listed(class_number, wrong)),
+        "next": _next_class(classes, class_number, wrong),
+        "better": None if wrong else _better_class(classes, class_number),
+        "page_size": NEXT_PAGE,
+    }
+
+
+def feed_context(review: Review, feed: Feed, page: int, size: int) -> dict[str, Any]:
+    """Return one page of a feed, counted from 1; the last one where there are not so many."""
+    pages = max(1, -(-len(feed) // size))
+    page = min(page, pages)
+    shown = feed[(page - 1) * size : page * size]
+    return {
         "page": page,
         "pages": pages,
         "size": size,
         "sizes": PAGE_SIZES,
-        "total": len(review.listed(class_number, wrong)),
         "ranking": feed.ranking,
         "tiles": [
             make_tile(review, number, ASKED[asked])
             for number, asked in zip(shown.numbers.tolist(), shown.asked.tolist(), strict=True)
         ],
-        "next": _next_class(classes, class_number, wrong),
-        "better": None if wrong else _better_class(classes, class_number),
-        "page_size": NEXT_PAGE,
     }
 
 
@@ -211,8 +221,15 @@ def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
         "share": 0 if not progress.total else progress.decided / progress.total,
         "chart": chart_context(review.current.found_curve(), share),
         "estimates": _estimates(review, estimate, class_number),
+        "wrong_labels": _wrong_summary(review) if class_number is None else "",
         "people": review.current.count_by_reviewer(),
     }
+
+
+def _wrong_summary(review: Review) -> str:
+    """Return what the queue of labels that look wrong has brought; empty before the first answer."""
+    queue = wrong_queue(review)
+    return queue.summary if queue is not None and queue.total.answered else ""
 
 
 def _estimates(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from labelgap.audit.live import AIMS, Aim
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
-from labelgap.review.store.events import DecisionEvent
+from labelgap.review.store.events import ASKED
 
-__all__ = ["AIM_TEXT", "AimCount", "brought_by_aim", "describe_aim"]
+__all__ = ["AIM_TEXT", "AIM_WAY", "AimCount", "brought_by_aim", "describe_aim"]
 
 AIM_TEXT: Final[dict[Aim, str]] = {
     "missing": "find the missing labels",
@@ -19,6 +21,12 @@ AIM_TEXT: Final[dict[Aim, str]] = {
     "random": "measure",
 }
 """The aims in words, in the order in which they are offered."""
+AIM_WAY: Final[dict[Aim, str]] = {
+    "missing": "the most probable first, one class at a time",
+    "classifier": "what the model is least sure of, of all classes",
+    "random": "at random: how many are still missing",
+}
+"""What is asked for each aim."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +42,20 @@ class AimCount:
     found: int = 0
 
 
-def brought_by_aim(events: Iterable[DecisionEvent]) -> dict[Aim, AimCount]:
-    """Count the answers of each aim.
+def brought_by_aim(
+    asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
+) -> dict[Aim, AimCount]:
+    """Count the decisions of each aim; those that were asked for another reason are not counted.
 
     Args:
-        events: decisions in force. Those that were asked for another reason, and those of copies, are not counted.
+        asked: ``(C,)`` as what each candidate was asked, an index into ``ASKED``.
+        decided: ``(C,)`` whether a decision is in force.
+        value: ``(C,)`` codes.
     """
-    counts = {aim: [0, 0] for aim in AIMS}
-    for event in events:
-        if event.kind in AIMS and not event.for_copy:
-            counts[event.kind][0] += 1
-            counts[event.kind][1] += event.value == PRESENT
-    return {aim: AimCount(*pair) for aim, pair in counts.items()}
+    size = len(ASKED)
+    answers = np.bincount(asked[decided], minlength=size)
+    found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
+    return {aim: AimCount(int(answers[at]), int(found[at])) for aim, at in ((aim, ASKED.index(aim)) for aim in AIMS)}
 
 
 def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, ndtr
 
 from labelgap.metrics.answered_scores import to_log_odds
@@ -48,7 +49,7 @@ MEAN_SPREAD: Final = 3.0
 """r, the standard deviation of the mean shift."""
 CLASS_SPREAD: Final = 1.0
 """s, the standard deviation of the classes' shifts around it; docs/results/wrong-labels.md has the evidence."""
-_GRID: Final = np.arange(-16.0, 8.01, 0.1)
+_GRID: Final = np.arange(-16.0, 8.01, 0.125)
 _LEVELS: Final = (0.025, 0.975)
 
 Array = NDArray[np.float64]
@@ -214,9 +215,9 @@ def _log_likelihood(labels: WrongLabels, odds: Array) -> Array:
 
 def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int) -> Array:
     """Return the sums of the rows of each class, ``(K, G)``."""
-    result = np.zeros((classes, values.shape[1]))
-    np.add.at(result, column, values)
-    return result
+    ones = (np.ones(len(column)), (column, np.arange(len(column))))
+    sums: Array = csr_array(ones, shape=(classes, len(column))) @ values
+    return sums
 
 
 def _quantiles(weight: Array) -> list[NDArray[np.int64]]:

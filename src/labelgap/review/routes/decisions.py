@@ -8,6 +8,8 @@ import numpy as np
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
+from labelgap.audit.live import Aim
+from labelgap.review.queues.feeds import aim_feed
 from labelgap.review.routes.context import ClassNumber, Context, status_parts
 from labelgap.review.schemas import DecisionBatch, DecisionMessage, Reviewer, UndoMessage
 from labelgap.review.session import Review
@@ -35,6 +37,7 @@ def changes(
     number: ClassNumber = None,
     ranking: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
+    aim: Aim = "missing",
 ) -> dict[str, Any]:
     """Return the decisions after an event, the progress, and what a newer ranking than that of the page suggests."""
     current = context.review.current
@@ -47,17 +50,17 @@ def changes(
         reload = since < current.reload_before
     changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
     parts = status_parts(context, number, reviewer)
-    update = None if number is None or ranking is None else _update(context.review, number, ranking, size)
+    update = None if ranking is None else _update(context.review, aim, number, ranking, size)
     return {"changes": changed, "last_id": last_id, "reload": reload, "update": update, **parts}
 
 
-def _update(review: Review, class_number: int, ranking: int, size: int) -> dict[str, Any] | None:
+def _update(review: Review, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
     """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
-    newest = review.ranking()
-    if newest is None or newest.number == ranking or class_number >= len(review.candidates.classes):
+    newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
+    if newest is None or newest.number == ranking or (number or 0) >= len(review.candidates.classes):
         return None
-    numbers = review.feed(class_number)[:size].numbers
-    ids = [f"{identity:016x}" for identity in review.candidates.columns.ids[numbers].tolist()]
+    feed = review.feed(number) if aim == "missing" and number is not None else aim_feed(review, aim, number)
+    ids = [f"{identity:016x}" for identity in review.candidates.columns.ids[feed[:size].numbers].tolist()]
     return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}
 
 

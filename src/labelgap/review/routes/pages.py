@@ -8,7 +8,11 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse
 
-from labelgap.review.routes.context import Context, find_candidate, find_image, render_page
+from labelgap.audit.live import Aim
+from labelgap.review.queues.feeds import has_aims
+from labelgap.review.queues.outlook import aims_context, class_rates
+from labelgap.review.queues.wrong_queue import wrong_queue
+from labelgap.review.routes.context import AppContext, Context, find_candidate, find_image, render_page
 from labelgap.review.schemas import CandidateId
 from labelgap.review.views import (
     PAGE_SIZES,
@@ -26,9 +30,18 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(context: Context) -> str:
-    """Show the classes."""
-    return render_page(context, "overview.html", None, lambda: overview_context(context.review))
+def overview(context: Context, aim: Aim = "missing") -> str:
+    """Show the classes, those first where the next minutes bring most."""
+    return render_page(context, "overview.html", None, lambda: _overview(context, aim))
+
+
+def _overview(context: AppContext, aim: Aim) -> dict[str, Any]:
+    review = context.review
+    page, rates = overview_context(review), class_rates(review, context.reviewer)
+    classes = sorted(page["classes"], key=lambda row: (row.decided == row.total, -rates[row.number]))
+    following = next((row for row in classes if row.decided < row.total), None)
+    aims = {"aim": aim, "aims": aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+    return page | {"classes": classes, "next": following, "rates": rates.tolist(), **aims}
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
@@ -44,7 +57,8 @@ def grid(
     if number >= len(context.review.candidates.classes):
         raise HTTPException(404, "there is no such class.")
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
-    return render_page(context, "grid.html", number, lambda: grid_context(context.review, number, **options))
+    aims = {"has_aims": has_aims(context.review)}
+    return render_page(context, "grid.html", number, lambda: grid_context(context.review, number, **options) | aims)
 
 
 @router.get("/image/{identity}", response_class=HTMLResponse)

@@ -14,6 +14,7 @@ export class Entries {
     this.list = [...document.querySelectorAll(".entry")];
     this.byId = new Map(this.list.map((entry) => [entry.dataset.id, entry]));
     this.index = 0;
+    this.aboutLabels = document.body.classList.contains("about-labels");
     this.onSelect = () => {};
     this.historyKey = `labelgap-history/${page.store}`;
     this.history = JSON.parse(tabStorage.get(this.historyKey) ?? "[]");
@@ -94,20 +95,28 @@ export class Entries {
     this.count();
   }
 
-  answer(value, advance = true) {
+  // What an answer says about the class: "right" and "wrong" are about the label that the image has.
+  value(entry, answer) {
+    const { observed } = entry.dataset;
+    return String(answer === "right" ? observed : answer === "wrong" ? 1 - observed : answer);
+  }
+
+  answer(answer, advance = true) {
     const entry = this.current;
     if (!entry) return;
-    if (entry.dataset.value !== String(value) || entry.classList.contains("conflict")) this.decide([[entry, value]]);
+    const value = this.value(entry, answer);
+    if (entry.dataset.value !== value || entry.classList.contains("conflict")) this.decide([[entry, value]]);
     if (advance) this.select(this.index + 1);
   }
 
-  // A click on an image: it shows the class; another click withdraws that.
+  // A click on an image: it shows the class, or its label is wrong; another click withdraws that.
   click(entry) {
     this.select(this.list.indexOf(entry));
-    if (entry.dataset.value !== "1") return this.decide([[entry, 1]]);
+    const value = this.value(entry, this.aboutLabels ? "wrong" : 1);
+    if (entry.dataset.value !== value) return this.decide([[entry, value]]);
     const at = this.history.findLastIndex((step) => step.length === 1 && step[0].id === entry.dataset.id);
     if (at >= 0) this.withdraw(this.history.splice(at, 1)[0]);
-    else this.decide([[entry, 0]]);
+    else this.decide([[entry, 1 - value]]);
   }
 
   rest() {

@@ -101,6 +101,7 @@ async function poll() {
   if (page.ranking !== "" && page.size !== "") {
     query.set("ranking", page.ranking);
     query.set("size", page.size);
+    if (page.aim) query.set("aim", page.aim);
   }
   try {
     const response = await fetch(`/api/changes?${query}`, { signal: AbortSignal.timeout(10000) });
@@ -172,7 +173,8 @@ document.addEventListener("click", (event) => {
 element("rest")?.addEventListener("click", () => entries.rest());
 element("undo")?.addEventListener("click", () => entries.undo());
 
-const ANSWER_KEYS = { y: 1, n: 0, u: -1 };
+// Where the question is whether a label is right, "yes" and "no" are about the label.
+const ANSWER_KEYS = entries.aboutLabels ? { y: "right", n: "wrong", u: -1 } : { y: 1, n: 0, u: -1 };
 const turnPage = (kind) => {
   const link = document.querySelector(`a[rel=${kind}]`);
   if (link) leave(link.href);

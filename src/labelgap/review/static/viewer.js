@@ -72,6 +72,7 @@ export class Viewer {
   async showDetail(entry) {
     const detail = document.getElementById("detail");
     this.dialog.dataset.value = entry.dataset.value;
+    this.dialog.dataset.observed = entry.dataset.observed ?? "";
     try {
       const response = await fetch(`/detail/${entry.dataset.id}`);
       const html = await response.text();

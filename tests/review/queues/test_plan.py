@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import PRESENT
 from labelgap.review.queues.aims import AimCount, brought_by_aim, describe_aim
 from labelgap.review.queues.plan import (
     PAUSE,
@@ -18,7 +18,7 @@ from labelgap.review.queues.plan import (
     finds_per_minute,
     next_minutes,
 )
-from labelgap.review.store.events import DecisionEvent, LabelKey, copy_request
+from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey, copy_request
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
@@ -30,7 +30,6 @@ def answer(
     by: str = "anna",
     *,
     value: int | None = PRESENT,
-    kind: str = "missing",
     request: str = "request-1",
     undoes: int | None = None,
 ) -> DecisionEvent:
@@ -40,7 +39,7 @@ def answer(
         "reviewer": by,
         "key": LabelKey("train", "a.jpg", name),
         "value": value,
-        "kind": kind,
+        "kind": "missing",
         "score": None,
         "undoes": undoes,
         "accepted": True,
@@ -52,10 +51,10 @@ def answer(
 
 
 def test_each_aim_counts_its_own_answers_and_finds() -> None:
-    events = [answer(0), answer(1, value=ABSENT), answer(2, kind="classifier"), answer(3, kind="classifier")]
-    events += [answer(4, kind="random", value=UNKNOWN), answer(5, kind="wrong"), answer(6, kind="other")]
-    events += [answer(7, kind="second"), answer(8, request=copy_request("request-1", 1))]
-    counts = brought_by_aim(events)
+    kinds = ["missing", "missing", "classifier", "classifier", "random", "wrong", "other", "second", "missing"]
+    values = np.array([1, 0, 1, 1, -1, 1, 1, 1, 1], dtype=np.int8)
+    decided = np.arange(9) < 8
+    counts = brought_by_aim(np.array([ASKED.index(kind) for kind in kinds]), decided, values)
     assert counts == {"missing": AimCount(2, 1), "classifier": AimCount(2, 2), "random": AimCount(1, 0)}
     assert describe_aim("classifier", counts["classifier"]) == "2 answers for the classifier, 2 found"
     assert describe_aim("random", AimCount(1, 0)) == "1 random answer: no interval yet"

@@ -1,0 +1,88 @@
+"""What the aims of a review have brought, and where the next minutes bring most, for the pages."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.audit.live import Aim
+from labelgap.review.candidates import MISSING
+from labelgap.review.queues.aims import AIM_TEXT, AIM_WAY, brought_by_aim, describe_aim
+from labelgap.review.queues.feeds import has_aims
+from labelgap.review.queues.plan import AnswerSpeed, answer_speed, finds_per_minute, next_minutes
+from labelgap.review.session import Review
+
+__all__ = ["MINUTES", "aims_context", "class_rates", "plan_context"]
+
+MINUTES: Final = 10
+_RECENT_EVENTS: Final = 2000
+_SHOWN: Final = 5
+_RATE_MINUTES: Final = 2
+"""How far the order of the classes looks ahead: a page or two."""
+
+
+def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
+    """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
+    if not has_aims(review):
+        return []
+    current, estimate = review.current, review.estimate()
+    with current.lock:
+        counts = brought_by_aim(current.asked, current.decided, current.value)
+    width = (estimate.high - estimate.low) / 2 if estimate is not None and estimate.has_interval else None
+    return [
+        {
+            "aim": each,
+            "name": name,
+            "way": AIM_WAY[each],
+            "brought": describe_aim(each, counts[each], width),
+            "chosen": each == aim,
+        }
+        for each, name in AIM_TEXT.items()
+    ]
+
+
+def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
+    """Return a plan of the next minutes of a person."""
+    classes, speed = review.candidates.classes, _speed(review, reviewer)
+    steps = next_minutes(MINUTES, *_open_candidates(review), speed.by_class)
+    return {
+        "minutes": MINUTES,
+        "per_minute": round(speed.per_minute),
+        "is_own": speed.answers > 0,
+        "steps": [
+            {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers}
+            | {"finds": round(step.finds), "rate": step.finds / step.minutes}
+            for step in steps[:_SHOWN]
+        ],
+        "answers": sum(step.answers for step in steps),
+        "finds": round(sum(step.finds for step in steps)),
+        "more": max(len(steps) - _SHOWN, 0),
+    }
+
+
+def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
+    """Return how many finds per minute each class promises a person over the next minutes, ``(K,)``."""
+    return finds_per_minute(*_open_candidates(review), _speed(review, reviewer).by_class, _RATE_MINUTES)
+
+
+def _speed(review: Review, reviewer: str) -> AnswerSpeed:
+    numbers = {name: number for number, name in enumerate(review.candidates.classes)}
+    return answer_speed(review.store.recent(_RECENT_EVENTS), reviewer, numbers)
+
+
+def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
+    columns, ranking = review.candidates.columns, review.ranking()
+    with review.current.lock:
+        is_open = review.copies.shown & (columns.kind == MISSING) & ~review.current.decided
+    rows = np.flatnonzero(is_open)
+    if ranking is None:
+        is_estimated = review.candidates.metadata.get("estimate") is not None
+        probability = (review.estimates().probability if is_estimated else columns.score.astype(np.float64))[rows]
+        order = np.lexsort((columns.class_rank[rows], columns.class_number[rows]))
+    else:
+        probability = ranking.probability[rows].astype(np.float64)
+        order = np.lexsort((ranking.position[rows], columns.class_number[rows]))
+    return columns.class_number[rows[order]], np.nan_to_num(probability[order])

@@ -1,0 +1,204 @@
+"""The pages over all classes: labels that look wrong, candidates for the classifier, the random draw, the plan."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.review.http_client import ReviewClient, run_server
+from tests.review.queues.suggestions import suggest_wrong
+
+import labelgap as lg
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review.candidates import MISSING, WRONG
+from labelgap.review.queues.feeds import aim_feed
+from labelgap.review.queues.outlook import aims_context, class_rates, plan_context
+from labelgap.review.queues.wrong_labels import MIN_ANSWERS
+from labelgap.review.queues.wrong_queue import wrong_queue
+from labelgap.review.store.events import Decision
+
+
+@pytest.fixture
+def suggested(folder: Path) -> Iterator[Review]:
+    suggest_wrong(folder, 40)
+    opened = Review(open_review_folder(folder))
+    yield opened
+    opened.close()
+
+
+def decide(review: Review, number: int, value: int, asked: str, by: str = "anna") -> None:
+    made = review.decision(number, value, uuid.uuid4().hex, 0, asked)
+    review.store.append([made], reviewer=by, client=f"{by}-window")
+    review.current.refresh()
+
+
+def rows(review: Review, page: str) -> list[int]:
+    found = [review.candidates.index(identity) for identity in re.findall(r'id="e([0-9a-f]{16})"', page)]
+    return [number for number in found if number is not None]
+
+
+def test_labels_that_look_wrong_are_one_queue_with_class_and_label_on_each(suggested: Review) -> None:
+    columns = suggested.candidates.columns
+    with run_server(suggested) as client:
+        page = client.request("/wrong").text
+        shown = rows(suggested, page)
+        assert columns.rank[shown].tolist() == list(range(1, 41)) and (columns.kind[shown] == WRONG).all()
+        captions = re.findall(r'class="caption">(labeled(?:: no)?) <b>(\d)</b>', page)
+        expected = [("labeled" if columns.observed[n] == PRESENT else "labeled: no") for n in shown]
+        assert captions == [(text, str(columns.class_number[n])) for text, n in zip(expected, shown, strict=True)]
+        assert page.count('data-answer="right"') == 41 and page.count('data-asked="wrong"') == 40
+        first = shown[0]
+        decide(suggested, first, ABSENT if columns.observed[first] == PRESENT else PRESENT, "wrong")
+        decide(suggested, shown[1], UNKNOWN, "wrong")
+        again = client.request("/wrong").text
+        assert rows(suggested, again) == shown[2:] and "2 answered, 1 wrong. About" in again
+        assert rows(suggested, client.request("/wrong?show=decided").text) == [shown[1], first]
+        assert "Confirm or correct 38" in client.request("/").text
+
+
+def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: Review) -> None:
+    columns = suggested.candidates.columns
+    with run_server(suggested) as client:
+        queue = wrong_queue(suggested)
+        assert queue is not None
+        for number in queue.asked[: MIN_ANSWERS + 15].tolist():
+            decide(suggested, number, int(columns.observed[number]), "wrong")
+            queue = wrong_queue(suggested)
+            assert queue is not None
+            if queue.total.put_away:
+                break
+        assert MIN_ANSWERS <= queue.total.answered < 25
+        sentence = f"0 of {queue.total.answered} were wrong: the other {queue.total.left} are probably right."
+        overview, page = client.request("/").text, client.request("/wrong").text
+        assert sentence in overview and "Confirm or correct" not in overview
+        assert sentence in page and not rows(suggested, page) and "/wrong?page=1&amp;size=60&amp;show=away" in page
+        away = rows(suggested, client.request("/wrong?show=away").text)
+        assert len(away) == queue.total.left and not suggested.current.decided[away].any()
+        for number in away[:8]:  # it was wrong after all
+            decide(suggested, number, ABSENT if columns.observed[number] == PRESENT else PRESENT, "wrong")
+        assert "Confirm or correct" in client.request("/").text
+
+
+def test_the_queue_is_not_there_without_labels_that_look_wrong(folder: Path) -> None:
+    suggest_wrong(folder, 0)
+    review = Review(open_review_folder(folder))
+    with run_server(review) as client:
+        assert client.request("/wrong").status == 404
+        assert "look wrong" not in client.request("/").text
+    review.close()
+
+
+def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: Review, client: ReviewClient) -> None:
+    columns = review.candidates.columns
+    page = client.request("/ask/classifier?size=10").text
+    shown = rows(review, page)
+    assert sorted(columns.class_number[shown].tolist()) == list(range(10)), "one of every class in turn"
+    for number in shown:
+        members = np.flatnonzero((columns.class_number == columns.class_number[number]) & (columns.kind == MISSING))
+        distance = np.abs(columns.score[members] - 0.5)
+        assert abs(columns.score[number] - 0.5) == pytest.approx(distance.min())
+    assert re.findall(r'class="caption"><b>(\d)</b>\?', page) == [str(columns.class_number[n]) for n in shown]
+    decide(review, shown[0], PRESENT, "classifier")
+    assert review.store.current()[-1].kind == "classifier"
+    assert shown[0] not in rows(review, client.request("/ask/classifier?size=240").text)
+    brought = {each["aim"]: each["brought"] for each in aims_context(review, "missing")}
+    assert brought["classifier"] == "1 answer for the classifier, 1 found" and brought["missing"] == "no answers yet"
+    assert "1 answer for the classifier, 1 found" in client.request("/?aim=classifier").text
+
+
+def test_measuring_follows_the_draw_of_every_class(review: Review, client: ReviewClient) -> None:
+    columns = review.candidates.columns
+    shown = rows(review, client.request("/ask/random?size=2000").text)
+    assert sorted(shown) == np.flatnonzero(columns.random_rank > 0).tolist()
+    for number in range(10):
+        ranks = [int(columns.random_rank[row]) for row in shown if columns.class_number[row] == number]
+        assert ranks == list(range(1, len(ranks) + 1))
+        own = rows(review, client.request(f"/ask/random?class={number}").text)
+        assert own == [row for row in shown if columns.class_number[row] == number]
+    size = np.bincount(columns.class_number[shown])
+    half = np.bincount(columns.class_number[shown[: len(shown) // 2]], minlength=10)
+    assert np.abs(half - size / 2).max() <= 1, "all classes are equally far at any time"
+    decide(review, shown[0], ABSENT, "random")
+    assert review.store.current()[-1].kind == "random"
+    assert aim_feed(review, "random").numbers.tolist() == shown[1:]
+
+
+def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewClient) -> None:
+    text = client.request("/plan?reviewer=anna").text
+    plan = plan_context(review, "anna")
+    assert "a usual speed, 30 answers a minute" in text and f"About {plan['finds']} finds" in text
+    assert 0 < plan["finds"] <= plan["answers"] <= 10 * 30
+    for number in range(30):
+        decide(review, number, ABSENT, "missing", by="ben")
+    own = plan_context(review, "ben")
+    assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
+    assert "your speed" in client.request("/plan?reviewer=ben").text
+    names = [step["rate"] for step in own["steps"]]
+    assert names == sorted(names, reverse=True)
+
+
+def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:
+    def order() -> list[int]:
+        return [int(number) for number in re.findall(r'scope="row"><a class="go" href="/class/(\d+)"', overview)]
+
+    overview = client.request("/").text
+    rates = class_rates(review, "reviewer")
+    assert order() == np.argsort(-rates, kind="stable").tolist()
+    first = order()[0]
+    for number in np.flatnonzero(review.candidates.columns.class_number == first)[:40].tolist():
+        decide(review, number, ABSENT, "missing")
+    overview = client.request("/").text
+    assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
+
+
+def test_a_review_of_random_images_offers_no_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    data = lg.load("digits", train=30, val=0, test=0)
+    review = Review(create_random_review(data, "train", 20, 0, tmp_path / "review"))
+    with run_server(review) as client:
+        overview = client.request("/").text
+        assert "aim-cards" not in overview and client.request("/plan").text == ""
+        assert 'data-aim="random"' not in client.request("/class/3").text
+    review.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/?aim=%3Cscript%3E", 422),
+        ("/ask/missing", 422),
+        ("/ask/random?class=10", 404),
+        ("/ask/random?class=-1", 422),
+        ("/ask/classifier?size=100000", 422),
+        ("/wrong?show=all", 422),
+        ("/wrong?page=0", 422),
+        ("/wrong?page=99999", 200),
+        (f"/plan?reviewer={'a' * 81}", 422),
+        ("/plan?reviewer=%3Cb%3E", 200),
+        ("/api/changes?since=0&aim=wrong", 422),
+        ("/api/changes?since=0&aim=classifier&ranking=1&class=99", 200),
+    ],
+)
+def test_hostile_values_are_refused_and_never_returned(client: ReviewClient, path: str, status: int) -> None:
+    response = client.request(path)
+    assert response.status == status and b"<script>" not in response.body and b"<b>anna" not in response.body
+
+
+def test_a_page_with_names_of_classes_escapes_them(suggested: Review, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tuple(f"<img src=x onerror=a({number})>" for number in range(10))
+    monkeypatch.setattr(suggested.candidates, "classes", names)
+    with run_server(suggested) as client:
+        for path in ("/", "/wrong", "/ask/classifier", "/ask/random?class=3", "/plan"):
+            text = client.request(path).text
+            assert "<img src=x" not in text and "&lt;img src=x" in text
+
+
+def test_a_decision_keeps_the_aim_that_it_was_asked_for(review: Review) -> None:
+    number = int(aim_feed(review, "classifier").numbers[0])
+    made = review.decision(number, PRESENT, uuid.uuid4().hex, 0, "classifier", review.audit_ranking)
+    assert isinstance(made, Decision) and (made.kind, made.ranking) == ("classifier", review.audit_ranking)
