@@ -1,6 +1,6 @@
 """Do the 95 % intervals of what is left hold the truth, with a fixed order and with one that learns?
 
-    python benchmarks/review_coverage.py [--data voc-one,voc-tenth,digits] [--orders fixed,live] [--repetitions 200]
+    python -m benchmarks.review_coverage [--data voc-one,voc-tenth,digits] [--orders fixed,live] [--repetitions 200]
                                          [--features FEATURES.npz]
 
 The aim: 93 % of the intervals or more hold the truth, of classes and of all, at every stopping point; and they are no
@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
 from numpy.typing import NDArray
-from review_loop import FEATURES, SETTINGS, hide, load
 from scipy.special import expit
 
 import labelgap as lg

@@ -19,10 +19,13 @@ from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
 from labelgap.review.estimates import (
+    NEXT,
+    ExpectedPresent,
     ReviewedLabels,
     ReviewEstimate,
     SampleEstimate,
     estimate_review,
+    expect_next,
     order_decisions,
 )
 from labelgap.review.folder import ReviewFolder
@@ -242,6 +245,19 @@ class Review:
         """Estimate how many labels are missing, of each class and of all, and how probable each candidate is."""
         found: ReviewEstimate = self.cached("estimates", self._estimate)
         return found
+
+    def expected_next(self, class_number: int, count: int = NEXT) -> tuple[ExpectedPresent, ExpectedPresent] | None:
+        """Return what the next candidates of a class are expected to hold, and all that its list has; None: no model.
+
+        The next ones have the probabilities of the newest ranking, where there is one.
+        """
+        numbers, ranking, estimates = self.feed(class_number).numbers, self.ranking(), self.estimates()
+        first, probability = numbers[:count], None
+        if ranking is not None:
+            live = ranking.probability[first]
+            probability = np.where(np.isnan(live), estimates.probability[first], live)
+        following, every = expect_next(estimates, first, probability), expect_next(estimates, numbers)
+        return None if following is None or every is None else (following, every)
 
     def _estimate(self) -> ReviewEstimate:
         columns = self.candidates.columns

@@ -16,7 +16,7 @@ import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
-from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate
+from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
 from labelgap.review.live.feed import Feed
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
 from labelgap.review.queues.wrong_queue import wrong_queue
@@ -237,8 +237,10 @@ def _estimates(review: Review, estimate: SampleEstimate | None, class_number: in
     own = None if class_number is None else review.estimate(class_number)
     if own is None or class_number is None:
         return [describe_estimate(estimate)]
-    sentence = describe_estimate(own, review.candidates.classes[class_number])
-    return [sentence] if estimate is None or estimate.classes == 1 else [sentence, describe_estimate(estimate)]
+    sentences = [describe_estimate(own, review.candidates.classes[class_number])]
+    if following := describe_next(review.expected_next(class_number)):
+        sentences.append(following)
+    return sentences if estimate is None or estimate.classes == 1 else [*sentences, describe_estimate(estimate)]
 
 
 def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:

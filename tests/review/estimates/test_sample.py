@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from tests.review.sample_run import likely_rows, write_candidates
 
-import labelgap as lg
-from labelgap.audit.estimate import MissingEstimate
-from labelgap.core.manifest import replacing
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import (
     MIN_RANDOM,
     ReviewedLabels,
@@ -27,7 +17,6 @@ from labelgap.review.estimates import (
 )
 from labelgap.review.estimates.counting import count_random
 from labelgap.review.estimates.decisions import first_undecided
-from labelgap.review.store.events import Decision
 
 
 def sampled(
@@ -180,76 +169,6 @@ def test_without_a_model_a_class_that_nobody_looked_at_is_not_spoken_of_and_doub
 def test_a_list_is_decided_as_far_as_its_first_gap() -> None:
     gaps = first_undecided([0, 0, 1, 1], [5, 2, 1, 3], [False, True, True, True], 3)
     assert gaps.tolist() == [5, np.iinfo(np.int64).max, np.iinfo(np.int64).max]
-
-
-def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
-    table = truth.to_dense()
-    rows = {name: row for row, name in enumerate(truth.images)}
-    made = []
-    for number in numbers:
-        entry = review.candidates.key(number)
-        value = int(table[rows[entry.image], truth.classes.index(entry.class_name)])
-        made.append(Decision(entry, value, f"request-{number:06d}"))
-    review.store.append(made, reviewer="anna", client="window-1")
-
-
-def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(tmp_path: Path, folder: Path) -> None:
-    data = lg.load("digits", train=96, val=40, test=40)
-    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.9, sample=0.3), data)
-    review = Review(open_review_folder(folder))
-    truth = data.train.truth
-    assert truth is not None
-    shown, in_sample, ranked = review.candidates.positions
-    listed = review.candidates.listed(3)
-    assert (np.diff(shown[listed]) >= 0).all()
-    decide(review, listed[:20].tolist(), truth)
-    made = review.estimate(3)
-    end = shown[listed[20]]
-    expected = (in_sample[listed] < end) & (in_sample[listed] < ranked[listed])
-    assert made is not None and made.reviewed == expected.sum() >= 1
-    early = (in_sample[listed[:20]] < np.iinfo(np.int64).max) & ~expected[:20]
-    assert early.any(), "this seed has random labels that the ranking brought before their turn"
-    dense = truth.to_dense()[:, 3]
-    keys = [review.candidates.key(int(number)).image for number in listed[:20]]
-    assert made.found == sum(dense[truth.images.index(name)] == PRESENT for name in keys)
-    review.close()
-
-
-def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
-    data = lg.load("digits", train=96, val=40, test=40)
-    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.8, sample=0.5), data)
-    review = Review(open_review_folder(folder))
-    truth = data.train.truth
-    assert truth is not None
-    for number in range(10):
-        decide(review, review.candidates.listed(number).tolist(), truth)
-    made = review.estimate()
-    missing = int((truth.to_dense() == PRESENT).sum() - (data.train.labels.values == PRESENT).sum())
-    assert made is not None and made.classes >= 5
-    assert made.missing[1] <= missing <= made.missing[2]
-    assert f"{made.found:,} found. About {made.still_missing:,} of the" in describe_estimate(made)
-    assert sum(each.still_missing for each in review.estimates().by_class if each) == made.still_missing
-    review.close()
-
-
-def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
-    data = lg.load("digits", train=96, val=40, test=40)
-    path = folder / "candidates.parquet"
-    write_candidates(path, likely_rows(data, share=1.0), data)
-    table = pq.read_table(path)
-    about: dict[str, Any] = json.loads(table.schema.metadata[b"labelgap"])
-    missing = [row for row in table.to_pylist() if row["kind"] == "missing"]
-    sums = [sum(row["score"] for row in missing if row["class"] == name) for name in data.classes]
-    about["estimate"] = MissingEstimate(np.array(sums), np.ones(10, np.int64)).to_json(data.classes)
-    with replacing(folder, [path.name]):
-        pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
-    review = Review(open_review_folder(folder))
-    made, own = review.estimate(), [review.estimate(number) for number in range(10)]
-    assert made is not None and made.missing[0] == about["estimate"]["missing"] == round(sum(sums))
-    assert made.missing[1:] == pytest.approx(about["estimate"]["range"], abs=1)
-    by_class = {name: each.missing[0] for name, each in zip(data.classes, own, strict=True) if each}
-    assert by_class == about["estimate"]["missing_per_class"]
-    review.close()
 
 
 def test_too_few_random_labels_give_no_interval() -> None:

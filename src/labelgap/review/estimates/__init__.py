@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from labelgap.review.estimates.decisions import order_decisions, order_fixed_list
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewEstimate, SampleEstimate
-from labelgap.review.estimates.next_labels import ExpectedPresent, expect_next
+from labelgap.review.estimates.next_labels import NEXT, ExpectedPresent, expect_next
 from labelgap.review.estimates.sample import estimate_review
 from labelgap.review.estimates.sentences import describe_estimate, describe_next
 
 __all__ = [
     "ExpectedPresent",
     "MIN_RANDOM",
+    "NEXT",
     "ReviewEstimate",
     "ReviewedLabels",
     "SampleEstimate",

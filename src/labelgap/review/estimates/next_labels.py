@@ -11,7 +11,10 @@ from scipy.special import expit
 from labelgap.review.estimates.labels import ReviewEstimate
 from labelgap.review.estimates.shifts import to_log_odds
 
-__all__ = ["ExpectedPresent", "expect_next"]
+__all__ = ["ExpectedPresent", "NEXT", "expect_next"]
+
+NEXT: Final = 50
+"""Candidates that a page speaks of."""
 
 _ENDS: Final = (0.025, 0.975)
 _DRAWS: Final = 500

@@ -82,7 +82,7 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
     fit, column = fit_answers(labels, log_odds, typical), labels.class_number
     shifted = expit(log_odds + fit.likeness * fit.shift[column] + (1 - fit.likeness) * draws.median[column])
-    probability = np.where(np.isnan(labels.score), np.nan, shifted)
+    probability = np.where(np.isnan(labels.score) | (not has_model), np.nan, shifted)
     return ReviewEstimate(total, tuple(by_class), column, probability, shifts - draws.median, fit.spread, fit.likeness)
 
 

@@ -40,16 +40,25 @@ def _source(estimate: SampleEstimate) -> str:
     return source
 
 
-def describe_next(expected: ExpectedPresent | None) -> str:
-    """Return what the next candidates are expected to hold; nothing without a model.
+def describe_next(expected: tuple[ExpectedPresent, ExpectedPresent] | None) -> str:
+    """Return what the next candidates, and all of the list, are expected to hold; nothing without a model.
 
     Example:
-        >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))
-        'The next 50 are expected to hold 1 (95 %: 0 to 4).'
+        >>> describe_next((ExpectedPresent(50, 1.2, 0, 4), ExpectedPresent(400, 3.1, 0, 8)))
+        'The next 50 are expected to hold 1 (95 %: 0 to 4), all 400 of the list 3 (0 to 8).'
     """
-    if expected is None or not expected.candidates:
+    if expected is None or not expected[1].candidates:
         return ""
-    count, present, low, high = expected
-    number = f"{present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
-    is_one = count == 1
-    return f"The next {'one is' if is_one else f'{count:,} are'} expected to hold {number} (95 %: {low:,} to {high:,})."
+    following, every = expected
+    the_list = f"(95 %: {every.low:,} to {every.high:,})."
+    if every.candidates <= following.candidates:
+        return f"The {every.candidates:,} left in the list are expected to hold {_number(every.present)} {the_list}"
+    return (
+        f"The next {following.candidates:,} are expected to hold {_number(following.present)} "
+        f"(95 %: {following.low:,} to {following.high:,}), all {every.candidates:,} of the list "
+        f"{_number(every.present)} ({every.low:,} to {every.high:,})."
+    )
+
+
+def _number(present: float) -> str:
+    return f"{present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"

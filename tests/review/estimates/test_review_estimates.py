@@ -1,0 +1,135 @@
+"""The estimates of a review that is open: which decisions count as random ones, and what the page says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.review.sample_run import likely_rows, write_candidates
+
+import labelgap as lg
+from labelgap.audit.estimate import MissingEstimate
+from labelgap.core.manifest import replacing
+from labelgap.labels.codes import PRESENT
+from labelgap.review import Review, open_review_folder
+from labelgap.review.estimates import describe_estimate, order_decisions
+from labelgap.review.store.events import ASKED, Decision
+
+
+def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
+    table = truth.to_dense()
+    rows = {name: row for row, name in enumerate(truth.images)}
+    made = []
+    for number in numbers:
+        entry = review.candidates.key(number)
+        value = int(table[rows[entry.image], truth.classes.index(entry.class_name)])
+        made.append(Decision(entry, value, f"request-{number:06d}"))
+    review.store.append(made, reviewer="anna", client="window-1")
+
+
+def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(tmp_path: Path, folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.9, sample=0.3), data)
+    review = Review(open_review_folder(folder))
+    truth = data.train.truth
+    assert truth is not None
+    shown, in_sample, ranked = review.candidates.positions
+    listed = review.candidates.listed(3)
+    assert (np.diff(shown[listed]) >= 0).all()
+    decide(review, listed[:20].tolist(), truth)
+    made = review.estimate(3)
+    end = shown[listed[20]]
+    expected = (in_sample[listed] < end) & (in_sample[listed] < ranked[listed])
+    assert made is not None and made.reviewed == expected.sum() >= 1
+    early = (in_sample[listed[:20]] < np.iinfo(np.int64).max) & ~expected[:20]
+    assert early.any(), "this seed has random labels that the ranking brought before their turn"
+    dense = truth.to_dense()[:, 3]
+    keys = [review.candidates.key(int(number)).image for number in listed[:20]]
+    assert made.found == sum(dense[truth.images.index(name)] == PRESENT for name in keys)
+    review.close()
+
+
+def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.8, sample=0.5), data)
+    review = Review(open_review_folder(folder))
+    truth = data.train.truth
+    assert truth is not None
+    for number in range(10):
+        decide(review, review.candidates.listed(number).tolist(), truth)
+    made = review.estimate()
+    missing = int((truth.to_dense() == PRESENT).sum() - (data.train.labels.values == PRESENT).sum())
+    assert made is not None and made.classes >= 5
+    assert made.missing[1] <= missing <= made.missing[2]
+    assert f"{made.found:,} found. About {made.still_missing:,} of the" in describe_estimate(made)
+    assert sum(each.still_missing for each in review.estimates().by_class if each) == made.still_missing
+    review.close()
+
+
+def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    path = folder / "candidates.parquet"
+    write_candidates(path, likely_rows(data, share=1.0), data)
+    table = pq.read_table(path)
+    about: dict[str, Any] = json.loads(table.schema.metadata[b"labelgap"])
+    missing = [row for row in table.to_pylist() if row["kind"] == "missing"]
+    sums = [sum(row["score"] for row in missing if row["class"] == name) for name in data.classes]
+    about["estimate"] = MissingEstimate(np.array(sums), np.ones(10, np.int64)).to_json(data.classes)
+    with replacing(folder, [path.name]):
+        pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+    review = Review(open_review_folder(folder))
+    made, own = review.estimate(), [review.estimate(number) for number in range(10)]
+    assert made is not None and made.missing[0] == about["estimate"]["missing"] == round(sum(sums))
+    assert made.missing[1:] == pytest.approx(about["estimate"]["range"], abs=1)
+    by_class = {name: each.missing[0] for name, each in zip(data.classes, own, strict=True) if each}
+    assert by_class == about["estimate"]["missing_per_class"]
+    review.close()
+
+
+def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.5, sample=0.9), data)
+    review = Review(open_review_folder(folder))
+    feed, rank = review.feed(3), review.candidates.columns.random_rank
+    drawn = feed.numbers[rank[feed.numbers] > 0]
+
+    def answer(numbers: list[int], asked: str) -> list[int]:
+        made = [review.decision(number, PRESENT, f"{asked}-{number:06d}", 0, asked, feed.ranking) for number in numbers]
+        review.store.append(made, reviewer="anna", client="window-1")
+        review.current.refresh()
+        random = order_decisions(review.candidates, review.current, review.copies.shown)[2]
+        return np.flatnonzero(random).tolist()
+
+    first, second, third, fourth = drawn[np.argsort(rank[drawn])][:4].tolist()
+    slots = feed.numbers[feed.asked == ASKED.index("random")]
+    assert np.isin(slots, drawn).all() and first in slots
+    assert answer([first], "random") == [first]
+    assert answer([third], "random") == [first], "one before it in the draw is open"
+    assert answer([fourth], "other") == [first], "it was not asked in a random slot"
+    assert answer([second], "random") == sorted([first, second, third])
+    assert answer([third], "other") == sorted([first, second, third]), "a corrected answer is still a random one"
+    made = review.estimate(3)
+    assert made is not None and (made.reviewed, made.present, made.found) == (3, 3, 4)
+    review.close()
+
+
+def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    path = folder / "candidates.parquet"
+    write_candidates(path, likely_rows(data, share=0.5), data)
+    review = Review(open_review_folder(folder))
+    assert review.expected_next(3) is None, "without an estimate of the audit there are no probabilities"
+    review.close()
+    about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
+    about["estimate"] = MissingEstimate(np.full(10, 20.0), np.ones(10, np.int64)).to_json(data.classes)
+    with replacing(folder, [path.name]):
+        pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+    review = Review(open_review_folder(folder))
+    expected, numbers = review.expected_next(3, 5), review.feed(3).numbers
+    assert expected is not None and [each.candidates for each in expected] == [5, len(numbers)]
+    assert expected[0].present == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
+    review.close()
