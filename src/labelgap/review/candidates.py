@@ -140,6 +140,16 @@ class Candidates:
         ids = combine_hashes(image_ids[columns["image"]], class_ids[columns["class_number"]])
         return _merge_duplicates(image_keys, image_ids, ids, columns)
 
+    def why_none(self) -> str:
+        """Return the end of the message that there are no candidates: why, and what to do."""
+        split, folder, audited = self.split, self.path.parent, self.metadata.get("splits") or []
+        if split is None or split in audited:
+            return f"{f' of {split}' if split else ''}: nothing to review."
+        return (
+            f" of {split}: the audit looked at {', '.join(audited) or 'other images'}. `labelgap audit {folder} "
+            f"--split {','.join([*audited, split])}` looks at {split} as well."
+        )
+
     def with_columns(self, classes: Sequence[str], columns: CandidateColumns) -> Candidates:
         """Return candidates of more classes, of which the first ones are these."""
         extended = Candidates(self.path, classes, self.split)

@@ -55,7 +55,8 @@ def export_candidates(
         raise UnknownNameError("tool", to, TOOLS)
     score = review.candidates.columns.score
     review.current.refresh()
-    undecided = np.flatnonzero(~review.current.decided & review.copies.shown)
+    audited = review.candidates.columns.class_number < len(review.folder.classes)
+    undecided = np.flatnonzero(~review.current.decided & review.copies.shown & audited)
     if not len(undecided):
         raise InputError(f"every candidate of {review.path} is decided: there is nothing to export.")
     suggested: dict[str, list[tuple[str, float]]] = {}
@@ -76,7 +77,7 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
     if source not in TOOLS:
         raise UnknownNameError("tool", source, TOOLS)
     exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)
-    unknown = next((name for name in exchange.table.classes if name not in review.folder.classes), None)
+    unknown = next((name for name in exchange.table.classes if name not in review.candidates.classes), None)
     if unknown is not None:
         raise InputError(f"{path} has the class {unknown!r}, which {review.path} does not have.")
     new: list[Decision] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +30,11 @@ from labelgap.review.estimates import (
     order_decisions,
 )
 from labelgap.review.folder import ReviewFolder
+from labelgap.review.live.features import image_features
 from labelgap.review.live.feed import Feed, mix
 from labelgap.review.live.rankings import LiveRankings, Ranking
 from labelgap.review.live.worker import RankingJob
+from labelgap.review.new_classes import ADDED_SCORE, AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
@@ -58,10 +61,12 @@ class Review:
         self.name = folder.path.resolve().name
         self.candidates = Candidates(folder.path / CANDIDATES, folder.classes, split)
         if not len(self.candidates):
-            raise RunError(f"{folder.path} has no candidates{_remedy(folder.path, split, self.candidates.metadata)}")
+            raise RunError(f"{folder.path} has no candidates{self.candidates.why_none()}")
         self.store = DecisionStore(folder.path / STORE, read_only=read_only)
         self.rankings: LiveRankings | None = None
         self._cache: dict[str, tuple[int, Any]] = {}
+        self.added = AddedClassNames(folder, self.store, self.candidates.metadata, split)
+        self.candidates = self.added.extend(self.candidates)
 
     def close(self) -> None:
         """End the live order, and close the store."""
@@ -71,21 +76,27 @@ class Review:
 
     def start_ranking(self) -> None:
         """Rank what is open again while people decide, in a process of its own; random images stay in their order."""
-        columns = self.candidates.columns
-        if self.folder.random or np.isnan(columns.score).all():
-            return
-        job = RankingJob(
-            path=str(self.path),
-            source=self.folder.source,
-            options=dict(self.folder.options),
-            images=columns.images,
-            image=columns.image,
-            class_number=columns.class_number,
-            score=columns.score,
-            ranked=columns.kind == MISSING,
-            classes=len(self.candidates.classes),
-        )
-        self.rankings = LiveRankings(job, self.store, self._decisions)
+        if not self.folder.random and not np.isnan(self.candidates.columns.score).all():
+            self.rankings = LiveRankings(RankingJob.of(self.folder, self.candidates), self.store, self._decisions)
+
+    def refresh_classes(self) -> None:
+        """Take classes into account that people added since, here or by another server of this folder."""
+        if self.added.changed():
+            with self.added.lock:
+                candidates = self.added.extend(self.candidates)
+                if candidates is not self.candidates:
+                    self._extend(candidates)
+
+    def _extend(self, candidates: Candidates) -> None:
+        """Replace all that depends on the candidates at once: other threads are using it."""
+        extended = copy(self)
+        names = ("current", "copies", "image_order", "similar", "_rows", "_unknown", "_expected")
+        vars(extended).update(candidates=candidates, _cache={})
+        for name in names:
+            vars(extended).pop(name, None)
+        vars(self).update({name: getattr(extended, name) for name in ("candidates", "_cache", *names)})
+        if self.rankings is not None:
+            self.rankings.extend(RankingJob.of(self.folder, candidates))
 
     def _decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8], int]:
         """Return the candidates from whose decisions a ranking learns, the values, and the last event."""
@@ -144,13 +155,23 @@ class Review:
         """Return the newest ranking of the open candidates; None before the first, where the order is the audit's."""
         return None if self.rankings is None else self.rankings.newest(aim)
 
-    def feed(self, class_number: int, wrong: bool = False) -> Feed:
-        """Return the open candidates of a class in the order in which they are asked; one for all copies."""
+    @cached_property
+    def similar(self) -> SimilarImages:
+        """The images by their similarity to one of them."""
+        return SimilarImages(lambda: image_features(self.folder, self.candidates.columns.images))
+
+    def feed(self, class_number: int, wrong: bool = False, near: NDArray[np.int64] | None = None) -> Feed:
+        """Return the open candidates of a class in the order in which they are asked; one for all copies.
+
+        ``near`` ``(M,)`` are places of images, by which to sort instead; nothing is random then.
+        """
         rows, columns = self.listed(class_number, wrong), self.candidates.columns
         with self.current.lock:
             rows = rows[~self.current.decided[rows]]
-        if wrong:
-            return Feed.of(rows, "wrong", self.audit_ranking)
+        if near is not None:
+            rows = rows[np.argsort(near[columns.image[rows]], kind="stable")]
+        if wrong or near is not None:
+            return Feed.of(rows, "wrong" if wrong else "missing", self.audit_ranking)
         ranking = self.ranking()
         position = columns.class_rank if ranking is None else ranking.position
         ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
@@ -219,7 +240,8 @@ class Review:
         """Return whether the data know a label of a copy."""
         labels = self.folder.data.split(key.split).labels
         row = self._copy_rows[key.split, key.image]
-        return int(labels.codes_at([row], [self._numbers[key.class_name]])[0]) != UNKNOWN
+        number = self._numbers.get(key.class_name)
+        return number is not None and int(labels.codes_at([row], [number])[0]) != UNKNOWN
 
     @cached_property
     def _copy_rows(self) -> dict[tuple[str, str], int]:
@@ -302,15 +324,18 @@ class Review:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.candidates.classes)}
+        """The numbers of the classes that the data have."""
+        return {name: number for number, name in enumerate(self.folder.classes)}
 
     @cached_property
     def _unknown(self) -> NDArray[np.int64]:
         """``(K,)`` how many labels of each class are unknown in the data that the random sample was drawn from."""
-        if self.split is not None:
-            return self.folder.data.split(self.split).labels.counts().unknown
         counts = self.candidates.metadata.get("unknown_per_class") or {}
-        return np.array([int(counts.get(name, 0)) for name in self.candidates.classes], dtype=np.int64)
+        known = np.array([int(counts.get(name, 0)) for name in self.folder.classes], dtype=np.int64)
+        if self.split is not None:
+            known = self.folder.data.split(self.split).labels.counts().unknown
+        asked = np.bincount(self.candidates.columns.class_number, minlength=len(self.candidates.classes))
+        return np.concatenate([known, asked[len(known) :]])
 
     @cached_property
     def _expected(self) -> NDArray[np.float64] | None:
@@ -321,15 +346,5 @@ class Review:
         missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
         unknown = np.array([int(metadata["unknown_per_class"].get(name, 0)) for name in names])
         scale: NDArray[np.float64] = missing * self._unknown / np.maximum(unknown, 1)
+        scale[len(self.folder.classes) :] = ADDED_SCORE * self._unknown[len(self.folder.classes) :]
         return scale
-
-
-def _remedy(path: Path, split: str | None, metadata: Mapping[str, Any]) -> str:
-    """Return the end of the message that there are no candidates: why, and what to do."""
-    audited = metadata.get("splits") or []
-    if split is None or split in audited:
-        return f"{f' of {split}' if split else ''}: nothing to review."
-    return (
-        f" of {split}: the audit looked at {', '.join(audited) or 'other images'}. `labelgap audit {path} --split "
-        f"{','.join([*audited, split])}` looks at {split} as well."
-    )

@@ -114,6 +114,8 @@ class HeatMaps:
 
     def get(self, image: int, class_number: int) -> bytes:
         """Return a transparent PNG to be laid over the image; ``InputError`` without network or readable image."""
+        if class_number >= len(self.review.folder.classes):
+            raise InputError("the network does not know this class: people added it.")
         with self._lock:
             heat = self._maps(image)[class_number]
         with open_image(io.BytesIO(self.thumbnails.get(image, LARGE_SIZE)), quiet=False) as large:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -60,6 +60,15 @@ class Ranking:
     position: NDArray[np.int32]
     probability: NDArray[np.float32]
 
+    def extended(self, count: int) -> Ranking:
+        """Return the order of more candidates, of which it does not rank the last ones."""
+        more = count - len(self.position)
+        if more <= 0:
+            return self
+        position = np.pad(self.position, (0, more), constant_values=_LAST)
+        probability = np.pad(self.probability, (0, more), constant_values=np.nan)
+        return replace(self, position=position, probability=probability)
+
     @classmethod
     def of(cls, result: RankingResult, number: int, count: int) -> Ranking:
         """Spread a result over C candidates."""
@@ -94,13 +103,18 @@ class LiveRankings:
     def stop(self) -> None:
         """End the worker and the thread that asks it."""
         self._stopped.set()
-        self._worker.kill()
+        self._worker.process.kill()  # the thread closes its connection, which it may be using
         self._thread.join()
 
     def newest(self, aim: Aim) -> Ranking | None:
         """Return the newest ranking for an aim, which is ranked again from now on; None while there is none."""
         self._wanted[aim] = max(self._wanted.get(aim, 0.0), time.monotonic())
-        return self._newest.get(aim)
+        ranking = self._newest.get(aim)
+        return None if ranking is None else ranking.extended(len(self.job.image))
+
+    def extend(self, job: RankingJob) -> None:
+        """Rank more candidates from now on, of which the first ones are those of before."""
+        self.job = job
 
     @property
     def worker_id(self) -> int | None:
@@ -117,7 +131,7 @@ class LiveRankings:
                 self._ask(asked)
             except (EOFError, OSError):  # the worker is gone
                 if self._stopped.is_set():
-                    return
+                    break
                 crashes, asked = crashes + 1, _Asked()
                 if crashes >= MAX_CRASHES:
                     self.problem = "the process that ranks candidates ended unexpectedly, several times."
@@ -145,9 +159,12 @@ class LiveRankings:
         new = abs(len(decided) - asked.decisions)
         idle = now - asked.quiet_since > IDLE_SECONDS and last_event != asked.last_event
         due = new >= EVERY or idle or not set(aims) <= set(asked.aims)
-        if asked.waiting or not due:
+        job = self.job
+        if asked.waiting or not (due or self._worker.job is not job):
             return
-        self._worker.send(RankingRequest(aims, decided, values, last_event))
+        self._worker.extend(job)
+        known = decided < len(job.image)
+        self._worker.send(RankingRequest(aims, decided[known], values[known], last_event))
         asked.aims, asked.decisions, asked.last_event, asked.waiting = aims, len(decided), last_event, len(aims)
 
 
@@ -176,12 +193,19 @@ class WorkerProcess:
     """A running worker; methods raise ``EOFError`` or ``OSError`` once it has ended."""
 
     def __init__(self, job: RankingJob) -> None:
+        self.job = job
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self.process = context.Process(target=run_worker, args=(other, job), name="labelgap-ranking", daemon=True)
         with _environment(dict.fromkeys(_THREAD_SETTINGS, "1")):  # read when the process imports numpy
             self.process.start()
         other.close()
+
+    def extend(self, job: RankingJob) -> None:
+        """Give it another job, unless it has that."""
+        if job is not self.job:
+            self._connection.send(job)
+            self.job = job
 
     def send(self, request: RankingRequest) -> None:
         """Ask for rankings."""

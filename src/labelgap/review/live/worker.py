@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import LabelGapError
-from labelgap.review.folder import open_review_folder
+from labelgap.review.candidates import MISSING, Candidates
+from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.live.features import image_features
 
 __all__ = ["RankingJob", "RankingRequest", "RankingResult", "WorkerFailure", "run_worker"]
@@ -58,6 +59,22 @@ class RankingJob:
     score: NDArray[np.float32]
     ranked: NDArray[np.bool_]
     classes: int
+
+    @classmethod
+    def of(cls, folder: ReviewFolder, candidates: Candidates) -> RankingJob:
+        """Return the job for the candidates of a folder."""
+        columns = candidates.columns
+        return cls(
+            path=str(folder.path),
+            source=folder.source,
+            options=dict(folder.options),
+            images=columns.images,
+            image=columns.image,
+            class_number=columns.class_number,
+            score=columns.score,
+            ranked=columns.kind == MISSING,
+            classes=len(candidates.classes),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +127,30 @@ def run_worker(connection: Connection, job: RankingJob) -> None:
     _follow_parent()
     torch.set_num_threads(1)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        try:
-            folder = open_review_folder(job.path, job.source, **job.options)
-            scale = FeatureScale.of(image_features(folder, job.images))
-        except (LabelGapError, OSError, RuntimeError, ImportError) as error:
-            connection.send(WorkerFailure(str(error)))
-            return
-        pool = np.flatnonzero(job.ranked & ~np.isnan(job.score))
+        folder = None
         while True:
-            request: RankingRequest = connection.recv()
-            while connection.poll():
-                request = connection.recv()
-            for aim in request.aims:
-                connection.send(rank(job, scale, pool, request, aim))
+            try:
+                folder = folder or open_review_folder(job.path, job.source, **job.options)
+                scale = FeatureScale.of(image_features(folder, job.images))
+            except (LabelGapError, OSError, RuntimeError, ImportError) as error:
+                connection.send(WorkerFailure(str(error)))
+                return
+            job = _answer(connection, job, scale)
+
+
+def _answer(connection: Connection, job: RankingJob, scale: FeatureScale) -> RankingJob:
+    """Answer requests until there is a job with other images, which is returned."""
+    images = job.images
+    while job.images == images:
+        pool, message = np.flatnonzero(job.ranked & ~np.isnan(job.score)), connection.recv()
+        while isinstance(message, RankingRequest) and connection.poll():
+            message = connection.recv()
+        if isinstance(message, RankingJob):
+            job = message
+        else:
+            for aim in message.aims:
+                connection.send(rank(job, scale, pool, message, aim))
+    return job
 
 
 def rank(job: RankingJob, scale: FeatureScale, pool: Numbers, request: RankingRequest, aim: Aim) -> RankingResult:

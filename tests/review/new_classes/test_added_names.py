@@ -1,0 +1,173 @@
+"""A class that a person adds joins the open review: of this server, of another one, and after a restart."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.review.new_classes.sample_album import COPY, is_bright, make_album
+from tests.review.sample_photos import make_photos
+
+from labelgap.core.errors import InputError
+from labelgap.labels.codes import PRESENT
+from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review.apply import apply_decisions
+from labelgap.review.store.events import LabelKey
+
+PATIENCE = 300.0
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An album's run; features are computed once, into a cache of its own."""
+    place = tmp_path_factory.mktemp("album")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELGAP_CACHE", str(place / "cache"))
+        return make_album(place / "album")
+
+
+@pytest.fixture
+def run(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELGAP_CACHE", str(album.parents[1] / "cache"))
+    return shutil.copytree(album, tmp_path / "run")
+
+
+@pytest.fixture
+def review(run: Path) -> Iterator[Review]:
+    with closing(Review(open_review_folder(run))) as opened:
+        yield opened
+
+
+def add(review: Review, name: str = "bright") -> int:
+    review.added.add(name, "anna", review.candidates)
+    review.refresh_classes()
+    return review.candidates.classes.index(name)
+
+
+def images(review: Review, class_number: int, near: np.ndarray | None = None) -> list[str]:
+    review.current.refresh()
+    return [review.candidates.key(number).image for number in review.feed(class_number, near=near).numbers.tolist()]
+
+
+def decide(review: Review, *names: str, value: int = PRESENT) -> None:
+    numbers = [review.candidates.number_of(LabelKey("train", name, "bright")) for name in names]
+    made = [review.decision(number, value, f"{number}-{value}-request", 0) for number in numbers if number is not None]
+    review.store.append(made, reviewer="anna", client="window-1")
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
+    before, feeds = review.progress(), [review.feed(number).numbers.tolist() for number in range(2)]
+    number = add(review)
+    train = review.folder.data.train.labels.images
+    asked = images(review, number)
+    assert number == 2 and {*asked} | {COPY, "00.png"} == {*train} and len(asked) == len(train) - 1
+    assert [review.feed(each).numbers.tolist() for each in range(2)] == feeds
+    row = next(row for row in review.classes() if row.name == "bright")
+    assert (row.total, row.decided) == (len(train), 0)
+    assert review.progress().total == before.total + len(train)
+    assert len(review.image_order) == len(train) - 1
+    assert review.estimates().by_class is not None
+
+
+def test_another_server_and_a_restart_show_the_same_order(run: Path, review: Review) -> None:
+    with closing(Review(open_review_folder(run))) as other:
+        _ = other.current, other.copies, other.image_order
+        assert not other.added.changed()
+        number = add(review)
+        decide(review, images(review, number)[0])
+        assert other.added.changed()
+        other.refresh_classes()
+        assert not other.added.changed() and other.candidates.classes == review.candidates.classes
+        assert images(other, number) == images(review, number)
+        assert other.progress() == review.progress() and other.progress().found == 1
+    with closing(Review(open_review_folder(run), read_only=True)) as again:
+        assert images(again, number) == images(review, number) and again.progress() == review.progress()
+
+
+def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(review: Review, tmp_path: Path) -> None:
+    number = add(review)
+    shown = next(name for name in images(review, number) if name in (COPY, "00.png"))
+    decide(review, shown)
+    assert {event.key.image for event in review.store.current()} == {COPY, "00.png"}
+    assert next(row.decided for row in review.classes() if row.name == "bright") == 2
+    written = apply_decisions(review.folder, tmp_path / "better.csv")
+    lines = {line.partition(",")[0]: line.rpartition(",")[2] for line in written.path.read_text().splitlines()}
+    assert (lines["image"], lines[COPY], lines["00.png"], lines["01.png"]) == ("bright", "1", "1", "")
+
+
+def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Review) -> None:
+    review.start_ranking()
+    number = add(review)
+    example = next(name for name in images(review, number) if is_bright(name))
+    image = review.candidates.columns.images.index(("train", example))
+    near = review.similar.positions(image, PATIENCE)
+    assert near is not None and not review.similar.problem
+    similar = images(review, number, near)
+    assert similar[0] == example and sum(map(is_bright, similar[:8])) >= 7
+    decide(review, *similar[:5])
+    wait_for(lambda: (ranking := review.ranking()) is not None and ranking.decisions >= 5)
+    bright = sum(map(is_bright, images(review, number)))
+    assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
+    assert review.rankings is not None and not review.rankings.problem
+
+
+def test_a_class_may_be_added_while_others_are_asked_and_ranked(review: Review) -> None:
+    review.start_ranking()
+    errors: list[Exception] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not done.is_set():
+                for number in range(len(review.candidates.classes)):
+                    review.feed(number)
+                review.classes(), review.progress(), review.image_order, review.estimates()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for name in ("bright", "striped", "tiny"):
+        add(review, name)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not errors and review.candidates.classes[2:] == ("bright", "striped", "tiny")
+
+
+def test_names_are_checked_against_data_and_other_classes(review: Review) -> None:
+    add(review)
+    for name, words in (
+        ("Bright", "a class 'bright' already"),
+        ("ROUND", "a class 'round' already"),
+        ("tags", "meaning"),
+    ):
+        with pytest.raises(InputError, match=words):
+            add(review, name)
+    review.store.add_class("BRIGHT", "bo")  # another server at the same moment
+    review.refresh_classes()
+    assert review.candidates.classes == ("round", "dark", "bright")
+
+
+def test_a_review_of_random_images_asks_about_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    folder = create_random_review(make_photos(tmp_path), "train", 4, 0, tmp_path / "review")
+    with closing(Review(folder)) as review:
+        number = add(review)
+        assert len(images(review, number)) == 4 and number == 3
+        assert {*images(review, number)} >= {name for _, name in review.candidates.columns.images}
+        assert review.estimates().by_class is not None
