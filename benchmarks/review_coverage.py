@@ -8,7 +8,7 @@ wider than counting the random answers requires.
 
 A simulated reviewer answers from the truth. As on the page, a candidate in ten is the first open one of the random draw
 of its class; after every 20 decisions the reviewer turns to the class that promises most. "live" ranks what is open
-again after every 100 decisions, as the page does, on the first 128 principal components of the features: a repetition
+again after every 100 decisions, as the page does, on the first 64 principal components of the features: a repetition
 must be cheap. A repetition has a random draw and random slots of its own; every third one has the same known labels,
 folds and audit (three label seeds). Audits are those of benchmarks/review_loop.py.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ from labelgap.training.heads.configs import HeadConfig
 STOPS = (100, 500, 2000)
 LABEL_SEEDS = (1, 2, 3)
 PAGE, RANDOM_SLOTS, RANKING, NEXT = 20, 2, 100, 50
-PER_CLASS, DRAWN, COMPONENTS = 2000, 0.1, 128
+PER_CLASS, DRAWN, COMPONENTS = 2000, 0.1, 64
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -99,17 +100,25 @@ class Simulation:
         self.draws = [drawn[drawn % self.classes == number].tolist() for number in range(self.classes)]
         self.finds = np.full((2, self.classes), 3.0)
         """Found and promised labels of each class, and three more of each."""
+        self.promised = self._promise(range(self.classes))
 
     def run_to(self, count: int) -> None:
         """Decide until so many labels are decided."""
         while len(self.places) < count:
-            ranked = np.where(self.listed & self.open, self.odds, -np.inf)
-            best = -np.partition(-ranked, PAGE, axis=0)[:PAGE]
             ratio = 1.0 if self.is_live else self.finds[0] / self.finds[1]
-            number = int((expit(best).sum(axis=0) * ratio).argmax())
-            self._decide_page(number, np.argsort(-ranked[:, number], kind="stable")[:PAGE])
+            number = int((self.promised * ratio).argmax())
+            self._decide_page(number, np.argsort(-self._ranked(number), kind="stable")[:PAGE])
             if self.is_live and len(self.places) % RANKING == 0:
                 self._rank()
+                self.promised = self._promise(range(self.classes))
+            self.promised[number] = self._promise([number])[0]
+
+    def _ranked(self, number: int) -> Floats:
+        return np.where(self.listed[:, number] & self.open[:, number], self.odds[:, number], -np.inf)
+
+    def _promise(self, numbers: Iterable[int]) -> Floats:
+        """Return how many labels the next page of each class is expected to hold."""
+        return np.array([expit(-np.partition(-self._ranked(number), PAGE)[:PAGE]).sum() for number in numbers])
 
     def _decide_page(self, number: int, ranked: NDArray[np.int64]) -> None:
         part = PAGE // RANDOM_SLOTS
@@ -167,7 +176,8 @@ def check(simulation: Simulation) -> Outcome:
     made = estimate_review(labels)
     left = (simulation.album.truth & simulation.open).sum(axis=0).tolist()
     assert made.total is not None
-    total, counted = made.total, [count_random(labels, number) for number in range(len(left))]
+    total, answered = made.total, labels.answered()
+    counted = [count_random(answered, number) for number in range(len(left))]
     squares = sum((each.high - each.low) ** 2 for each in counted)
     classes, widths, fewer = list[bool](), list[float](), list[bool]()
     for each, count, true in zip(made.by_class, counted, left, strict=True):

@@ -23,7 +23,7 @@ from labelgap.review.estimates.labels import ReviewedLabels
 
 __all__ = ["CountedLabels", "count_random"]
 
-EXACT: Final = 60
+EXACT: Final = 40
 _TAIL: Final = 0.025
 _PARTS: Final = 33
 
@@ -38,8 +38,13 @@ class CountedLabels(NamedTuple):
     high: int
 
 
-def count_random(labels: ReviewedLabels, class_number: int) -> CountedLabels:
+def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) -> CountedLabels:
     """Estimate what is left of a class from its random answers alone; without any, everything is possible.
+
+    Args:
+        labels: undecided ones may be left out.
+        class_number: of the class.
+        exact: up to so many random answers the distribution is computed exactly.
 
     Example:
         >>> decided, value = np.arange(1000) < 20, (np.arange(1000) < 2).astype(np.int8)
@@ -58,7 +63,7 @@ def count_random(labels: ReviewedLabels, class_number: int) -> CountedLabels:
     count, path = int((present & drawn).sum()), _MeanPath(by_rank, opened)
 
     def tails(totals: Array) -> tuple[Array, Array]:
-        if len(opened) <= EXACT:
+        if len(opened) <= exact:
             return _exact_tails(totals, by_rank, opened, count)
         mean, variance = path.moments(totals)
         at = (count + np.array([[0.5], [-0.5]])) * mean / variance + 0.5

@@ -59,6 +59,12 @@ class ReviewedLabels:
         """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
         return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
 
+    def answered(self) -> ReviewedLabels:
+        """Return the decided ones."""
+        rows = np.flatnonzero(self.decided)
+        parts = (self.class_number, self.score, self.decided, self.value, self.random, self.order)
+        return ReviewedLabels(*(part[rows] for part in parts), self.unknown, self.expected)  # type: ignore[arg-type]
+
     def count(self, mask: Mask) -> Counts:
         """Return how many candidates of each class a mask selects, ``(K,)``."""
         return np.bincount(self.class_number[mask], minlength=len(self.unknown))

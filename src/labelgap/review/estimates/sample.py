@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.audit.estimate import RANGE_FACTOR, round_to_sum
-from labelgap.review.estimates.counting import count_random
+from labelgap.review.estimates.counting import CountedLabels, count_random
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewEstimate, SampleEstimate
 from labelgap.review.estimates.probabilities import fit_answers
 from labelgap.review.estimates.shifts import draw_shifts, to_log_odds
@@ -37,6 +37,8 @@ _BIN_WIDTH: Final = 0.1
 _FLAT_SCORE: Final = 0.1
 _FLAT_SPREAD: Final = 2.5
 """Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds."""
+_NEARLY: Final = 1.2
+"""Counting whose approximate interval is wider by this factor is not looked at more exactly."""
 _NARROW: Final = 10
 """An interval that is no wider is narrow."""
 
@@ -71,11 +73,11 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
     number = _draw_numbers(np.minimum(draws.pick(mean), left), noise, left)
     low, high = np.quantile(number, _ENDS, axis=0, method="nearest").astype(np.float64)
-    shifts, by_class = draws.pick(draws.nodes), list[SampleEstimate | None]()
+    shifts, by_class, answered = draws.pick(draws.nodes), list[SampleEstimate | None](), labels.answered()
     for k in range(len(left)):
         made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
         made = replace(
-            _count(labels, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
+            _count(answered, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
         )
         by_class.append(made if covered[k] else None)
     total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
@@ -146,11 +148,18 @@ def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool
     """Return the estimate of a class, with the interval of counting where that one is narrower, or without a model."""
     if not made.undecided or (has_model and made.reviewed < MIN_RANDOM):
         return made
+    width = made.high - made.low
+    if has_model and _width(count_random(labels, k, 0)) > _NEARLY * width:
+        return made
     counted = count_random(labels, k)
-    if has_model and counted.high - counted.low >= made.high - made.low:
+    if has_model and _width(counted) >= width:
         return made
     low, high = min(int(counted.low), made.still_missing), max(int(counted.high), made.still_missing)
     return replace(made, low=low, high=high, counted=True)
+
+
+def _width(counted: CountedLabels) -> int:
+    return counted.high - counted.low
 
 
 def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:

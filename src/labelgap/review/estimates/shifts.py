@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, logsumexp
+from scipy.special import expit, logit
 
 from labelgap.review.estimates.labels import ReviewedLabels
 
@@ -86,9 +86,8 @@ def draw_shifts(labels: ReviewedLabels, log_odds: Array, common_spread: float = 
         return result
 
     def weigh(common: Array) -> Array:
-        log = np.array([logsumexp(given(each), axis=1).sum() for each in common]) - common**2 / 2
-        result: Array = np.exp(log - logsumexp(log))
-        return result
+        log = np.array([_normalize(given(each))[1].sum() for each in common]) - common**2 / 2
+        return _normalize(log)[0]
 
     weight = weigh(_COMMON_NODES)
     mean = float(weight @ _COMMON_NODES)
@@ -100,8 +99,7 @@ def draw_shifts(labels: ReviewedLabels, log_odds: Array, common_spread: float = 
     counts, parts = np.bincount(np.minimum(at, len(common) - 1), minlength=len(common)), []
     marginal = np.zeros_like(nodes)
     for each, count in zip(common[counts > 0], counts[counts > 0].tolist(), strict=True):
-        log = given(each)
-        density = np.exp(log - logsumexp(log, axis=1, keepdims=True))
+        density, _ = _normalize(given(each))
         marginal += density * count / draws
         cumulative = np.cumsum(density, axis=1)
         drawn = random.random((count, len(nodes))) * cumulative[:, -1]
@@ -109,6 +107,14 @@ def draw_shifts(labels: ReviewedLabels, log_odds: Array, common_spread: float = 
     middle = np.cumsum(marginal, axis=1) - marginal / 2
     median = np.array([np.interp(0.5, each, at) for each, at in zip(middle, nodes, strict=True)])
     return ShiftDraws(nodes, np.concatenate(parts), median)
+
+
+def _normalize(log: Array) -> tuple[Array, Array]:
+    """Return numbers that are given by their logarithms, divided by their sum over the last axis, and its logarithm."""
+    largest = log.max(axis=-1, keepdims=True)
+    values = np.exp(log - largest)
+    total = values.sum(axis=-1, keepdims=True)
+    return values / total, (largest + np.log(total))[..., 0]
 
 
 def _student(x: Array) -> Array:
