@@ -62,8 +62,15 @@ class ReviewedLabels:
     def answered(self) -> ReviewedLabels:
         """Return the decided ones."""
         rows = np.flatnonzero(self.decided)
-        parts = (self.class_number, self.score, self.decided, self.value, self.random, self.order)
-        return ReviewedLabels(*(part[rows] for part in parts), self.unknown, self.expected)  # type: ignore[arg-type]
+        return replace(
+            self,
+            class_number=self.class_number[rows],
+            score=self.score[rows],
+            decided=self.decided[rows],
+            value=self.value[rows],
+            random=self.random[rows],
+            order=self.order[rows],
+        )
 
     def count(self, mask: Mask) -> Counts:
         """Return how many candidates of each class a mask selects, ``(K,)``."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim
-from labelgap.metrics.answered_scores import to_log_odds
 from labelgap.review.candidates import MISSING, WRONG
+from labelgap.review.estimates.shifts import to_log_odds
 from labelgap.review.live.feed import Feed
 from labelgap.review.session import Review
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, ndtr
 
-from labelgap.metrics.answered_scores import to_log_odds
+from labelgap.review.estimates.shifts import to_log_odds
 
 __all__ = [
     "MIN_ANSWERS",
