@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.doctest import DoctestModule
 
 # Before torch and matplotlib are imported, and in the environment, so that processes started by a test follow too.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -34,6 +36,12 @@ multiprocessing.set_forkserver_preload(
 PROJECT = Path(__file__).resolve().parents[1]
 TEMPORARY = os.environ["TMPDIR"]
 Path(TEMPORARY).chmod(0o711)  # a database server runs as another user
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no doctests in the tests: there are none, and every process of the tests would search all of them."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
 def pytest_unconfigure() -> None:

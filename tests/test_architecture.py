@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,14 @@ REGISTRY_ADDRESS = re.compile(
 )
 
 
+@cache
 def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def relative(path: Path) -> str:
@@ -148,11 +155,7 @@ def long_functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def every_source(find: Callable[[Path, ast.AST], Iterator[tuple[int, str]]]) -> list[str]:
     """What ``find`` finds in all files, as ``file:line what``."""
-    return [
-        f"{relative(path)}:{line} {what}"
-        for path in sources()
-        for line, what in find(path, ast.parse(path.read_text(encoding="utf-8"), str(path)))
-    ]
+    return [f"{relative(path)}:{line} {what}" for path in sources() for line, what in find(path, parsed(path))]
 
 
 def report(problems: list[str]) -> str:
@@ -264,17 +267,22 @@ def import_graph(modules: dict[str, tuple[ast.AST, str]]) -> dict[str, set[str]]
 def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Every group of modules that import each other, directly or through others."""
     names = sorted(graph)
-    edges = np.array([[target in graph[name] for target in names] for name in names], dtype=bool)
+    place = {name: number for number, name in enumerate(names)}
+    edges = np.zeros((len(names), len(names)), dtype=bool)
+    for name, targets in graph.items():
+        edges[place[name], [place[target] for target in targets]] = True
     _, component = connected_components(csr_array(edges), directed=True, connection="strong")
-    groups = [[name for name, own in zip(names, component, strict=True) if own == each] for each in set(component)]
-    return sorted(group for group in groups if len(group) > 1)
+    groups: dict[int, list[str]] = {}
+    for name, number in zip(names, component.tolist(), strict=True):
+        groups.setdefault(number, []).append(name)
+    return sorted(group for group in groups.values() if len(group) > 1)
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
     modules: dict[str, tuple[ast.AST, str]] = {}
     for path in sources():
         package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-        modules[module_name(path)] = (ast.parse(path.read_text(encoding="utf-8"), str(path)), package)
+        modules[module_name(path)] = (parsed(path), package)
     cycles = import_cycles(import_graph(modules))
     assert not cycles, report([" <-> ".join(group) for group in cycles])
 

@@ -11,7 +11,7 @@ from tests.sample_photos import write_color_photos
 
 from labelgap.cli.main import main
 
-__all__ = ["call", "photos", "undraw"]
+__all__ = ["call", "drawn", "photos", "undraw", "undrawn"]
 
 
 def call(*arguments: str) -> int:
@@ -27,8 +27,20 @@ def call(*arguments: str) -> int:
 
 
 def undraw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the drawings out of the pages that are written from now on: each takes a tenth of a second."""
+    """Leave the drawings out of the pages that are written from now on: those of one run take a second or two."""
     monkeypatch.setattr("labelgap.reporting.html.both_screens", lambda *given: (Markup("<svg/>"), Markup("<svg/>")))
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests whose pages shall have their drawings."""
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands write pages without drawings, but for tests that ask for ``drawn``."""
+    if "drawn" not in request.fixturenames:
+        undraw(monkeypatch)
 
 
 @pytest.fixture

@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import call
+from tests.cli.conftest import call, undraw
 from tests.training.untrained_run import make_run
 
 from labelgap.cli.main import make_app
 from labelgap.losses import methods
 
 
-def test_train_evaluate_and_report_on_ones_own_photos(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_evaluate_and_report_on_ones_own_photos(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
+) -> None:
     assert call("train", "tags.csv", "--images", "photos", "--out", "runs/a", "--epochs", "2", "--device", "cpu") == 0
     said = capsys.readouterr()
     assert "12 images, 2 classes" in said.out and "blank = unknown" in said.out
@@ -31,6 +33,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(photos: Path, capsys: pyte
     written = report.read_text()
     assert call("report", "runs/a") == 0
     assert "report.html" in capsys.readouterr().out and len(report.read_text()) > 0.9 * len(written)
+    undraw(monkeypatch)
     (photos / "tags.csv").rename(photos / "moved.csv")
     assert call("report", "runs/a", "--no-images") == 0
     assert "without label counts and example images" in capsys.readouterr().out

@@ -27,7 +27,7 @@ QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 
 
 def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
 ) -> None:
     assert call("compare", "vectors.npz", "--methods", "an,em,bce,iu", *QUICK) == 0
     said = capsys.readouterr()
@@ -41,10 +41,7 @@ def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
     assert call("report", "runs/compare") == 0
 
 
-def test_labels_are_hidden_and_settings_given_as_asked(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undraw(monkeypatch)
+def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = (
         "--observe",
         "annotators,known=0.8,negatives=1",
@@ -72,9 +69,8 @@ def test_labels_are_hidden_and_settings_given_as_asked(
 
 
 def test_without_val_the_command_at_the_end_trains_what_was_compared(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str = "ll-r"
+    vectors: Path, capsys: pytest.CaptureFixture[str], method: str = "ll-r"
 ) -> None:
-    undraw(monkeypatch)
     with np.load("vectors.npz") as stored:
         kept = {name: stored[name] for name in stored.files if not name.startswith(("val", "test"))}
     kept["train_truth"] = kept["train_observed"]
@@ -92,9 +88,8 @@ def test_without_val_the_command_at_the_end_trains_what_was_compared(
 
 
 def test_values_of_an_option_have_rows_and_shares_of_the_images_columns(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undraw(monkeypatch)
     varied = ("--methods", "an,ll-ct", "--vary", "ll-ct.delta-rel=1,20", "--lr", "1e-2")
     assert call("compare", "vectors.npz", *varied, *QUICK) == 0
     assert "ll-ct delta_rel=1 " in capsys.readouterr().out
@@ -107,10 +102,7 @@ def test_values_of_an_option_have_rows_and_shares_of_the_images_columns(
     assert "Fewer training images" in (vectors / "runs" / "shares" / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_cannot_run_is_listed(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undraw(monkeypatch)
+def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
     assert "skipped   epr: " in capsys.readouterr().out
 

@@ -28,7 +28,7 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
 ) -> None:
     searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
     assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *QUICK) == 0
@@ -36,6 +36,7 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     assert [each.name for each in found.space] == ["lr", "batch_size", "alpha"] and len(found.trials) == 9
     assert "9 of 9 trials: 9 complete" in said.out and "to the same val score" in said.out
     assert f"trial {found.ranked[0].number}: val score" in said.err
+    undraw(monkeypatch)
     (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))
     assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
     again = lg.open_run("runs/best")
@@ -44,7 +45,6 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     page = Path("runs/sweep/report.html").read_text(encoding="utf-8")
     assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 2 * 5
     look_at(vectors / "runs" / "sweep" / "report.html")
-    undraw(monkeypatch)
     assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
 
 
