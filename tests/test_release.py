@@ -53,6 +53,7 @@ def test_the_package_is_whole_small_and_without_data_and_its_wheel_works_in_an_e
     follow the ``.pth`` files of a folder that a ``.pth`` file names. `docs/releasing.md` has the real installation.
     """
     wheel, sdist = dist / f"labelgap-{labelgap.__version__}-py3-none-any.whl", *dist.glob("*.tar.gz")
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     check_wheel(wheel)
     check_sdist(sdist)
     empty = tmp_path / "empty"

@@ -11,7 +11,7 @@ from tests.studies.compare.small_features import write
 
 
 def test_features_are_measured_with_all_known_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], drawn: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("vectors.npz"))

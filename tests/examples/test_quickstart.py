@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli.conftest import undraw
 
 import labelgap as lg
 
@@ -80,6 +81,7 @@ def test_the_cells_of_the_notebook_run_in_order_on_ones_own_photos_and_once_more
     cells: list[dict[str, Any]], photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
+    undraw(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["a_kernel", "-f", "connection.json", str(photos / "tags.csv")])
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells * 2:
