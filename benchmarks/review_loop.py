@@ -5,9 +5,9 @@
 The aim: for what the fixed order has found, the live order needs at least 25 % fewer decisions (a ratio of 0.75).
 
 A simulated reviewer answers from the truth. Orders: "fixed", that of one audit; "live", the same candidates, ranked
-again after every 50 decisions; "classifier", uncertain and diverse candidates, also ranked again; "random". Two bounds:
-"informed", the order of out-of-fold heads that have learned the truth of all other images; "perfect", where every
-decision finds a label. Data: VOC 2012, features of a ResNet-50, with one positive of each image or a tenth of all
+again after every 50 decisions; "classifier", uncertain and diverse candidates, also ranked again; "random". For
+comparison: "informed", the order of out-of-fold heads that have learned the truth of all other images; "perfect", where
+every decision finds a label. Data: VOC 2012, features of a ResNet-50, with one positive of each image or a tenth of all
 labels known; the digits, features of efficientnet-lite0, with one positive. Heads are trained anew for each mAP; val
 selects their epoch.
 """

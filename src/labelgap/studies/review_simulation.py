@@ -168,7 +168,7 @@ def informed_order(
 ) -> CandidateRanking:
     """Return the audit with its missing labels ordered by heads that have learned the truth of all other images.
 
-    No reviewer can teach such heads more than all answers: it is what they could know of an image from its features.
+    What such heads know of an image once every other one is reviewed: a yardstick, and no bound for other models.
     """
     inputs, missing = _inputs(data, device), audit.missing
     train = _truth(data)
