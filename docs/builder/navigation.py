@@ -48,6 +48,7 @@ RESULTS = {
     "results/fewer-labels.md": "Fewer labels",
     "results/pointing.md": "Pointing game",
     "results/review-loop.md": "A review that learns",
+    "results/wrong-labels.md": "Labels that look wrong",
 }
 PROJECT = {
     "untested.md": "What is untested",
