@@ -37,7 +37,7 @@ class HttpResponse:
 
 @dataclass
 class ReviewClient:
-    """A client of the server, as one browser window."""
+    """A client of the server, as one browser window; it keeps the cookie that names the browser."""
 
     address: str
     client: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -62,7 +62,10 @@ class ReviewClient:
             own = {"Cookie": self.cookie} if self.cookie else {}
             connection.request(method, path, body, {**own, **(headers or {})})
             response = connection.getresponse()
-            return HttpResponse(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+            found = {name.lower(): value for name, value in response.getheaders()}
+            if not self.cookie and "-browser=" in found.get("set-cookie", ""):
+                self.cookie = found["set-cookie"].partition(";")[0]
+            return HttpResponse(response.status, found, response.read())
         finally:
             connection.close()
 
@@ -81,10 +84,9 @@ class ReviewClient:
         headers = {"Content-Type": "application/json", "X-CSRF-Token": self.csrf_token}
         return self.request("/api/decisions", "POST", json.dumps({**message, **changed}).encode(), headers)
 
-    def decide(self, identity: str, value: int, base_version: int = 0) -> HttpResponse:
-        return self.send(
-            [{"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}]
-        )
+    def decide(self, identity: str, value: int, base_version: int = 0, **more: Any) -> HttpResponse:
+        action = {"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}
+        return self.send([{**action, **more}])
 
 
 @contextmanager

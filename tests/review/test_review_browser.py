@@ -88,7 +88,7 @@ def test_two_people_at_once_see_each_other_and_are_told_of_conflicts(
 ) -> None:
     with run_server(review, reviewer="anna") as client:
         address = f"{client.address}class/3"
-        anna, ben = opened(chromium, address), opened(chromium, address)
+        anna, ben = opened(chromium, address), opened(chromium, f"{address}?show=held")
         ben.fill("#reviewer", "ben")
         ben.keyboard.press("Enter")
         ben.locator(".entry").nth(5).click()

@@ -23,9 +23,10 @@ from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
+from labelgap.review.panel import panel_context
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.store.events import Decision
-from labelgap.review.views import grid_context, image_context, overview_context, panel_context
+from labelgap.review.views import grid_context, image_context, overview_context
 
 FILES = ("review.json", "candidates.parquet", FILE)
 
@@ -49,7 +50,7 @@ def use(folder: Path, out: Path) -> None:
         overview_context(review)
         for number in range(len(review.candidates.classes)):
             grid_context(review, number, wrong=False, decided=False, page=1, size=60)
-            panel_context(review, number, "anna")
+            panel_context(review, number)
         image_context(review, 0)
     apply_decisions(opened, out, force=True)
 

@@ -12,9 +12,10 @@ import pytest
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import WRONG
+from labelgap.review.panel import chart_context
 from labelgap.review.progress import NEXT_PAGE
 from labelgap.review.store.events import Decision, Undo
-from labelgap.review.views import chart_context, grid_context, overview_context, render
+from labelgap.review.views import grid_context, overview_context, render
 
 
 def decide(review: Review, number: int, value: int, by: str = "anna") -> str:

@@ -50,6 +50,9 @@ class PageOptions:
     ] = None
     port: Annotated[int | None, _page_option(help="Port.", show_default="the first free one from 8765 on")] = None
     host: Annotated[str, _page_option(help="Address to listen on; other machines need a token.")] = "127.0.0.1"
+    double: Annotated[
+        str, _page_option(help="Ask a second person about this share of the labels, e.g. 5%, to measure agreement.")
+    ] = "0%"
     fixed_order: Annotated[
         bool, _page_option("--fixed-order", help="Keep the order of the audit; by default it learns from your answers.")
     ] = False
@@ -78,10 +81,11 @@ def review(
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
+    from labelgap.cli.parsing import parse_share
     from labelgap.review import Review
     from labelgap.review.server import serve
 
-    seconds = _parse_budget(page.budget)
+    seconds, double = _parse_budget(page.budget), parse_share(page.double, "--double")
     author = _check_name(reviewer or user_name())
     folder = _open_folder(source, data, data_options, split, random, seed, out)
     reads = exchange.export_to is not None or (exchange.import_from is None and (summary or as_json))
@@ -102,6 +106,7 @@ def review(
                 browser=not page.no_browser,
                 reviewer=author,
                 budget=seconds,
+                double=double,
                 live=not page.fixed_order,
                 on_start=lambda address: _print_start(opened, address),
             )

@@ -132,6 +132,11 @@ class CurrentDecisions:
                 self.reviewers.append(event.reviewer)
             self.reviewer[number] = self.reviewers.index(event.reviewer)
 
+    def decided_by(self, number: int) -> str | None:
+        """Return who made the decision in force on a candidate; None where there is none."""
+        with self.lock:
+            return self.reviewers[self.reviewer[number]] if self.decided[number] else None
+
     def found(self) -> NDArray[np.bool_]:
         """Return ``(C,)``: whether a candidate was right, i.e. missing and present, or wrong and corrected."""
         columns = self.candidates.columns

@@ -12,14 +12,16 @@ __all__ = [
     "CandidateId",
     "DecisionBatch",
     "DecisionMessage",
+    "LeaseMessage",
     "MAX_ACTIONS",
+    "MAX_LEASED",
     "Reviewer",
     "Token",
     "UndoMessage",
-    "printable_name",
 ]
 
 MAX_ACTIONS: Final = 500
+MAX_LEASED: Final = 2000
 _JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
 """Zero-width joiners: not printable, but required to spell names in Persian and many scripts of India."""
 
@@ -51,6 +53,24 @@ class DecisionMessage(_StrictModel):
     base_version: int = Field(ge=0, le=2**53)
     asked: Literal["missing", "classifier", "random", "wrong", "other", "second"] | None = None
     ranking: int = Field(default=0, ge=0, le=2**53)
+
+
+class LeaseMessage(_StrictModel):
+    """The candidates that an open page shows; none when it is left.
+
+    Attributes:
+        store: id of the review.
+        lease: the page.
+        reviewer: who looks at it.
+        class_number: the class that it is about.
+        ids: the candidates.
+    """
+
+    store: Token
+    lease: Token
+    reviewer: Reviewer
+    class_number: int | None = Field(ge=0, le=10**7)
+    ids: list[CandidateId] = Field(max_length=MAX_LEASED)
 
 
 class UndoMessage(_StrictModel):

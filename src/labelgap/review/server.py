@@ -38,6 +38,7 @@ def serve(
     browser: bool = True,
     reviewer: str = "reviewer",
     budget: int | None = None,
+    double: float = 0.0,
     live: bool = True,
     on_start: Callable[[str], None] = lambda address: None,
 ) -> None:
@@ -50,10 +51,13 @@ def serve(
         browser: open the page in a browser.
         reviewer: author of the decisions until another name is typed in the page.
         budget: seconds that the review is meant to take.
+        double: share of the labels that are asked of a second person.
         live: rank what is open again while people decide.
         on_start: called with the address of the page once the server listens.
     """
-    server, listener, address = create_server(review, host=host, port=port, reviewer=reviewer, budget=budget)
+    server, listener, address = create_server(
+        review, host=host, port=port, reviewer=reviewer, budget=budget, double=double
+    )
     warnings.filterwarnings("ignore", module="PIL")  # broken metadata; filters are not per thread
     if live:
         review.start_ranking()
@@ -71,6 +75,7 @@ def create_server(
     port: int | None = None,
     reviewer: str = "reviewer",
     budget: int | None = None,
+    double: float = 0.0,
     limits: ConnectionLimits | None = None,
 ) -> tuple[Server, socket.socket, str]:
     """Return the server, its listening socket, and the address of the page; see ``serve``.
@@ -95,7 +100,7 @@ def create_server(
     policy = make_access_policy(host, number)
     bounds = (limits or ConnectionLimits()).within_open_files()
     config = uvicorn.Config(
-        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget)), policy),
+        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget, double)), policy),
         log_level="error",
         access_log=False,
         server_header=False,

@@ -39,11 +39,12 @@ from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProg
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import ASKED, Decision, LabelKey
+from labelgap.review.team.cache import VersionedCache
+from labelgap.review.team.second_opinions import SecondOpinions
 
 __all__ = ["Review"]
 
 _NOT_FOUND: Final = -2
-_CACHE_SIZE: Final = 32
 
 
 class Review:
@@ -64,7 +65,7 @@ class Review:
             raise RunError(f"{folder.path} has no candidates{self.candidates.why_none()}")
         self.store = DecisionStore(folder.path / STORE, read_only=read_only)
         self.rankings: LiveRankings | None = None
-        self._cache: dict[str, tuple[int, Any]] = {}
+        self.cache, self.opinions = VersionedCache(), SecondOpinions(self.store)
         self.added = AddedClassNames(folder, self.store, self.candidates.metadata, split)
         self.candidates = self.added.extend(self.candidates)
 
@@ -91,10 +92,10 @@ class Review:
         """Replace all that depends on the candidates at once: other threads are using it."""
         extended = copy(self)
         names = ("current", "copies", "image_order", "similar", "_rows", "_unknown", "_expected")
-        vars(extended).update(candidates=candidates, _cache={})
+        vars(extended).update(candidates=candidates, cache=VersionedCache())
         for name in names:
             vars(extended).pop(name, None)
-        vars(self).update({name: getattr(extended, name) for name in ("candidates", "_cache", *names)})
+        vars(self).update({name: getattr(extended, name) for name in ("candidates", "cache", *names)})
         if self.rankings is not None:
             self.rankings.extend(RankingJob.of(self.folder, candidates))
 
@@ -115,14 +116,9 @@ class Review:
         return sorted({split for split, _ in self.candidates.columns.images})
 
     def cached(self, key: str, compute: Callable[[], Any]) -> Any:
-        """Return a value that is computed again only after a new event."""
+        """Return a value that is computed again only after a new event; see ``VersionedCache.tolerating``."""
         self.current.refresh()
-        last_id = self.current.last_id
-        if key not in self._cache or self._cache[key][0] != last_id:
-            self._cache[key] = (last_id, compute())
-            while len(self._cache) > _CACHE_SIZE:
-                self._cache.pop(next(iter(self._cache)))
-        return self._cache[key][1]
+        return self.cache.get(key, self.current.last_id, compute)
 
     def locate(self, image: int) -> tuple[Split, int] | None:
         """Return the split and row of an image in the data; None when the data no longer have it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,30 +17,26 @@ import labelgap.reporting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
-from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
-from labelgap.review.live.feed import Feed
+from labelgap.review.estimates import MIN_RANDOM
+from labelgap.review.live.feed import Feed, FeedPage, paginate
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
-from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
-from labelgap.review.store.events import ASKED
+from labelgap.review.store.events import ASKED, SECOND
 
 __all__ = [
     "PAGE_SIZES",
-    "chart_context",
     "feed_context",
     "grid_context",
     "image_context",
     "known_labels",
     "make_tile",
     "overview_context",
-    "panel_context",
     "render",
     "static_files",
 ]
 
 PAGE_SIZES: Final = (60, 240, 2000)
 _MAX_ABSENT: Final = 12
-_CHART_POINTS: Final = 160
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -81,17 +78,17 @@ def static_version() -> str:
 def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, Any]:
     """Return a candidate as a page shows it; value, who, score and observed are empty where there is none.
 
-    ``asked`` says as what the page asks for it.
+    ``asked`` says as what the page asks for it. For a second opinion the first one is not shown.
     """
     columns, current = review.candidates.columns, review.current
     key, image = review.candidates.key(number), int(columns.image[number])
-    decided = bool(current.decided[number])
+    decided = bool(current.decided[number]) and asked != SECOND
     return {
         **key._asdict(),
         "id": f"{int(columns.ids[number]):016x}",
         "image_id": _image_id(review, image),
         "value": str(int(current.value[number])) if decided else "",
-        "version": int(current.version[number]),
+        "version": int(current.version[number]) if decided else 0,
         "who": current.reviewers[current.reviewer[number]] if decided else "",
         "score": _format_percent(float(columns.score[number])),
         "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
@@ -124,16 +121,26 @@ def _still_missing(review: Review) -> dict[int, int]:
 
 
 def grid_context(
-    review: Review, class_number: int, *, wrong: bool, decided: bool, page: int, size: int
+    review: Review,
+    class_number: int,
+    *,
+    wrong: bool,
+    decided: bool,
+    page: int,
+    size: int,
+    select: Callable[[Feed, int, int], FeedPage] = paginate,
 ) -> dict[str, Any]:
-    """Return one page of a class, counted from 1: open or decided candidates, of missing or of wrong labels."""
+    """Return one page of a class, counted from 1: open or decided candidates, of missing or of wrong labels.
+
+    ``select`` chooses the candidates of the page from all that are open.
+    """
     review.current.refresh()
     feed = review.feed(class_number, wrong)
     if decided:
-        feed = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking)
+        feed, select = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking), paginate
     classes = review.classes()
     return {
-        **feed_context(review, feed, page, size),
+        **feed_context(review, feed, page, size, select),
         "class_number": class_number,
         "class_name": review.candidates.classes[class_number],
         "counts": next((row for row in classes if row.number == class_number), None),
@@ -146,14 +153,16 @@ def grid_context(
     }
 
 
-def feed_context(review: Review, feed: Feed, page: int, size: int) -> dict[str, Any]:
-    """Return one page of a feed, counted from 1; the last one where there are not so many."""
-    pages = max(1, -(-len(feed) // size))
-    page = min(page, pages)
-    shown = feed[(page - 1) * size : page * size]
+def feed_context(
+    review: Review, feed: Feed, page: int, size: int, select: Callable[[Feed, int, int], FeedPage] = paginate
+) -> dict[str, Any]:
+    """Return one page of a feed, counted from 1; ``select`` chooses what is on it."""
+    selected = select(feed, page, size)
+    shown = selected.feed
     return {
-        "page": page,
-        "pages": pages,
+        "page": selected.number,
+        "pages": selected.pages,
+        "held": selected.held,
         "size": size,
         "sizes": PAGE_SIZES,
         "ranking": feed.ranking,
@@ -164,13 +173,17 @@ def feed_context(review: Review, feed: Feed, page: int, size: int) -> dict[str, 
     }
 
 
-def image_context(review: Review, image: int) -> dict[str, Any]:
-    """Return an image with all its candidates, and the images before and after it."""
+def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.int64] = ()) -> dict[str, Any]:
+    """Return an image with all its candidates, and the images before and after it.
+
+    The next image is one of which something is open that nobody else looks at, i.e. that is not ``held``.
+    """
     review.current.refresh()
     columns, order = review.candidates.columns, review.image_order
     position = int(np.flatnonzero(order == image)[0])
     split, name = columns.images[image]
-    decided = review.current.decided
+    decided = review.current.decided.copy()
+    decided[np.asarray(held, dtype=np.int64)] = True
     following = [int(other) for other in order[position + 1 :]]
     undecided = (other for other in following if not decided[review.of_image(other)].all())
     after = next(undecided, following[0] if following else None)
@@ -203,81 +216,6 @@ def known_labels(review: Review, image: int) -> dict[str, Any]:
         "more_absent": max(len(absent) - _MAX_ABSENT, 0),
         "unknown": int((codes == UNKNOWN).sum()),
     }
-
-
-def panel_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
-    """Return what the side panel of every page shows: progress, speed, labels found, estimate of missing labels."""
-    speed = review.current.per_minute(reviewer)
-    shown: dict[str, Any] = review.cached(f"panel {class_number}", lambda: _panel(review, class_number))
-    return {**shown, "speed": None if speed is None else round(speed)}
-
-
-def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
-    """Return the part of the panel that changes only with a new event."""
-    progress, estimate = review.progress(), review.estimate()
-    share = estimate.missing[0] / estimate.unknown if estimate is not None and estimate.has_interval else None
-    return {
-        "progress": progress,
-        "share": 0 if not progress.total else progress.decided / progress.total,
-        "chart": chart_context(review.current.found_curve(), share),
-        "estimates": _estimates(review, estimate, class_number),
-        "wrong_labels": _wrong_summary(review) if class_number is None else "",
-        "people": review.current.count_by_reviewer(),
-    }
-
-
-def _wrong_summary(review: Review) -> str:
-    """Return what the queue of labels that look wrong has brought; empty before the first answer."""
-    queue = wrong_queue(review)
-    return queue.summary if queue is not None and queue.total.answered else ""
-
-
-def _estimates(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
-    """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
-    own = None if class_number is None else review.estimate(class_number)
-    if own is None or class_number is None:
-        return [describe_estimate(estimate)]
-    sentences = [describe_estimate(own, review.candidates.classes[class_number])]
-    if following := describe_next(review.expected_next(class_number)):
-        sentences.append(following)
-    return sentences if estimate is None or estimate.classes == 1 else [*sentences, describe_estimate(estimate)]
-
-
-def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
-    """Return the chart of found against reviewed labels, in units of its axes; None before the first decision.
-
-    Args:
-        found: ``(n,)`` labels found among the first 1, 2, … n reviewed candidates.
-        share: share of unknown labels that are present, when known: what reviewing at random would have found.
-
-    Example:
-        >>> chart_context(np.array([1, 1, 2]))["points"]
-        [(0, 0), (1, 1), (2, 1), (3, 2)]
-    """
-    if not len(found):
-        return None
-    reviewed, most = len(found), int(found[-1])
-    at = np.unique(np.linspace(0, reviewed, min(reviewed, _CHART_POINTS) + 1).astype(np.int64))
-    values = np.concatenate([[0], found])[at]
-    return {
-        "reviewed": reviewed,
-        "found": most,
-        "right": _axis_end(reviewed),
-        "top": _axis_end(max(most, 1)),
-        "points": list(zip(at.tolist(), values.tolist(), strict=True)),
-        "random": None if share is None else share * reviewed,
-    }
-
-
-def _axis_end(value: int) -> int:
-    """Return a round number at or above a value.
-
-    Example:
-        >>> [_axis_end(value) for value in (1, 7, 23, 180)]
-        [2, 8, 30, 200]
-    """
-    step = int(10 ** int(math.log10(max(value, 2))))
-    return next(factor * step for factor in (1, 2, 3, 4, 6, 8, 10) if factor * step >= max(value, 2))
 
 
 def _format_percent(score: float) -> str:

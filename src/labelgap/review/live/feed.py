@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelgap.review.candidates import RANDOM_INTERVAL
 from labelgap.review.store.events import ASKED
 
-__all__ = ["Feed", "interleave", "mix"]
+__all__ = ["Feed", "FeedPage", "interleave", "mix", "paginate"]
 
 Numbers = NDArray[np.int64]
 
@@ -42,8 +42,32 @@ class Feed:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, part: slice) -> Feed:
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Feed:
         return Feed(self.numbers[part], self.asked[part], self.ranking)
+
+
+@dataclass(frozen=True, eq=False)
+class FeedPage:
+    """A page of a feed.
+
+    Attributes:
+        feed: what the page shows.
+        number: of the page, from 1.
+        pages: how many there are.
+        held: how many open candidates are left out because others look at them.
+    """
+
+    feed: Feed
+    number: int
+    pages: int
+    held: int = 0
+
+
+def paginate(feed: Feed, number: int, size: int) -> FeedPage:
+    """Return a page of a feed, the last one where there are fewer."""
+    pages = max(1, -(-len(feed) // size))
+    number = min(number, pages)
+    return FeedPage(feed[(number - 1) * size : number * size], number, pages)
 
 
 def mix(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64], kind: str, ranking: int) -> Feed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query
@@ -12,7 +13,8 @@ from labelgap.audit.live import Aim
 from labelgap.review.queues.feeds import has_aims
 from labelgap.review.queues.outlook import aims_context, class_rates
 from labelgap.review.queues.wrong_queue import wrong_queue
-from labelgap.review.routes.context import AppContext, Context, find_candidate, find_image, render_page
+from labelgap.review.routes.context import AppContext, Browser, Context, find_candidate, find_image, render_page
+from labelgap.review.routes.visitor import Visitor
 from labelgap.review.schemas import CandidateId
 from labelgap.review.views import (
     PAGE_SIZES,
@@ -30,7 +32,7 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(context: Context, aim: Aim = "missing") -> str:
+def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
     """Show the classes, those first where the next minutes bring most."""
     return render_page(context, "overview.html", None, lambda: _overview(context, aim))
 
@@ -47,27 +49,35 @@ def _overview(context: AppContext, aim: Aim) -> dict[str, Any]:
 @router.get("/class/{number}", response_class=HTMLResponse)
 def grid(
     context: Context,
+    browser: Browser,
     number: Annotated[int, PathParameter(ge=0, le=10**7)],
     page: Annotated[int, Query(ge=1, le=10**7)] = 1,
     size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
     kind: Literal["missing", "wrong"] = "missing",
-    show: Literal["open", "decided"] = "open",
+    show: Literal["open", "decided", "held"] = "open",
 ) -> str:
     """Show the candidates of one class."""
     if number >= len(context.review.candidates.classes):
         raise HTTPException(404, "there is no such class.")
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
-    aims = {"has_aims": has_aims(context.review)}
-    return render_page(context, "grid.html", number, lambda: grid_context(context.review, number, **options) | aims)
+    visitor = Visitor(context, browser)
+    if show == "open":
+        options["select"] = partial(visitor.select, number, kind == "wrong")
+    made = partial(grid_context, context.review, number, **options)
+    more = {"has_aims": has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
+    return render_page(context, "grid.html", number, lambda: made() | more)
 
 
 @router.get("/image/{identity}", response_class=HTMLResponse)
-def image(context: Context, identity: CandidateId) -> str:
+def image(context: Context, browser: Browser, identity: CandidateId) -> str:
     """Show one image with all its candidates."""
     number = find_image(context, identity)
     if number not in context.review.image_order:
         raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
-    return render_page(context, "image.html", None, lambda: image_context(context.review, number))
+    visitor = Visitor(context, browser)
+    visitor.take(context.review.of_image(number))
+    made = partial(image_context, context.review, number, visitor.held())
+    return render_page(context, "image.html", None, lambda: {**made(), "lease": visitor.page})
 
 
 @router.get("/detail/{identity}", response_class=HTMLResponse)

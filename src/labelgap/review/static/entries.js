@@ -64,7 +64,7 @@ export class Entries {
   }
 
   count() {
-    const undecided = this.list.filter((entry) => entry.dataset.value === "").length;
+    const undecided = this.undecided().length;
     const count = document.getElementById("count");
     if (count) count.textContent = undecided ? format(undecided) : "";
     const rest = document.getElementById("rest");
@@ -119,8 +119,14 @@ export class Entries {
     else this.decide([[entry, 1 - value]]);
   }
 
+  // The candidates that "all the rest" is about: none that somebody else looks at.
+  undecided() {
+    return this.list.filter((entry) => entry.dataset.value === "" && !entry.classList.contains("held"));
+  }
+
   rest() {
-    const undecided = this.list.filter((entry) => entry.dataset.value === "");
+    if (!document.getElementById("rest")) return;
+    const undecided = this.undecided();
     this.decide(undecided.map((entry) => [entry, entry.dataset.observed ?? 0]));
     if (undecided.length) this.notify(`${format(undecided.length)} answered; z undoes it`);
   }
@@ -153,12 +159,13 @@ export class Entries {
     tabStorage.set(this.historyKey, JSON.stringify(this.history));
   }
 
-  // Show the decisions that the server has in force, except where a newer one waits here.
+  // Show the decisions that the server has in force, except where a newer one waits here. A second opinion is given
+  // without knowing the first, which is the one in force.
   update(states) {
     const waiting = this.queue.pendingIds();
     for (const { id, value, version, who } of states) {
       const entry = this.byId.get(id);
-      if (entry && !waiting.has(id)) this.show(entry, value, version, who);
+      if (entry && !waiting.has(id) && entry.dataset.asked !== "second") this.show(entry, value, version, who);
     }
     this.count();
   }

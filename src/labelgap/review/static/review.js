@@ -4,6 +4,7 @@
 import { Entries } from "./entries.js";
 import { Queue, randomId } from "./queue.js";
 import { browserStorage, tabStorage } from "./storage.js";
+import { Team } from "./team.js";
 import { Viewer } from "./viewer.js";
 
 const POLL_INTERVAL = 3000;
@@ -72,6 +73,7 @@ const queue = new Queue(page, (answer, batch) => {
 }, showProblem);
 const entries = new Entries(page, queue, notify);
 const viewer = new Viewer(entries);
+const team = new Team(page, entries);
 
 // The clock of a budget: it shows when time is up and stops nothing.
 let end = page.remaining === "" ? null : Date.now() + 1000 * Number(page.remaining);
@@ -98,6 +100,7 @@ if (end !== null) {
 async function poll() {
   const query = new URLSearchParams({ since: page.lastId, reviewer: page.reviewer });
   if (page.number !== "") query.set("class", page.number);
+  if (page.lease) query.set("lease", page.lease);
   if (page.ranking !== "" && page.size !== "") {
     query.set("ranking", page.ranking);
     query.set("size", page.size);
@@ -114,6 +117,7 @@ async function poll() {
       entries.update(answer.changes);
       showStatus(answer);
       showUpdate(answer.update);
+      team.update(answer);
       if (queue.size) queue.send();
     }
   } catch {

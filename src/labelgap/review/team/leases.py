@@ -47,7 +47,7 @@ class _Lease:
     numbers: NDArray[np.int64]
     place: int | None
     expires: float
-    reviewer: str
+    confirmed: bool = False
 
 
 class Leases:
@@ -61,6 +61,7 @@ class Leases:
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[Holder, _Lease] = {}  # in the order of their last renewal
+        self._reviewers: dict[str, str] = {}  # by browser, in the same order
 
     def take(
         self, holder: Holder, numbers: NDArray[np.int64], limit: int | None = None, *, place: int | None = None
@@ -78,13 +79,12 @@ class Leases:
         """
         with self._lock:
             self._expire()
-            old = self._leases.pop(holder, None)
+            self._leases.pop(holder, None)
             others = self._of_others(holder.browser)
             limit = len(numbers) if limit is None else limit
             first = numbers[: limit + len(others)]  # at most this many are needed to find as many as the limit
             granted = first[~np.isin(first, others)][:limit]
-            expires = self._clock() + UNCONFIRMED_SECONDS
-            self._leases[holder] = _Lease(granted, place, expires, "" if old is None else old.reviewer)
+            self._leases[holder] = _Lease(granted, place, self._clock() + UNCONFIRMED_SECONDS)
             self._limit(holder)
             return granted
 
@@ -92,10 +92,11 @@ class Leases:
         """Extend the lease of a page that is open; False when it has none, and has to take one again."""
         with self._lock:
             self._expire()
+            self._set_reviewer(holder.browser, reviewer)
             lease = self._leases.pop(holder, None)
             if lease is None:
                 return False
-            self._leases[holder] = _Lease(lease.numbers, lease.place, self._clock() + LEASE_SECONDS, reviewer)
+            self._leases[holder] = _Lease(lease.numbers, lease.place, self._clock() + LEASE_SECONDS, True)
             return True
 
     def release(self, holder: Holder) -> None:
@@ -113,20 +114,31 @@ class Leases:
         """Return who else has a page about a class open, by name; a browser is named by its first poll."""
         with self._lock:
             self._expire()
-            leases = self._leases.items()
-            return sorted({x.reviewer for at, x in leases if at.browser != browser and x.place == place and x.reviewer})
+            here = {
+                holder.browser for holder, lease in self._leases.items() if lease.place == place and lease.confirmed
+            }
+            return sorted({self._reviewers[other] for other in here - {browser} if other in self._reviewers})
 
     def reviewer(self, browser: str) -> str | None:
-        """Return the name that a browser was last used with; None before its first poll."""
+        """Return the name that a browser was last used with; None before its first poll or decision."""
         with self._lock:
-            self._expire()
-            named = (lease.reviewer for holder, lease in self._leases.items() if holder.browser == browser)
-            return next((name for name in reversed(list(named)) if name), None)
+            return self._reviewers.get(browser)
+
+    def set_reviewer(self, browser: str, reviewer: str) -> None:
+        """Remember the name that a browser is used with."""
+        with self._lock:
+            self._set_reviewer(browser, reviewer)
 
     def _expire(self) -> None:
         now = self._clock()
         for holder in [holder for holder, lease in self._leases.items() if lease.expires <= now]:
             del self._leases[holder]
+
+    def _set_reviewer(self, browser: str, reviewer: str) -> None:
+        self._reviewers.pop(browser, None)
+        self._reviewers[browser] = reviewer
+        while len(self._reviewers) > _MAX_LEASES:
+            del self._reviewers[next(iter(self._reviewers))]
 
     def _of_others(self, browser: str) -> NDArray[np.int64]:
         held = [lease.numbers for holder, lease in self._leases.items() if holder.browser != browser]

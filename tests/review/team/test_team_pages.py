@@ -1,0 +1,237 @@
+"""Several people at one server: other candidates for each, second opinions that are blind, disagreements to settle."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.review.http_client import HttpResponse, ReviewClient, run_server
+
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.review import Review
+from labelgap.review.candidates import WRONG
+from labelgap.review.store.events import SECOND
+
+CLASS = 3
+
+
+@pytest.fixture
+def doubled(review: Review) -> Iterator[ReviewClient]:
+    """A server that asks a second person about everything."""
+    with run_server(review, double=1.0) as made:
+        yield made
+
+
+def tiles(page: str) -> list[dict[str, str]]:
+    found = re.findall(r'<li class="entry[^>]*>', page)
+    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
+
+
+def ids(page: str) -> list[str]:
+    return [tile["id"] for tile in tiles(page)]
+
+
+def lease_of(page: str) -> str:
+    found: list[str] = re.findall(r'data-lease="(\w*)"', page)
+    return found[0]
+
+
+def open_class(client: ReviewClient, size: int = 10, **options: Any) -> str:
+    client.enter()
+    query = "&".join(f"{name}={value}" for name, value in {"size": size, **options}.items())
+    return client.request(f"/class/{CLASS}?{query}").text
+
+
+def post_lease(client: ReviewClient, lease: str, shown: list[str], /, **changed: Any) -> HttpResponse:
+    message = {"store": client.store, "lease": lease, "reviewer": client.reviewer, "class_number": CLASS, "ids": shown}
+    headers = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
+    return client.request("/api/leases", "POST", json.dumps({**message, **changed}).encode(), headers)
+
+
+def poll(client: ReviewClient, lease: str) -> Any:
+    query = f"since=0&reviewer={client.reviewer}&class={CLASS}&lease={lease}"
+    return client.request(f"/api/changes?{query}").json
+
+
+def answer_all(client: ReviewClient, value: int, size: int = 10) -> list[dict[str, str]]:
+    """Decide what a page shows, and leave it."""
+    page = open_class(client, size)
+    for tile in tiles(page):
+        assert answer(client, tile, value).status == 200
+    post_lease(client, lease_of(page), [])
+    return tiles(page)
+
+
+def second_opinions(client: ReviewClient) -> list[dict[str, str]]:
+    """What somebody is asked as the second, once the server knows the name."""
+    poll(client, lease_of(open_class(client)))
+    return [tile for tile in tiles(open_class(client, 60)) if tile["asked"] == SECOND]
+
+
+def answer(client: ReviewClient, tile: dict[str, str], value: int) -> HttpResponse:
+    return client.decide(tile["id"], value, int(tile["version"]), asked=tile["asked"])
+
+
+def test_two_browsers_are_shown_different_candidates_until_one_leaves(client: ReviewClient) -> None:
+    ben = client.another("ben")
+    first = open_class(client)
+    assert ids(open_class(client)) == ids(first), "a browser is shown its own ones again"
+    theirs = open_class(ben)
+    assert len(ids(theirs)) == 10 and not set(ids(theirs)) & set(ids(first))
+    for page in (first, open_class(client)):
+        assert post_lease(client, lease_of(page), []).json == {"refused": []}
+    assert post_lease(client, lease_of(open_class(client)), []).status == 200
+    assert ids(open_class(client.another("carl"))) != ids(theirs)
+
+
+def test_people_at_one_class_are_named_to_each_other_by_their_polls(client: ReviewClient) -> None:
+    ben = client.another("ben")
+    mine, theirs = lease_of(open_class(client)), lease_of(open_class(ben))
+    assert poll(client, mine)["people"] == [] and poll(ben, theirs)["people"] == ["anna"]
+    assert poll(client, mine)["people"] == ["ben"] and poll(client, mine)["lease"] is True
+
+
+def test_after_a_restart_an_open_page_takes_its_lease_again(client: ReviewClient, review: Review) -> None:
+    shown = ids(open_class(client))
+    with run_server(review) as restarted:
+        anna, ben = restarted, restarted.another("ben")
+        anna.cookie = client.cookie.replace(str(client.port), str(restarted.port))
+        assert set(ids(open_class(ben, 4))) < set(shown)
+        anna.enter()
+        answered = poll(anna, "lease-of-before")
+        assert answered["lease"] is False
+        refused = post_lease(anna, "lease-of-before", shown).json["refused"]
+        assert set(refused) == set(shown[:4]) and poll(anna, "lease-of-before")["lease"] is True
+        assert not set(ids(open_class(restarted.another("carl")))) & set(shown)
+
+
+def test_a_decision_on_what_another_holds_is_stored_as_any_other(client: ReviewClient, review: Review) -> None:
+    shown = tiles(open_class(client))
+    assert answer(client.another("ben"), shown[0], PRESENT).status == 200
+    assert len(review.store.current()) == 1
+
+
+def test_where_others_look_at_everything_the_page_says_so_and_shows_it_on_demand(client: ReviewClient) -> None:
+    ben = client.another("ben")
+    everything = ids(open_class(client, 2000))
+    page = open_class(ben)
+    assert not tiles(page) and f"all {len(everything)} that are still open" in page and "show=held" in page
+    assert ids(open_class(ben, 2000, show="held")) == everything
+
+
+def test_the_cookie_of_a_browser_is_not_for_scripts_or_other_sites_and_a_forged_one_is_replaced(
+    client: ReviewClient,
+) -> None:
+    given = client.request("/class/3").headers["set-cookie"]
+    assert re.match(rf"labelgap-{client.port}-browser=[0-9a-f]{{32}};", given)
+    assert "HttpOnly" in given and "SameSite=strict" in given
+    client.cookie = given.partition(";")[0]
+    assert "set-cookie" not in client.request("/class/3").headers
+    client.cookie = f"labelgap-{client.port}-browser=<script>"
+    assert "<" not in client.request("/class/3").headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ids": ["0" * 16] * 2001},
+        {"ids": ["../../etc/passwd"]},
+        {"lease": "<b>"},
+        {"reviewer": "a\x00b"},
+        {"class_number": "3"},
+        {"more": 1},
+    ],
+)
+def test_a_lease_message_of_another_form_is_refused(client: ReviewClient, changed: dict[str, Any]) -> None:
+    page = open_class(client)
+    assert post_lease(client, lease_of(page), ids(page), **changed).status == 422
+    client.csrf_token = "guessed"
+    assert post_lease(client, lease_of(page), ids(page)).status == 403
+
+
+def test_labels_and_stores_that_are_not_here_are_not_leased(client: ReviewClient) -> None:
+    page = open_class(client)
+    assert post_lease(client, "another-page", ["0" * 16]).json == {"refused": []}
+    assert post_lease(client, lease_of(page), ids(page), store="0" * 32).json == {"refused": []}
+    assert poll(client, lease_of(page))["lease"] is False
+
+
+def test_an_answer_has_the_counters_and_a_poll_has_the_panel(client: ReviewClient) -> None:
+    stored = answer(client, tiles(open_class(client))[0], PRESENT).json
+    assert "<b>1</b> found" in stored["counters"] and "panel" not in stored
+    assert "How many are missing?" in poll(client, "lease-of-nothing")["panel"]
+
+
+def test_second_opinions_are_asked_blind_and_of_somebody_else(doubled: ReviewClient, review: Review) -> None:
+    anna, ben = doubled, doubled.another("ben")
+    mine = answer_all(anna, PRESENT)
+    assert SECOND not in {tile["asked"] for tile in mine}
+    page = open_class(anna, 60)
+    assert SECOND not in {tile["asked"] for tile in tiles(page)}, "nobody is asked twice"
+    post_lease(anna, lease_of(page), [])
+    asked = second_opinions(ben)
+    assert asked and {tile["id"] for tile in asked} <= {tile["id"] for tile in mine}
+    assert {(tile["value"], tile["who"], tile["version"]) for tile in asked} == {("", "", "0")}
+    assert answer(ben, asked[0], PRESENT).status == 200 and answer(ben, asked[1], ABSENT).status == 200
+    seconds = [event for event in review.store.events() if event.kind == SECOND]
+    assert [(event.reviewer, event.accepted) for event in seconds] == [("ben", False)] * 2
+    assert {event.reviewer for event in review.store.current()} == {"anna"}
+    again = {tile["id"] for tile in second_opinions(doubled.another("carl"))}
+    assert not {asked[0]["id"], asked[1]["id"]} & again, "two people have answered it"
+
+
+def test_a_second_opinion_counts_in_no_estimate_and_no_progress(doubled: ReviewClient, review: Review) -> None:
+    answer_all(doubled, PRESENT)
+    before = review.progress(), review.estimates().total, review.current.found_curve().tolist()
+    ben = doubled.another("ben")
+    for tile in second_opinions(ben):
+        answer(ben, tile, ABSENT)
+    assert len(review.opinions.pairs()) >= 5
+    assert (review.progress(), review.estimates().total, review.current.found_curve().tolist()) == before
+
+
+def test_a_disagreement_is_settled_by_an_ordinary_decision(doubled: ReviewClient, review: Review) -> None:
+    anna, ben, carl = doubled, doubled.another("ben"), doubled.another("carl")
+    first = answer_all(anna, PRESENT)
+    asked = second_opinions(ben)
+    answer(ben, asked[0], ABSENT)
+    answer(ben, asked[1], PRESENT)
+    page = anna.request("/settle").text
+    (tile,) = tiles(page)
+    assert tile["id"] == asked[0]["id"] and tile["value"] == "" and "1 of 2 the same" in page
+    assert "anna: <b>yes</b>" in page and "ben: <b>no</b>" in page and "anna and ben" in page
+    while 'href="/settle"' not in poll(carl, "lease-of-nothing")["panel"]:
+        time.sleep(0.1)  # the panel of a poll may be a little old
+    assert answer(carl, tile, ABSENT).status == 200
+    assert not tiles(anna.request("/settle").text) and len(review.opinions.pairs()) == 2
+    number = review.candidates.index(tile["id"])
+    assert number is not None
+    settled = review.store.current_for(review.candidates.key(number))
+    assert settled is not None and (settled.reviewer, settled.value) == ("carl", ABSENT)
+    assert settled.kind == next(each["asked"] for each in first if each["id"] == tile["id"])
+
+
+def test_an_old_page_does_not_settle_what_somebody_has_settled_since(doubled: ReviewClient, review: Review) -> None:
+    anna, ben = doubled, doubled.another("ben")
+    answer_all(anna, PRESENT, 2)
+    answer(ben, second_opinions(ben)[0], ABSENT)
+    (tile,) = tiles(anna.request("/settle").text)
+    assert answer(ben, tile, ABSENT).status == 200
+    assert answer(doubled.another("carl"), tile, PRESENT).status == 409, "told, and not in force"
+
+
+def test_a_second_opinion_on_what_is_open_again_is_a_decision(doubled: ReviewClient, review: Review) -> None:
+    number = int(np.flatnonzero(review.candidates.columns.kind != WRONG)[0])
+    identity = f"{int(review.candidates.columns.ids[number]):016x}"
+    doubled.enter()
+    assert doubled.decide(identity, PRESENT, asked=SECOND).status == 200
+    (stored,) = review.store.current()
+    assert stored.kind != SECOND and stored.accepted
+    assert doubled.decide(identity, ABSENT, stored.id, asked=SECOND).status == 200, "nobody is his own second"
+    assert not review.opinions.pairs() and len(review.store.current()) == 1
