@@ -39,7 +39,8 @@ from labelgap.studies.review_simulation import audit_once
 from labelgap.training.heads.configs import HeadConfig
 
 STOPS = (100, 500, 2000)
-LABEL_SEEDS = (1, 2, 3)
+LABEL_SEEDS = (4, 5, 6)
+"""The method and its constants were chosen on the label seeds 1 to 3."""
 PAGE, RANDOM_SLOTS, RANKING, NEXT = 20, 2, 100, 50
 PER_CLASS, DRAWN, COMPONENTS = 2000, 0.1, 64
 Floats = NDArray[np.float64]

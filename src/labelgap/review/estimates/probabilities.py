@@ -27,6 +27,8 @@ ALBUM_SPREAD: Final = 0.3
 """Standard deviation of δ."""
 CLASS_SPREAD: Final = 0.7
 """Standard deviation of e."""
+LOCAL_SPREAD: Final = 0.5
+"""How wrong the shift may be for the candidates that follow the answered ones."""
 
 Array = NDArray[np.float64]
 
@@ -37,7 +39,7 @@ class AnswerFit:
 
     Attributes:
         shift: ``(K,)`` δ + e.
-        spread: ``(K,)`` its standard deviation.
+        spread: ``(K,)`` standard deviation of what it is for the next ones.
         likeness: ``(C,)`` how much each candidate is like the answered ones of its class, from 0 to 1.
     """
 
@@ -72,4 +74,5 @@ def fit_answers(labels: ReviewedLabels, log_odds: Array, typical: Array) -> Answ
     middle = np.bincount(column, weights=odds, minlength=classes) / np.maximum(answered, 1)
     above = np.maximum(np.where(answered > 0, middle, 0.0) - typical, 1.0)
     likeness = np.clip((log_odds - typical[labels.class_number]) / above[labels.class_number], 0, 1)
-    return AnswerFit(shift, 1 / np.sqrt(information + 1 / (ALBUM_SPREAD**2 + CLASS_SPREAD**2)), likeness)
+    variance = 1 / (information + 1 / (ALBUM_SPREAD**2 + CLASS_SPREAD**2))
+    return AnswerFit(shift, np.sqrt(variance + LOCAL_SPREAD**2), likeness)

@@ -80,6 +80,7 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
             _count(answered, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
         )
         by_class.append(made if covered[k] else None)
+        counts["still_missing"][k] = made.still_missing * covered[k]
     total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
     typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
     fit, column = fit_answers(labels, log_odds, typical), labels.class_number
@@ -154,8 +155,8 @@ def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool
     counted = count_random(labels, k)
     if has_model and _width(counted) >= width:
         return made
-    low, high = min(int(counted.low), made.still_missing), max(int(counted.high), made.still_missing)
-    return replace(made, low=low, high=high, counted=True)
+    still = min(max(made.still_missing, counted.low), counted.high)
+    return replace(made, still_missing=still, low=counted.low, high=counted.high, counted=True)
 
 
 def _width(counted: CountedLabels) -> int:
