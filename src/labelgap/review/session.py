@@ -280,7 +280,9 @@ class Review:
     def _estimate(self) -> ReviewEstimate:
         columns = self.candidates.columns
         listed = np.flatnonzero(columns.kind != WRONG)
-        decisions = order_decisions(self.candidates, self.current, self.copies.shown)
+        # a summary does not open the data: random labels after an open copy then count later than on the page
+        shown = self.copies.shown if "copies" in vars(self) else np.ones(len(columns.kind), dtype=np.bool_)
+        decisions = order_decisions(self.candidates, self.current, shown)
         decided, value, random, order = (values[listed] for values in decisions)
         # labels that are decided and no candidates, e.g. of copies, are as certain as the others
         group, answer = self._other_decisions()

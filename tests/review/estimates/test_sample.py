@@ -176,3 +176,53 @@ def test_too_few_random_labels_give_no_interval() -> None:
     told = describe_estimate(made.total)
     assert "95 %" not in told and f"needs {MIN_RANDOM} random" in told
     assert "no estimate before a random candidate" in describe_estimate(None)
+
+
+def test_as_many_more_random_answers_as_it_says_halve_the_interval() -> None:
+    made = total_of(sampled([0] * 20, [PRESENT] * 2 + [ABSENT] * 18, [5000]))
+    assert f"About {made.halving:,} more random answers would halve" in describe_estimate(made)
+    answers = 20 + made.halving
+    more = total_of(sampled([0] * answers, [PRESENT] * (answers // 10) + [ABSENT] * (answers - answers // 10), [5000]))
+    assert 0.35 < (more.high - more.low) / (made.high - made.low) < 0.65
+
+
+def one_class(score: NDArray[np.float64], answers: list[tuple[int, int, bool]]) -> ReviewEstimate:
+    """Labels of one class: which were answered, in order, with what, and whether as random ones."""
+    decided, random = np.zeros((2, len(score)), dtype=np.bool_)
+    value, order = np.full(len(score), UNKNOWN, dtype=np.int8), np.zeros(len(score), dtype=np.int64)
+    for turn, (row, answer, is_random) in enumerate(answers):
+        decided[row], value[row], random[row], order[row] = True, answer, is_random, turn
+    column, unknown = np.zeros(len(score), dtype=np.int64), np.array([len(score)])
+    return estimate_review(
+        ReviewedLabels(column, score, decided, value, random, order, unknown, np.array([score.sum()]))
+    )
+
+
+def test_an_early_random_answer_says_little_of_what_is_left_once_the_labels_like_it_are_decided() -> None:
+    score = np.concatenate([np.full(200, 0.6), np.linspace(0.01, 0.05, 400)])
+    ranked, drawn = ([(row, ABSENT, False) for row in range(12, 200)], [(row, ABSENT, True) for row in range(12)])
+    early, late = total_of(one_class(score, drawn + ranked)), total_of(one_class(score, ranked + drawn))
+    assert (
+        early.still_missing == pytest.approx(score[200:].sum(), rel=0.3)
+        and late.still_missing < early.still_missing / 2
+    )
+    alike = total_of(one_class(score, [(row, ABSENT, True) for row in range(400, 520)]))
+    assert alike.still_missing < 0.8 * (score[:400].sum() + score[520:].sum())
+
+
+def test_a_random_answer_is_about_the_labels_that_were_open_when_it_was_drawn() -> None:
+    """Half of what the scores promise is there; ranked answers find it, before or after the random ones."""
+    score = np.full(600, 0.2) + np.linspace(0, 1e-3, 600)
+    finds, random = [(row, PRESENT, False) for row in range(60)], [(row, ABSENT, True) for row in range(100, 160)]
+    drawn = [(*each[:1], PRESENT if number % 10 == 0 else ABSENT, True) for number, each in enumerate(random)]
+    before, after = total_of(one_class(score, drawn + finds)), total_of(one_class(score, finds + drawn))
+    assert before.still_missing < 0.5 * after.still_missing, (
+        "those that were drawn before the finds could have been them"
+    )
+
+
+def test_where_counting_is_narrower_its_interval_is_used() -> None:
+    score = np.linspace(0.2, 0.6, 200)
+    made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 2)]).by_class[0]
+    assert made is not None and made.counted and made.low <= made.still_missing <= made.high
+    assert "counted from 100 random answers alone (0 present)" in describe_estimate(made, "dog")

@@ -33,8 +33,12 @@ def _source(estimate: SampleEstimate) -> str:
     """Return the end of the sentence: what the interval is from, and what would narrow it."""
     if not estimate.has_interval:
         return f". An interval needs {MIN_RANDOM} random answers; {estimate.reviewed} so far."
-    answers = f"{pluralize(estimate.reviewed, 'random answer')}, {estimate.present:,} present"
-    source = f", counted from {answers} alone." if estimate.counted else f", by the scores and {answers}."
+    answers, present = pluralize(estimate.reviewed, "random answer"), f"({estimate.present:,} present)"
+    source = (
+        f", counted from {answers} alone {present}."
+        if estimate.counted
+        else f", by the scores and {answers} {present}."
+    )
     if estimate.halving:
         source += f" About {estimate.halving:,} more random answers would halve this interval."
     return source
