@@ -22,11 +22,11 @@ from labelgap.review.copies import Copies, find_copies
 from labelgap.review.estimates import (
     NEXT,
     ExpectedPresent,
-    ReviewedLabels,
     ReviewEstimate,
     SampleEstimate,
     estimate_review,
     expect_next,
+    join_labels,
     order_decisions,
 )
 from labelgap.review.folder import ReviewFolder
@@ -270,36 +270,21 @@ class Review:
         The next ones have the probabilities of the newest ranking, where there is one.
         """
         numbers, ranking, estimates = self.feed(class_number).numbers, self.ranking(), self.estimates()
-        first, probability = numbers[:count], None
-        if ranking is not None:
-            live = ranking.probability[first]
-            probability = np.where(np.isnan(live), estimates.probability[first], live)
+        first, own = numbers[:count], estimates.probability[numbers[:count]]
+        live = own if ranking is None else ranking.probability[first]
+        probability = np.where(np.isnan(live), own, live)
         following, every = expect_next(estimates, first, probability), expect_next(estimates, numbers)
         return None if following is None or every is None else (following, every)
 
     def _estimate(self) -> ReviewEstimate:
         columns = self.candidates.columns
-        listed = np.flatnonzero(columns.kind != WRONG)
         # a summary does not open the data: random labels after an open copy then count later than on the page
         shown = self.copies.shown if "copies" in vars(self) else np.ones(len(columns.kind), dtype=np.bool_)
         decisions = order_decisions(self.candidates, self.current, shown)
-        decided, value, random, order = (values[listed] for values in decisions)
         # labels that are decided and no candidates, e.g. of copies, are as certain as the others
-        group, answer = self._other_decisions()
-        others = np.ones(len(group), dtype=np.bool_)
-        made = estimate_review(
-            ReviewedLabels(
-                np.concatenate([columns.class_number[listed], group]),
-                np.concatenate([columns.score[listed], np.full(len(group), np.nan)]),
-                np.concatenate([decided, others]),
-                np.concatenate([value, answer]),
-                np.concatenate([random, ~others]),
-                np.concatenate([order, np.full(len(group), np.iinfo(np.int64).max)]),
-                self._unknown,
-                self._expected,
-            )
-        )
-        return made.spread_over(listed, columns.class_number)
+        numbers, others = np.flatnonzero(columns.kind != WRONG), self._other_decisions()
+        labels = join_labels(columns, numbers, decisions, others, self._unknown, self._expected)
+        return estimate_review(labels).spread_over(numbers, columns.class_number)
 
     def _other_decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Return class numbers and values of decided labels that are no candidates and were unknown."""

@@ -12,18 +12,28 @@ drawn from all labels that were open when the list came to it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelgap.review.candidates import WRONG, Candidates
+from labelgap.review.candidates import WRONG, CandidateColumns, Candidates
+from labelgap.review.estimates.labels import ReviewedLabels
 from labelgap.review.progress import CurrentDecisions
 from labelgap.review.store.events import ASKED
 
-__all__ = ["first_undecided", "order_decisions", "order_fixed_list"]
+__all__ = ["OrderedDecisions", "first_undecided", "join_labels", "order_decisions", "order_fixed_list"]
 
 _NEVER: Final = np.iinfo(np.int64).max
+
+
+class OrderedDecisions(NamedTuple):
+    """Which of C candidates are decided, the answers, which count as random ones, and the order of the decisions."""
+
+    decided: NDArray[np.bool_]
+    value: NDArray[np.int8]
+    random: NDArray[np.bool_]
+    order: NDArray[np.int64]
 
 
 def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
@@ -64,10 +74,8 @@ def order_fixed_list(
     return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
 
 
-def order_decisions(
-    candidates: Candidates, current: CurrentDecisions, shown: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which of C candidates are decided, the answers, which count as random ones, and the order of decisions.
+def order_decisions(candidates: Candidates, current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
+    """Return the decisions in force, and the order in which they were made.
 
     Args:
         candidates: of the review.
@@ -88,4 +96,36 @@ def order_decisions(
         in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
         random[rows] |= in_list
         order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
-    return decided, value, random, order
+    return OrderedDecisions(decided, value, random, order)
+
+
+def join_labels(
+    columns: CandidateColumns,
+    numbers: NDArray[np.int64],
+    decisions: OrderedDecisions,
+    others: tuple[NDArray[np.int64], NDArray[np.int8]],
+    unknown: NDArray[np.int64],
+    expected: NDArray[np.float64] | None,
+) -> ReviewedLabels:
+    """Return what an estimate is made from: some candidates, then decided labels that are none.
+
+    Args:
+        columns: the candidates.
+        numbers: of those that take part.
+        decisions: on all candidates.
+        others: class numbers and answers of the other labels.
+        unknown: ``(K,)`` unknown labels of each class.
+        expected: ``(K,)`` how many of them are present by the audit; None without a model.
+    """
+    group, answer = others
+    decided, value, random, order = (values[numbers] for values in decisions)
+    return ReviewedLabels(
+        np.concatenate([columns.class_number[numbers], group]),
+        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
+        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
+        np.concatenate([value, answer]),
+        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
+        np.concatenate([order, np.full(len(group), _NEVER)]),
+        unknown,
+        expected,
+    )

@@ -4,9 +4,10 @@ All answers of a class move its scores: with the log-odds :math:`z` by the audit
 
 .. math:: P(y = 1) = \sigma(z + \delta + e_k)
 
-where :math:`\delta` and :math:`e_k` are normal and take their most probable values. This is about candidates that score
-like those that were answered. Labels that score far below are not like them: there the random answers decide
-(``shifts``), and between the two the shift changes linearly with :math:`z`.
+where :math:`\delta` and :math:`e_k` are normal and take their most probable values. Answers count by how near their
+:math:`z` is to that of the most probable open candidate of the class, since scores are often too sure where they are
+high. Labels that score far below are not like those that come next: there the random answers decide (``shifts``), and
+between the two the shift changes linearly with :math:`z`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ALBUM_SPREAD: Final = 0.3
 """Standard deviation of δ."""
 CLASS_SPREAD: Final = 0.7
 """Standard deviation of e."""
+NEARNESS: Final = 0.7
+"""Difference of log-odds at which an answer has lost two fifths of its weight."""
 LOCAL_SPREAD: Final = 0.5
 """How wrong the shift may be for the candidates that follow the answered ones."""
 
@@ -59,20 +62,22 @@ def fit_answers(labels: ReviewedLabels, log_odds: Array, typical: Array) -> Answ
     classes = len(labels.unknown)
     used = labels.sure & ~np.isnan(labels.score)
     column, odds, present = labels.class_number[used], log_odds[used], labels.present[used].astype(np.float64)
+    front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
+    np.maximum.at(front, labels.class_number[is_open], log_odds[is_open])
+    front = np.where(np.isfinite(front), front, typical)
+    near = np.exp(-(((odds - front[column]) / NEARNESS) ** 2) / 2)
 
     def loss(values: Array) -> tuple[float, Array]:
         x = odds + ALBUM_SPREAD * values[0] + CLASS_SPREAD * values[1:][column]
-        error = np.bincount(column, weights=expit(x) - present, minlength=classes)
+        error = np.bincount(column, weights=near * (expit(x) - present), minlength=classes)
         gradient = values + np.concatenate([[ALBUM_SPREAD * error.sum()], CLASS_SPREAD * error])
-        return float(np.logaddexp(0, x).sum() - present @ x + values @ values / 2), gradient
+        return float(near @ np.logaddexp(0, x) - (near * present) @ x + values @ values / 2), gradient
 
     found = minimize(loss, np.zeros(1 + classes), jac=True, method="L-BFGS-B").x
     shift: Array = ALBUM_SPREAD * found[0] + CLASS_SPREAD * found[1:]
     p = expit(odds + shift[column])
-    information = np.bincount(column, weights=p * (1 - p), minlength=classes)
-    answered = np.bincount(column, minlength=classes)
-    middle = np.bincount(column, weights=odds, minlength=classes) / np.maximum(answered, 1)
-    above = np.maximum(np.where(answered > 0, middle, 0.0) - typical, 1.0)
+    information = np.bincount(column, weights=near * p * (1 - p), minlength=classes)
+    above = np.maximum(front - typical, 1.0)
     likeness = np.clip((log_odds - typical[labels.class_number]) / above[labels.class_number], 0, 1)
     variance = 1 / (information + 1 / (ALBUM_SPREAD**2 + CLASS_SPREAD**2))
     return AnswerFit(shift, np.sqrt(variance + LOCAL_SPREAD**2), likeness)
