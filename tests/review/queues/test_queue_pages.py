@@ -150,6 +150,7 @@ def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: R
     rates = class_rates(review, "reviewer")
     assert order() == np.argsort(-rates, kind="stable").tolist()
     first = order()[0]
+    assert plan_context(review, "reviewer")["steps"][0]["number"] == first, "the plan starts with the same class"
     for number in np.flatnonzero(review.candidates.columns.class_number == first)[:40].tolist():
         decide(review, number, ABSENT, "missing")
     overview = client.request("/").text

@@ -11,7 +11,7 @@ from labelgap.audit.live import Aim
 from labelgap.review.candidates import MISSING
 from labelgap.review.queues.aims import AIM_TEXT, AIM_WAY, brought_by_aim, describe_aim
 from labelgap.review.queues.feeds import has_aims
-from labelgap.review.queues.plan import AnswerSpeed, answer_speed, finds_per_minute, next_minutes
+from labelgap.review.queues.plan import STEP, AnswerSpeed, answer_speed, finds_per_minute, next_minutes
 from labelgap.review.session import Review
 
 __all__ = ["MINUTES", "aims_context", "class_rates", "plan_context"]
@@ -19,8 +19,6 @@ __all__ = ["MINUTES", "aims_context", "class_rates", "plan_context"]
 MINUTES: Final = 10
 _RECENT_EVENTS: Final = 2000
 _SHOWN: Final = 5
-_RATE_MINUTES: Final = 2
-"""How far the order of the classes looks ahead: a page or two."""
 
 
 def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
@@ -63,8 +61,9 @@ def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
 
 
 def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
-    """Return how many finds per minute each class promises a person over the next minutes, ``(K,)``."""
-    return finds_per_minute(*_open_candidates(review), _speed(review, reviewer).by_class, _RATE_MINUTES)
+    """Return how many finds per minute each class promises a person, ``(K,)``, as far as a step of the plan goes."""
+    speed = _speed(review, reviewer)
+    return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
 
 
 def _speed(review: Review, reviewer: str) -> AnswerSpeed:
