@@ -55,3 +55,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real data (../shared/data from the project's root) is not on this machine")
     return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that are written have no drawings."""
+    from tests.cli.conftest import undraw
+
+    undraw(monkeypatch)

@@ -48,6 +48,7 @@ def tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("tags.csv")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_is_trained_on_the_image_tower_and_audited_with_the_text_tower(
     tags: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,6 +165,7 @@ def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
     assert (run.path / MANIFEST_FILE).exists() and not list(run.path.glob("*previous*"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(data: Dataset, tmp_path: Path) -> None:
     run = train(tmp_path, data, "an")
     before = names(run.path)

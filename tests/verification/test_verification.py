@@ -169,6 +169,7 @@ def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> Non
     assert found.keys() == {"a/best.safetensors", "b", "c"} and "leads out of the study" in found["c"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_is_verified_with_its_heads(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "device": "cpu", "quiet": True}
     made = compare(features(), ["an"], out=tmp_path / "c", learning_rates=[1e-2], **settings)

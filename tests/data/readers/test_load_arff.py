@@ -166,6 +166,7 @@ def test_bad_headers_and_labels_are_refused(tmp_path: Path) -> None:
         load("arff", folder)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_commands_train_a_linear_head_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(0)
     names = "".join(f"@attribute f{n} numeric\n" for n in range(4)) + "".join(

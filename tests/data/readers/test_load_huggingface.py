@@ -240,6 +240,7 @@ def test_splits_have_our_names_and_others_are_left_out(tmp_path: Path) -> None:
         load("huggingface", tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_commands_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save_parquet(tmp_path / "set", {"image": images(8), "labels": pa.array([[0], [1], [2], [0, 1]] * 2)})
     assert call("datasets", "huggingface", str(folder)) == 0

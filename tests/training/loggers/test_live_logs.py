@@ -175,6 +175,7 @@ def test_logs_are_complete_wherever_a_training_was_killed(
     assert verify(out).intact
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_logs_at_once_and_one_that_fails_warns_once_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

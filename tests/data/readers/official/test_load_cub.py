@@ -141,6 +141,7 @@ def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
         load("cub", root)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_commands_check_and_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

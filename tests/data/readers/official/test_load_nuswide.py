@@ -147,6 +147,7 @@ def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: P
         load("nuswide", root)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_commands_check_and_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
