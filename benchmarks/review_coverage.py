@@ -1,7 +1,7 @@
 """Do the 95 % intervals of what is left hold the truth, with a fixed order and with one that learns?
 
-    python -m benchmarks.review_coverage [--data voc-one,voc-tenth,digits] [--orders fixed,live] [--repetitions 200]
-                                         [--features FEATURES.npz]
+    python benchmarks/review_coverage.py [--data voc-one,voc-tenth,digits] [--orders fixed,live] [--repetitions 200]
+                                        [--features FEATURES.npz]
 
 The aim: 93 % of the intervals or more hold the truth, of classes and of all, at every stopping point; and they are no
 wider than counting the random answers requires.
@@ -16,6 +16,7 @@ folds and audit (three label seeds). Audits are those of benchmarks/review_loop.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -37,6 +37,9 @@ from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_r
 from labelgap.review.estimates.counting import count_random
 from labelgap.studies.review_simulation import audit_once
 from labelgap.training.heads.configs import HeadConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
 
 STOPS = (100, 500, 2000)
 LABEL_SEEDS = (4, 5, 6)

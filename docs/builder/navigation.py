@@ -49,6 +49,7 @@ RESULTS = {
     "results/pointing.md": "Pointing game",
     "results/review-loop.md": "A review that learns",
     "results/wrong-labels.md": "Labels that look wrong",
+    "results/review-coverage.md": "When to stop a review",
 }
 PROJECT = {
     "untested.md": "What is untested",
