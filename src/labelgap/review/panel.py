@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.review.estimates import SampleEstimate, describe_estimate, describe_next
+from labelgap.review.new_classes.page import added_context
 from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
 from labelgap.review.team.agreement import describe_agreement, measure_agreement
@@ -18,11 +19,16 @@ __all__ = ["chart_context", "counters_context", "panel_context"]
 _CHART_POINTS: Final = 160
 
 
-def counters_context(review: Review, reviewer: str) -> dict[str, Any]:
-    """Return what the head of every page shows: progress and speed. It is made anew for every decision."""
+def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
+    """Return what the head of every page shows: progress, speed, examples of a class that was added.
+
+    It is made anew for every decision.
+    """
     progress, speed = review.progress(), review.current.per_minute(reviewer)
     share = 0 if not progress.total else progress.decided / progress.total
-    return {"progress": progress, "share": share, "speed": None if speed is None else round(speed)}
+    examples = added_context(review, class_number)
+    speed = None if speed is None else round(speed)
+    return {"progress": progress, "share": share, "speed": speed, "examples": examples}
 
 
 def panel_context(review: Review, class_number: int | None) -> dict[str, Any]:

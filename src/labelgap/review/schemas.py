@@ -10,6 +10,7 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 
 __all__ = [
     "CandidateId",
+    "ClassMessage",
     "DecisionBatch",
     "DecisionMessage",
     "LeaseMessage",
@@ -42,6 +43,14 @@ Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(pri
 
 class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ClassMessage(_StrictModel):
+    """A class to add; ``new_classes.names`` says which names it may have."""
+
+    store: Token
+    reviewer: Reviewer
+    name: str = Field(min_length=1, max_length=200)
 
 
 class DecisionMessage(_StrictModel):

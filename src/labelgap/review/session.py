@@ -157,23 +157,21 @@ class Review:
         return SimilarImages(lambda: image_features(self.folder, self.candidates.columns.images))
 
     def feed(self, class_number: int, wrong: bool = False, near: NDArray[np.int64] | None = None) -> Feed:
-        """Return the open candidates of a class in the order in which they are asked; one for all copies.
-
-        ``near`` ``(M,)`` are places of images, by which to sort instead; nothing is random then.
-        """
+        """Return the open candidates of a class, one for all copies, as they are asked or by places of the M images."""
         rows, columns = self.listed(class_number, wrong), self.candidates.columns
         with self.current.lock:
             rows = rows[~self.current.decided[rows]]
-        if near is not None:
-            rows = rows[np.argsort(near[columns.image[rows]], kind="stable")]
-        if wrong or near is not None:
-            return Feed.of(rows, "wrong" if wrong else "missing", self.audit_ranking)
         ranking = self.ranking()
+        number = self.audit_ranking if ranking is None else ranking.number
+        if near is not None:
+            return Feed.of(rows[np.argsort(near[columns.image[rows]], kind="stable")], "other", number)
+        if wrong:
+            return Feed.of(rows, "wrong", self.audit_ranking)
         position = columns.class_rank if ranking is None else ranking.position
         ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
         ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
         drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
-        return mix(ranked, drawn, columns.ids, "missing", self.audit_ranking if ranking is None else ranking.number)
+        return mix(ranked, drawn, columns.ids, "missing", number)
 
     def decided_of(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
         """Return the decided candidates of a class, the newest decision first."""

@@ -129,13 +129,14 @@ def grid_context(
     page: int,
     size: int,
     select: Callable[[Feed, int, int], FeedPage] = paginate,
+    near: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """Return one page of a class, counted from 1: open or decided candidates, of missing or of wrong labels.
 
     ``select`` chooses the candidates of the page from all that are open.
     """
     review.current.refresh()
-    feed = review.feed(class_number, wrong)
+    feed = review.feed(class_number, wrong, near)
     if decided:
         feed, select = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking), paginate
     classes = review.classes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,36 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.new_classes.sample_album import COPY, is_bright, make_album
+from tests.review.new_classes.sample_album import COPY, is_bright
 from tests.review.sample_photos import make_photos
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.store.events import LabelKey
+from labelgap.review.new_classes import added_names
+from labelgap.review.store.events import ASKED, LabelKey
 
 PATIENCE = 300.0
 
 
-@pytest.fixture(scope="module")
-def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An album's run; features are computed once, into a cache of its own."""
-    place = tmp_path_factory.mktemp("album")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABELGAP_CACHE", str(place / "cache"))
-        return make_album(place / "album")
-
-
 @pytest.fixture
-def run(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABELGAP_CACHE", str(album.parents[1] / "cache"))
-    return shutil.copytree(album, tmp_path / "run")
-
-
-@pytest.fixture
-def review(run: Path) -> Iterator[Review]:
-    with closing(Review(open_review_folder(run))) as opened:
+def review(album_run: Path) -> Iterator[Review]:
+    with closing(Review(open_review_folder(album_run))) as opened:
         yield opened
 
 
@@ -82,8 +67,11 @@ def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
     assert review.estimates().by_class is not None
 
 
-def test_another_server_and_a_restart_show_the_same_order(run: Path, review: Review) -> None:
-    with closing(Review(open_review_folder(run))) as other:
+def test_another_server_and_a_restart_show_the_same_order(
+    album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(added_names, "INTERVAL", 0.0)
+    with closing(Review(open_review_folder(album_run))) as other:
         _ = other.current, other.copies, other.image_order
         assert not other.added.changed()
         number = add(review)
@@ -93,7 +81,7 @@ def test_another_server_and_a_restart_show_the_same_order(run: Path, review: Rev
         assert not other.added.changed() and other.candidates.classes == review.candidates.classes
         assert images(other, number) == images(review, number)
         assert other.progress() == review.progress() and other.progress().found == 1
-    with closing(Review(open_review_folder(run), read_only=True)) as again:
+    with closing(Review(open_review_folder(album_run), read_only=True)) as again:
         assert images(again, number) == images(review, number) and again.progress() == review.progress()
 
 
@@ -117,6 +105,7 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     assert near is not None and not review.similar.problem
     similar = images(review, number, near)
     assert similar[0] == example and sum(map(is_bright, similar[:8])) >= 7
+    assert {*review.feed(number, near=near).asked.tolist()} == {ASKED.index("other")}, "nothing here is a random answer"
     decide(review, *similar[:5])
     wait_for(lambda: (ranking := review.ranking()) is not None and ranking.decisions >= 5)
     bright = sum(map(is_bright, images(review, number)))
@@ -159,6 +148,7 @@ def test_names_are_checked_against_data_and_other_classes(review: Review) -> Non
         with pytest.raises(InputError, match=words):
             add(review, name)
     review.store.add_class("BRIGHT", "bo")  # another server at the same moment
+    time.sleep(added_names.INTERVAL)
     review.refresh_classes()
     assert review.candidates.classes == ("round", "dark", "bright")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Final
+
+import numpy as np
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.dataset import Dataset
@@ -16,6 +19,8 @@ from labelgap.review.store import DecisionStore
 
 __all__ = ["AddedClassNames"]
 
+INTERVAL: Final = 0.5
+"""Seconds after which another look at the store may be taken."""
 MAX_LABELS: Final = 10_000_000
 """Candidates that added classes may have together: a few hundred megabytes."""
 
@@ -38,11 +43,15 @@ class AddedClassNames:
     ) -> None:
         self._folder, self._store, self._split = folder, store, split
         self._splits = [split] if split else metadata.get("splits")
-        self._count = 0
+        self._count, self._asked = 0, -np.inf
         self.lock = threading.RLock()
 
     def changed(self) -> bool:
-        """Return whether there are more classes than ``extend`` has seen."""
+        """Return whether there are more classes than ``extend`` has seen; the store is asked every half second."""
+        now = time.monotonic()
+        if now - self._asked < INTERVAL:
+            return False
+        self._asked = now
         return len(self._store.classes()) != self._count
 
     def extend(self, candidates: Candidates) -> Candidates:
@@ -58,7 +67,7 @@ class AddedClassNames:
                 except LabelGapError:
                     if not self._store.read_only:
                         raise
-            self._count = len(names)
+            self._count, self._asked = len(names), time.monotonic()
             return candidates
 
     def add(self, name: str, reviewer: str, candidates: Candidates) -> str:
@@ -74,6 +83,7 @@ class AddedClassNames:
                     "decisions, and train again: added classes are as others then."
                 )
             self._store.add_class(name, reviewer)
+            self._asked = -np.inf
             return name
 
     def _added(self, candidates: Candidates, names: list[str]) -> AddedClasses:

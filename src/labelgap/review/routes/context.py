@@ -77,6 +77,7 @@ class AppContext:
 
 def _context(request: Request) -> AppContext:
     context: AppContext = request.app.state.context
+    context.review.refresh_classes()
     return context
 
 
@@ -110,15 +111,16 @@ def render_page(context: AppContext, template: str, number: int | None, make: Ca
         reviewer=context.reviewer,
         remaining=remaining,
         heat=context.heat_maps.available,
-        counters=counters_context(context.review, context.reviewer),
+        counters=counters_context(context.review, number, context.reviewer),
         panel=panel_context(context.review, number),
         version=package_version(),
     )
 
 
-def counter_parts(context: AppContext, reviewer: str | None) -> dict[str, Any]:
+def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that change with every decision."""
-    counters = counters_context(context.review, reviewer or context.reviewer)
+    known = number if number is not None and number < len(context.review.candidates.classes) else None
+    counters = counters_context(context.review, known, reviewer or context.reviewer)
     return {"counters": render("counters.html", counters=counters), "remaining": context.remaining()}
 
 
@@ -128,7 +130,7 @@ def status_parts(context: AppContext, number: int | None, reviewer: str | None) 
     known = number if number is not None and number < len(review.candidates.classes) else None
     with review.cache.tolerating(_PANEL_SECONDS):
         panel = review.cached(f"html {known}", lambda: render("panel.html", panel=panel_context(review, known)))
-    return {"panel": panel, **counter_parts(context, reviewer)}
+    return {"panel": panel, **counter_parts(context, known, reviewer)}
 
 
 def find_candidate(context: AppContext, identity: str) -> int:

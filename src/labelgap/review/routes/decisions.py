@@ -75,7 +75,7 @@ def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: 
 
 
 @router.post("/api/decisions")
-def decide(context: Context, browser: Browser, batch: DecisionBatch) -> JSONResponse:
+def decide(context: Context, browser: Browser, batch: DecisionBatch, number: ClassNumber = None) -> JSONResponse:
     """Store decisions; 409 when one of them conflicts with a decision made in the meantime."""
     review = context.review
     if batch.store != review.store.id:
@@ -88,7 +88,7 @@ def decide(context: Context, browser: Browser, batch: DecisionBatch) -> JSONResp
     results = [_result(review, outcome) for outcome in outcomes]
     results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
     problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
-    answer = {"results": results, "problem": problem, **counter_parts(context, batch.reviewer)}
+    answer = {"results": results, "problem": problem, **counter_parts(context, number, batch.reviewer)}
     return JSONResponse(answer, 409 if problem else 200)
 
 

@@ -10,6 +10,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse
 
 from labelgap.audit.live import Aim
+from labelgap.review.new_classes.page import added_context, near_context
 from labelgap.review.queues.feeds import has_aims
 from labelgap.review.queues.outlook import aims_context, class_rates
 from labelgap.review.queues.wrong_queue import wrong_queue
@@ -55,16 +56,19 @@ def grid(
     size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
     kind: Literal["missing", "wrong"] = "missing",
     show: Literal["open", "decided", "held"] = "open",
+    near: CandidateId | None = None,
 ) -> str:
-    """Show the candidates of one class."""
+    """Show the candidates of one class, by similarity to an image where one is named."""
     if number >= len(context.review.candidates.classes):
         raise HTTPException(404, "there is no such class.")
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
+    options["near"], near_page = near_context(context.review, None if near is None else find_image(context, near))
     visitor = Visitor(context, browser)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
     made = partial(grid_context, context.review, number, **options)
-    more = {"has_aims": has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
+    added = {"added": added_context(context.review, number), "near": near_page}
+    more = added | {"has_aims": has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
     return render_page(context, "grid.html", number, lambda: made() | more)
 
 

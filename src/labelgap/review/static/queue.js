@@ -111,7 +111,7 @@ export class Queue {
     const { client, reviewer } = batch[0];
     let response, answer;
     try {
-      response = await fetch("/api/decisions", {
+      response = await fetch(`/api/decisions${this.page.number === "" ? "" : `?class=${this.page.number}`}`, {
         method: "POST",
         headers: { "Content-Type": "application/json", "X-CSRF-Token": this.page.csrfToken },
         body: JSON.stringify({ store: this.page.store, client, reviewer, actions }),

@@ -1,6 +1,7 @@
 // The review page: keys and clicks become decisions, the queue sends them, and a poll every few seconds brings the
 // decisions of other people.
 
+import { setUpNewClass, similarAddress } from "./classes.js";
 import { Entries } from "./entries.js";
 import { Queue, randomId } from "./queue.js";
 import { browserStorage, tabStorage } from "./storage.js";
@@ -143,7 +144,7 @@ function showUpdate(update) {
 }
 function takeUpdate() {
   const button = element("update");
-  if (button && !button.hidden) leave(location.href.replace(/([?&]page=)\d+/, "$11"));
+  if (button && !button.hidden) leave(location.href.replace(/([?&]page=)\d+/, "$11").replace(/([?&])near=\w+/, "$1"));
 }
 element("update")?.addEventListener("click", takeUpdate);
 
@@ -160,6 +161,7 @@ document.addEventListener("click", (event) => {
     leave(link.href);
     return;
   }
+  if (link) return;
   // A clicked button gives up the focus: space enlarges or closes, and must not click it again.
   if (event.detail) event.target.closest("button")?.blur();
   const entry = event.target.closest(".entry");
@@ -174,6 +176,7 @@ document.addEventListener("click", (event) => {
   } else if (entry?.classList.contains("tile")) entries.click(entry);
   else if (entry) entries.select(entries.list.indexOf(entry));
 });
+setUpNewClass(page, leave);
 element("rest")?.addEventListener("click", () => entries.rest());
 element("undo")?.addEventListener("click", () => entries.undo());
 
@@ -194,6 +197,7 @@ const KEYS = {
   r: () => entries.rest(),
   h: () => viewer.toggleHeat(),
   g: takeUpdate,
+  s: () => similarAddress(entries.current) && leave(similarAddress(entries.current)),
   "]": () => turnPage("next"),
   "[": () => turnPage("prev"),
   " ": () => viewer.toggle(),
