@@ -50,6 +50,7 @@ RESULTS = {
     "results/review-loop.md": "A review that learns",
     "results/wrong-labels.md": "Labels that look wrong",
     "results/review-coverage.md": "When to stop a review",
+    "results/new-class.md": "A class that nobody labeled",
 }
 PROJECT = {
     "untested.md": "What is untested",

@@ -76,6 +76,7 @@ def test_buttons_stay_inside_the_window_and_apart(chromium: Any, album_run: Path
         with page.expect_navigation():
             page.click("#add-class")
         page.wait_for_selector("html[data-ready]")
+        assert page.evaluate("document.querySelector('.bar').offsetHeight") <= 90, "the head stays small"
         for part in (".actions", ".entry"):
             assert page.evaluate(MISPLACED, part)[1:] == [[], [], False]
         page.click(".entry >> nth=1", position={"x": 20, "y": 20})
