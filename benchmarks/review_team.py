@@ -44,7 +44,9 @@ def serving(folder: Path, *options: str) -> Iterator[int]:
         raise SystemExit("the server did not start")
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def count_lost(folder: Path, people: list[Work]) -> tuple[int, int]:

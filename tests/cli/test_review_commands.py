@@ -248,3 +248,11 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     monkeypatch.setitem(sys.modules, package, None)
     assert call("review", "tags-review", "--no-browser") == 2
     assert "pip install 'labelgap[review]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["five", "-1%", "101%", "5", "nan", "%", ""])
+def test_a_share_of_second_opinions_is_between_nothing_and_everything(
+    reviewed: Path, capsys: pytest.CaptureFixture[str], share: str
+) -> None:
+    assert call("review", "tags-review", "--no-browser", f"--double={share}") == 2
+    assert "write a share from 0% to 100%, e.g. --double 5%" in capsys.readouterr().err

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import multiprocessing
 import random
 import re
+import subprocess
+import sys
 import threading
 import time
 import uuid
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 POLL_SECONDS = 3.0
@@ -154,19 +154,23 @@ class Person:
 
 
 def simulate(plan: Plan) -> list[Work]:
-    """Let the people work, and return what each did."""
+    """Let the people work, and return what each did. This file is the script of the processes: they import little."""
     groups = [list(range(plan.people))[part :: plan.processes] for part in range(plan.processes)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(plan.processes, mp_context=context) as pool:
-        results = list(pool.map(_simulate_group, [plan] * plan.processes, groups))
-    return [work for group in results for work in group]
+    words = [sys.executable, __file__, json.dumps(asdict(plan))]
+    started = [subprocess.Popen([*words, json.dumps(group)], stdout=subprocess.PIPE, text=True) for group in groups]
+    results = [json.loads(process.communicate()[0]) for process in started]
+    return [Work(**work) for group in results for work in group]
 
 
-def _simulate_group(plan: Plan, numbers: list[int]) -> list[Work]:
+def _main(plan: Plan, numbers: list[int]) -> None:
     people = [Person(plan, number) for number in numbers]
     threads = [threading.Thread(target=person.run) for person in people]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [person.work for person in people]
+    print(json.dumps([asdict(person.work) for person in people]))
+
+
+if __name__ == "__main__":
+    _main(Plan(**json.loads(sys.argv[1])), json.loads(sys.argv[2]))
