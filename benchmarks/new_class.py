@@ -44,7 +44,7 @@ class Page:
     """The page, used as a browser uses it."""
 
     def __init__(self, address: str) -> None:
-        self.host = address.split("/")[2]
+        self.host, self.cookie = address.split("/")[2], ""
         page = self.get("/")
         self.csrf_token, self.store = (
             re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("csrf-token", "store")
@@ -76,8 +76,9 @@ class Page:
 
     def _request(self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None) -> str:
         with closing(http.client.HTTPConnection(self.host, timeout=120)) as connection:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, {"Cookie": self.cookie, **(headers or {})})
             response = connection.getresponse()
+            self.cookie = (response.getheader("set-cookie") or self.cookie).partition(";")[0]
             text = response.read().decode()
         assert response.status == 200, text
         return text
