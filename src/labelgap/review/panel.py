@@ -44,6 +44,7 @@ def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
         "chart": chart_context(review.current.found_curve(), share),
         "estimates": _estimates(review, estimate, class_number),
         "wrong_labels": _wrong_summary(review) if class_number is None else "",
+        "ranking_problem": "" if review.rankings is None else review.rankings.problem,
         **review.cached("team", lambda: _team(review)),
     }
 

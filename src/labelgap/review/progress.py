@@ -119,7 +119,6 @@ class CurrentDecisions:
             if event is not None:
                 self.others[key] = value
             return
-        self.decided[number] = event is not None
         self.value[number] = value
         self.version[number] = 0 if event is None else event.id
         if event is None:
@@ -131,6 +130,7 @@ class CurrentDecisions:
             if event.reviewer not in self.reviewers:
                 self.reviewers.append(event.reviewer)
             self.reviewer[number] = self.reviewers.index(event.reviewer)
+        self.decided[number] = event is not None  # last: pages read without the lock
 
     def decided_by(self, number: int) -> str | None:
         """Return who made the decision in force on a candidate; None where there is none."""

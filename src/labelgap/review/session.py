@@ -91,20 +91,24 @@ class Review:
     def _extend(self, candidates: Candidates) -> None:
         """Replace all that depends on the candidates at once: other threads are using it."""
         extended = copy(self)
-        names = ("current", "copies", "image_order", "similar", "_rows", "_unknown", "_expected")
+        names = ["current", "copies", "image_order", "_rows", "_unknown", "_expected"]
+        if candidates.columns.images != self.candidates.columns.images:
+            names.append("similar")
         vars(extended).update(candidates=candidates, cache=VersionedCache())
         for name in names:
             vars(extended).pop(name, None)
-        vars(self).update({name: getattr(extended, name) for name in ("candidates", "cache", *names)})
-        if self.rankings is not None:
+        replaced = {name: getattr(extended, name) for name in ("candidates", "cache", *names)}
+        if self.rankings is not None:  # first: an order of more candidates than there are does no harm
             self.rankings.extend(RankingJob.of(self.folder, candidates))
+        vars(self).update(replaced)
 
     def _decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8], int]:
         """Return the candidates from whose decisions a ranking learns, the values, and the last event."""
-        with self.current.lock:
-            self.current.refresh()
-            numbers = np.flatnonzero(self.current.decided & (self.candidates.columns.kind != WRONG))
-            return numbers, self.current.value[numbers], self.current.last_id
+        current = self.current  # and its candidates: another thread may be replacing both
+        with current.lock:
+            current.refresh()
+            numbers = np.flatnonzero(current.decided & (current.candidates.columns.kind != WRONG))
+            return numbers, current.value[numbers], current.last_id
 
     @cached_property
     def current(self) -> CurrentDecisions:
@@ -207,19 +211,23 @@ class Review:
     ) -> Decision:
         """Return a decision on a candidate and its copies, with the score that it has now.
 
-        Its kind is what it was asked as, where the candidate can be asked as that, else its kind in the audit. A
-        decision that replaces another keeps its kind: a random answer that is corrected is still a random one.
+        Its kind is what it was asked as, where the candidate can be asked as that, else "other"; a page of an older
+        version does not say it, and means the kind in the audit. A decision that replaces another keeps its kind: a
+        random answer that is corrected is still a random one.
         """
         columns, current = self.candidates.columns, self.current
         score, own = float(columns.score[number]), KINDS[columns.kind[number]]
-        possible = {"other", own, *(["random"] if columns.random_rank[number] else [])}
-        kind = asked if asked in (possible | {"classifier"} if own == "missing" else possible) else own
+        possible = {own, *(["random"] if columns.random_rank[number] else [])}
+        possible |= {"classifier"} if own == "missing" else set()
+        kind = own if asked is None else asked if asked in possible else "other"
+        if asked is not None:
+            ranking = ranking or self.audit_ranking  # 0 would be a list of an older version
         with current.lock:
             if current.decided[number]:
                 kind, ranking = ASKED[current.asked[number]], int(current.ranking[number])
         known, key = None if np.isnan(score) else score, self.candidates.key(number)
         copies = self.copies_of(number)
-        return Decision(key, value, request_id, base_version, kind or own, known, copies, ranking)
+        return Decision(key, value, request_id, base_version, kind, known, copies, ranking)
 
     def copies_of(self, number: int) -> tuple[LabelKey, ...]:
         """Return the labels of copies that a decision on a candidate is about.

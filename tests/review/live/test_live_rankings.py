@@ -11,15 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
+from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING
-from labelgap.review.live.rankings import EVERY, LiveRankings
+from labelgap.review.live.rankings import EVERY, MAX_CRASHES, LiveRankings
+from labelgap.review.live.worker import RankingJob
+from labelgap.review.panel import panel_context
 from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.views import render
 
 PATIENCE = 300.0
 """Seconds after which something that does not happen is broken, however busy the machine is."""
@@ -89,8 +94,24 @@ def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder:
         broken = type(job)(**{**vars(job), "path": str(tmp_path / "gone")})
         review.rankings = LiveRankings(broken, review.store, review._decisions)
         wait_for(lambda: review.rankings is not None and bool(review.rankings.problem))
-        assert "gone" in review.rankings.problem
+        assert "gone" in review.rankings.problem and "gone" in render("panel.html", panel=panel_context(review, 3))
         assert review.feed(3).numbers.tolist() == before
+
+
+def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [DiskError.of(review.store.path, "full", full=True)] * (MAX_CRASHES + 1) + [ValueError("of a bug")]
+    monkeypatch.setattr("labelgap.review.live.rankings.RETRY_SECONDS", 0.01)
+
+    def state() -> NoReturn:
+        raise errors.pop(0)
+
+    live = LiveRankings(RankingJob.of(review.folder, review.candidates), review.store, state)
+    worker = live.worker_id
+    wait_for(lambda: bool(live.problem))
+    live.stop()
+    assert live.problem == "of a bug" and not errors and live.worker_id == worker
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found by /proc")

@@ -99,6 +99,9 @@ def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(revie
 def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Review) -> None:
     review.start_ranking()
     number = add(review)
+    similarity = review.similar
+    add(review, "striped")
+    assert review.similar is similarity, "the same images: their features are not loaded again"
     example = next(name for name in images(review, number) if is_bright(name))
     image = review.candidates.columns.images.index(("train", example))
     near = review.similar.positions(image, PATIENCE)

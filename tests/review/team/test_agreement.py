@@ -127,6 +127,13 @@ def test_the_second_opinion_is_compared_with_the_decision_it_was_asked_beside() 
     assert found.first.id == 2 and found.second.id == 3 and found.is_open and found.people == ("anna", "ben")
 
 
+def test_a_person_who_changes_a_second_opinion_has_one() -> None:
+    events = [event(1, PRESENT), event(2, ABSENT, "ben", SECOND), event(3, PRESENT, "ben", SECOND)]
+    (found,) = opinion_pairs(events)
+    assert found.second.id == 3 and found.agrees and not found.is_open
+    assert [each.second.id for each in opinion_pairs([*events, event(4, ABSENT, "carl", SECOND)])] == [3, 4]
+
+
 def test_a_later_decision_settles_and_leaves_the_pair_as_it_was() -> None:
     events = [event(1, PRESENT), event(2, ABSENT, "ben", SECOND), event(3, ABSENT, "carl")]
     (found,) = opinion_pairs(events)

@@ -33,6 +33,8 @@ INTERVAL: Final = 0.25
 """Seconds between two looks at the decisions."""
 MAX_CRASHES: Final = 3
 """After so many ends of the worker without a ranking there is none any more."""
+RETRY_SECONDS: Final = 5.0
+"""Between two attempts to store a ranking."""
 AIM_SECONDS: Final = 600.0
 """An aim that no page has asked for so long is not ranked."""
 
@@ -122,13 +124,24 @@ class LiveRankings:
         return self._worker.process.pid
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # there must be no end without a reason
+            self.problem = str(error) or type(error).__name__
+        self._worker.kill()
+
+    def _follow(self) -> None:
+        """Ask for a ranking whenever one is due, until there is a problem."""
         crashes, asked = 0, _Asked()
         while not self._stopped.wait(INTERVAL) and not self.problem:
             try:
                 for message in self._worker.receive():
                     self._accept(message)
-                    asked.waiting, crashes = asked.waiting - 1, 0
+                    asked.waiting, crashes = max(asked.waiting - 1, 0), 0
                 self._ask(asked)
+            except LabelGapError:  # of the store, e.g. a full disk: the page says so as long as it lasts
+                asked = _Asked()
+                self._stopped.wait(RETRY_SECONDS)
             except (EOFError, OSError):  # the worker is gone
                 if self._stopped.is_set():
                     break
@@ -138,9 +151,6 @@ class LiveRankings:
                 else:
                     self._worker.kill()
                     self._worker = WorkerProcess(self.job)
-            except LabelGapError as error:
-                self.problem = str(error)
-        self._worker.kill()
 
     def _accept(self, message: RankingResult | WorkerFailure) -> None:
         if isinstance(message, WorkerFailure):
@@ -155,7 +165,7 @@ class LiveRankings:
         now = time.monotonic()
         if last_event != asked.seen:
             asked.seen, asked.quiet_since = last_event, now
-        aims = tuple(aim for aim, last in self._wanted.items() if now - last < AIM_SECONDS)
+        aims = tuple(aim for aim, last in tuple(self._wanted.items()) if now - last < AIM_SECONDS)
         new = abs(len(decided) - asked.decisions)
         idle = now - asked.quiet_since > IDLE_SECONDS and last_event != asked.last_event
         due = new >= EVERY or idle or not set(aims) <= set(asked.aims)

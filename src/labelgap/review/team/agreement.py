@@ -78,14 +78,16 @@ def opinion_pairs(events: Iterable[DecisionEvent]) -> list[OpinionPair]:
     """Return the pairs of answers to one label.
 
     Args:
-        events: all events about the label, in order. What was undone does not count, and nobody is his own second.
+        events: all events about the label, in order. What was undone does not count, nobody is his own second, and of
+            several second opinions of one person only the newest counts: the person changed the answer.
     """
     events = list(events)
     undone = {event.undoes for event in events}
     valid = [event for event in events if event.undoes is None and event.id not in undone]
     decisions = [event for event in valid if event.accepted and event.kind != SECOND]
+    newest = {event.reviewer: event for event in valid if event.kind == SECOND}
     pairs = []
-    for second in (event for event in valid if event.kind == SECOND):
+    for second in sorted(newest.values(), key=lambda event: event.id):
         first = next((event for event in reversed(decisions) if event.id < second.id), None)
         settled = next((event for event in reversed(decisions) if event.id > second.id), None)
         if first is not None and first.reviewer != second.reviewer:
