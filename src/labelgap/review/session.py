@@ -80,9 +80,12 @@ class Review:
         if not self.folder.random and not np.isnan(self.candidates.columns.score).all():
             self.rankings = LiveRankings(RankingJob.of(self.folder, self.candidates), self.store, self._decisions)
 
-    def refresh_classes(self) -> None:
-        """Take classes into account that people added since, here or by another server of this folder."""
-        if self.added.changed():
+    def refresh_classes(self, now: bool = False) -> None:
+        """Take classes into account that people added since, here or by another server of this folder.
+
+        ``now``: also where another thread has just seen them, and may not be ready with them.
+        """
+        if now or self.added.changed():
             with self.added.lock:
                 candidates = self.added.extend(self.candidates)
                 if candidates is not self.candidates:

@@ -141,6 +141,13 @@ def test_a_class_may_be_added_while_others_are_asked_and_ranked(review: Review) 
     assert not errors and review.candidates.classes[2:] == ("bright", "striped", "tiny")
 
 
+def test_a_class_is_there_for_who_added_it_also_where_another_request_saw_it_first(review: Review) -> None:
+    review.added.add("bright", "anna", review.candidates)
+    assert review.added.changed()  # as the other request asks, before it extends the candidates
+    review.refresh_classes(now=True)
+    assert review.candidates.classes[-1] == "bright"
+
+
 def test_names_are_checked_against_data_and_other_classes(review: Review) -> None:
     add(review)
     for name, words in (

@@ -25,6 +25,6 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
         name = review.added.add(message.name, message.reviewer, review.candidates)
     except InputError as error:
         return JSONResponse({"problem": "name", "detail": single_line(str(error))}, 422)
-    review.refresh_classes()
+    review.refresh_classes(now=True)
     review.similar.prepare()
     return JSONResponse({"number": review.candidates.classes.index(name), "name": name})
