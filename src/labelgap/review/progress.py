@@ -209,9 +209,13 @@ def count_progress(current: CurrentDecisions) -> ReviewProgress:
     return ReviewProgress(*counts)
 
 
-def count_classes(current: CurrentDecisions, probability: NDArray[np.float64] | None = None) -> list[ClassProgress]:
+def count_classes(
+    current: CurrentDecisions,
+    probability: NDArray[np.float64] | None = None,
+    position: NDArray[np.int32] | None = None,
+) -> list[ClassProgress]:
     """Count the decisions by class; classes without candidates are left out. See ``likely_finds``."""
-    classes, likely = current.candidates.classes, likely_finds(current, probability).tolist()
+    classes, likely = current.candidates.classes, likely_finds(current, probability, position).tolist()
     rows = zip(*_count_by_class(current), range(len(classes)), classes, likely, strict=True)
     return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]
 
@@ -228,7 +232,11 @@ def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
     return [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
 
 
-def likely_finds(current: CurrentDecisions, probability: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+def likely_finds(
+    current: CurrentDecisions,
+    probability: NDArray[np.float64] | None = None,
+    position: NDArray[np.int32] | None = None,
+) -> NDArray[np.float64]:
     r"""Return ``(K,)``: how many missing labels the next page of each class probably shows.
 
     It is the sum of the probabilities of the candidates on it. So a class whose first answers disappoint moves down,
@@ -237,12 +245,16 @@ def likely_finds(current: CurrentDecisions, probability: NDArray[np.float64] | N
     Args:
         current: the decisions.
         probability: ``(C,)`` of each candidate to be present, given the answers; None where no estimate gives one.
+        position: ``(C,)`` of each candidate in a ranking; None for the order of the audit.
 
-    Without it, the answers correct the scores of each class by a common ratio :math:`r`. Of answered candidates with
-    scores :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
-    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is :math:`r = (a + k) / (a + \sum_i s_i)`.
+    Without a probability, the answers correct the scores of each class by a common ratio :math:`r`. Of answered
+    candidates with scores :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and
+    the prior :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is
+    :math:`r = (a + k) / (a + \sum_i s_i)`.
     """
     columns, order = current.candidates.columns, current.candidates.display_order
+    if position is not None:
+        order = np.lexsort((position, columns.class_number))
     classes, listed = len(current.candidates.classes), columns.kind != WRONG
     with current.lock:
         current.refresh()

@@ -261,7 +261,10 @@ class Review:
 
     def classes(self) -> list[ClassProgress]:
         """Return how far the review of each class is; classes without candidates are left out."""
-        return count_classes(self.current, None if self._expected is None else self.estimates().probability)
+        if self._expected is None:
+            return count_classes(self.current)
+        ranking, probability = self.ranking(), self._live_probability(self.estimates().probability)
+        return count_classes(self.current, probability, None if ranking is None else ranking.position)
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
         """Estimate how many labels are missing, of one class or of all; None where nothing supports an estimate."""
@@ -273,17 +276,15 @@ class Review:
         found: ReviewEstimate = self.cached("estimates", self._estimate)
         return found
 
-    def expected_next(self, class_number: int, count: int = NEXT) -> tuple[ExpectedPresent, ExpectedPresent] | None:
-        """Return what the next candidates of a class are expected to hold, and all that its list has; None: no model.
+    def expected_next(self, class_number: int, count: int = NEXT) -> ExpectedPresent | None:
+        """Return what the next candidates of a class are expected to hold; None without a model."""
+        first, estimates = self.feed(class_number).numbers[:count], self.estimates()
+        return expect_next(estimates, first, self._live_probability(estimates.probability)[first])
 
-        The next ones have the probabilities of the newest ranking, where there is one.
-        """
-        numbers, ranking, estimates = self.feed(class_number).numbers, self.ranking(), self.estimates()
-        first, own = numbers[:count], estimates.probability[numbers[:count]]
-        live = own if ranking is None else ranking.probability[first]
-        probability = np.where(np.isnan(live), own, live)
-        following, every = expect_next(estimates, first, probability), expect_next(estimates, numbers)
-        return None if following is None or every is None else (following, every)
+    def _live_probability(self, estimated: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``(C,)`` the probabilities of the newest ranking, and where it has none those of the estimates."""
+        ranking = self.ranking()
+        return estimated if ranking is None else np.where(np.isnan(ranking.probability), estimated, ranking.probability)
 
     def _estimate(self) -> ReviewEstimate:
         columns = self.candidates.columns

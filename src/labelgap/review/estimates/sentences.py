@@ -44,25 +44,19 @@ def _source(estimate: SampleEstimate) -> str:
     return source
 
 
-def describe_next(expected: tuple[ExpectedPresent, ExpectedPresent] | None) -> str:
-    """Return what the next candidates, and all of the list, are expected to hold; nothing without a model.
+def describe_next(expected: ExpectedPresent | None) -> str:
+    """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
+
+    It names no interval: docs/results/review-coverage.md says where that of the next candidates does not hold.
 
     Example:
-        >>> describe_next((ExpectedPresent(50, 1.2, 0, 4), ExpectedPresent(400, 3.1, 0, 8)))
-        'The next 50 are expected to hold 1 (95 %: 0 to 4), all 400 of the list 3 (0 to 8).'
+        >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))
+        'The next 50 are expected to hold about 1.'
     """
-    if expected is None or not expected[1].candidates:
+    if expected is None or not expected.candidates:
         return ""
-    following, every = expected
-    the_list = f"(95 %: {every.low:,} to {every.high:,})."
-    if every.candidates <= following.candidates:
-        return f"The {every.candidates:,} left in the list are expected to hold {_number(every.present)} {the_list}"
-    return (
-        f"The next {following.candidates:,} are expected to hold {_number(following.present)} "
-        f"(95 %: {following.low:,} to {following.high:,}), all {every.candidates:,} of the list "
-        f"{_number(every.present)} ({every.low:,} to {every.high:,})."
-    )
+    return f"The next {expected.candidates:,} are expected to hold {_number(expected.present)}."
 
 
 def _number(present: float) -> str:
-    return f"{present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+    return f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
