@@ -50,7 +50,7 @@ class CurrentDecisions:
         value: ``(C,)`` codes; UNKNOWN for "can't tell", and without a decision.
         version: ``(C,)`` id of the event in force; 0 for none.
         last_event: ``(C,)`` id of the last event about the candidate.
-        first_event: ``(C,)`` id of the event that decided it first; 0 without a decision.
+        shown: ``(C,)`` when it was shown to whom decided it first, a number that rises; 0 without a decision.
         asked: ``(C,)`` as what it was asked for when it was decided, an index into ``ASKED``.
         ranking: ``(C,)`` number of the ranking that showed it; 0 where it is not known.
         reviewer: ``(C,)`` index into ``reviewers``.
@@ -71,7 +71,7 @@ class CurrentDecisions:
         self.value = np.full(count, UNKNOWN, dtype=np.int8)
         self.version = np.zeros(count, dtype=np.int64)
         self.last_event = np.zeros(count, dtype=np.int64)
-        self.first_event = np.zeros(count, dtype=np.int64)
+        self.shown = np.zeros(count, dtype=np.int64)
         self.asked = np.zeros(count, dtype=np.int8)
         self.ranking = np.zeros(count, dtype=np.int64)
         self.reviewer = np.zeros(count, dtype=np.int32)
@@ -122,9 +122,9 @@ class CurrentDecisions:
         self.value[number] = value
         self.version[number] = 0 if event is None else event.id
         if event is None:
-            self.first_event[number] = 0
+            self.shown[number] = 0
         else:
-            self.first_event[number] = self.first_event[number] or event.id
+            self.shown[number] = self.shown[number] or event.shown
             self.asked[number] = ASKED.index("other" if event.for_copy else event.kind)
             self.ranking[number] = event.ranking
             if event.reviewer not in self.reviewers:

@@ -62,6 +62,7 @@ class DecisionMessage(_StrictModel):
     base_version: int = Field(ge=0, le=2**53)
     asked: Literal["missing", "classifier", "random", "wrong", "other", "second"] | None = None
     ranking: int = Field(default=0, ge=0, le=2**53)
+    place: int = Field(default=0, ge=0, le=2**53)
 
 
 class LeaseMessage(_StrictModel):

@@ -210,7 +210,14 @@ class Review:
         return order[asked[order]]
 
     def decision(
-        self, number: int, value: int, request_id: str, base_version: int, asked: str | None = None, ranking: int = 0
+        self,
+        number: int,
+        value: int,
+        request_id: str,
+        base_version: int,
+        asked: str | None = None,
+        ranking: int = 0,
+        place: int = 0,
     ) -> Decision:
         """Return a decision on a candidate and its copies, with the score that it has now.
 
@@ -230,7 +237,7 @@ class Review:
                 kind, ranking = ASKED[current.asked[number]], int(current.ranking[number])
         known, key = None if np.isnan(score) else score, self.candidates.key(number)
         copies = self.copies_of(number)
-        return Decision(key, value, request_id, base_version, kind, known, copies, ranking)
+        return Decision(key, value, request_id, base_version, kind, known, copies, ranking, place)
 
     def copies_of(self, number: int) -> tuple[LabelKey, ...]:
         """Return the labels of copies that a decision on a candidate is about.

@@ -17,7 +17,7 @@ from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import describe_estimate, order_decisions
-from labelgap.review.store.events import ASKED, Decision
+from labelgap.review.store.events import ASKED, Decision, place_on_page
 
 
 def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
@@ -133,3 +133,23 @@ def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
     assert expected is not None and expected.candidates == 5
     assert expected.present == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
     review.close()
+
+
+def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_clicks(review: Review) -> None:
+    feed, last_id = review.feed(3)[:20], review.store.last_id()
+    asked = [ASKED[each] for each in feed.asked.tolist()]
+    clicked = [*range(1, 20, 2), *range(0, 20, 2)]  # every second one is present, and is clicked first
+    made = [
+        review.decision(number, index % 2, f"request-{index:02d}", 0, asked[index], feed.ranking, place)
+        for index in clicked
+        for number, place in [(int(feed.numbers[index]), place_on_page(last_id, index))]
+    ]
+    review.store.append(made, reviewer="anna", client="window-1")
+    review.current.refresh()
+    order = order_decisions(review.candidates, review.current, review.copies.shown).order[feed.numbers]
+    assert (np.diff(order) == 1).all()
+    following = review.feed(3).numbers[0]
+    without = review.decision(int(following), PRESENT, "request-of-another-version", 0, "missing", feed.ranking)
+    review.store.append([without], reviewer="ben", client="window-2")
+    review.current.refresh()
+    assert review.current.shown[following] > order.max()

@@ -11,7 +11,7 @@ import pytest
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review.store import FILE, DecisionStore, decisions, recover_events
-from labelgap.review.store.events import SECOND, Decision, LabelKey
+from labelgap.review.store.events import SECOND, Decision, LabelKey, Undo, place_on_page
 
 DOG = LabelKey("train", "a.jpg", "dog")
 FORMAT_1 = """
@@ -73,7 +73,7 @@ def test_what_can_be_read_of_format_1_is_recovered_as_format_2(old: Path) -> Non
         assert [event.key for event in store.current()] == [DOG]
 
 
-def test_rankings_are_numbered_and_an_equal_one_keeps_its_number(tmp_path: Path) -> None:
+def test_rankings_are_numbered_kept_equal_and_recovered_one_by_one(tmp_path: Path) -> None:
     with closing(DecisionStore(tmp_path / FILE)) as store:
         numbers = [
             store.add_ranking("missing", "aa", 10, 12),
@@ -84,11 +84,23 @@ def test_rankings_are_numbered_and_an_equal_one_keeps_its_number(tmp_path: Path)
         assert numbers == [1, 2, 1, 3]
         stored = [(each.number, each.aim, each.model, each.decisions, each.last_event) for each in store.rankings()]
         assert stored == [(1, "missing", "aa", 10, 12), (2, "classifier", "aa", 10, 12), (3, "missing", "bb", 20, 25)]
-        store.append([Decision(DOG, PRESENT, "request-1", 0, "random", 0.1, ranking=3)], reviewer="anna", client="w")
-        assert [(event.kind, event.ranking) for event in store.events()] == [("random", 3)]
-    assert recover_events(tmp_path / FILE, tmp_path / "again.sqlite").kept == 1
+        made = Decision(DOG, PRESENT, "request-1", 0, "random", 0.1, ranking=3, place=place_on_page(0, 5))
+        store.append([made, Undo("request-1", "request-2")], reviewer="anna", client="w")
+        assert [(event.kind, event.ranking, event.shown) for event in store.events()] == [("random", 3, 6)] * 2
+        for name in ("heron", "wren"):
+            store.add_class(name, "anna")
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        connection.execute("DROP TRIGGER no_ranking_update")
+        connection.execute("UPDATE rankings SET aim = 'fame' WHERE number = 2")
+        trigger = "CREATE TRIGGER no_ranking_update BEFORE UPDATE ON rankings"
+        connection.execute(f"{trigger} BEGIN SELECT RAISE (ABORT, 'never changed'); END")
+        connection.commit()
+    with pytest.raises(RunError, match="its rankings are not those that labelgap writes"):
+        DecisionStore(tmp_path / FILE)
+    assert recover_events(tmp_path / FILE, tmp_path / "again.sqlite").kept == 2
     with closing(DecisionStore(tmp_path / "again.sqlite", read_only=True)) as again:
-        assert len(again.rankings()) == 3 and again.events()[0].ranking == 3
+        assert [each.number for each in again.rankings()] == [1, 3] and len(again.classes()) == 2
+        assert (again.events()[0].ranking, again.events()[0].place) == (3, 6)
 
 
 def test_a_second_opinion_is_stored_and_never_in_force(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def event(
 ) -> DecisionEvent:
     accepted = (kind != SECOND) if accepted is None else accepted
     time = START + timedelta(seconds=number)
-    return DecisionEvent(number, time, by, key, value, kind, 0.5, undoes, accepted, by, f"request-{number}", 0)
+    return DecisionEvent(number, time, by, key, value, kind, 0.5, undoes, accepted, by, f"request-{number}", 0, 0)
 
 
 def pair(first: int, second: int, people: str = "ab", class_name: str = "dog") -> OpinionPair:

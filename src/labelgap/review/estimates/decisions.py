@@ -84,7 +84,7 @@ def order_decisions(candidates: Candidates, current: CurrentDecisions, shown: ND
     """
     columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
     with current.lock:
-        decided, value, order = current.decided.copy(), current.value.copy(), current.first_event.copy()
+        decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
         asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
     listed, column = shown & (columns.kind != WRONG), columns.class_number
     drawn = np.flatnonzero(listed & (columns.random_rank > 0))

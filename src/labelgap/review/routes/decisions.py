@@ -102,7 +102,7 @@ def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str
     number = review.candidates.index(action.id)
     if number is None:
         return None
-    values = action.value, action.request_id, action.base_version, action.asked, action.ranking
+    values = action.value, action.request_id, action.base_version, action.asked, action.ranking, action.place
     decision = review.decision(number, *values)
     if action.asked == SECOND and review.current.decided_by(number) not in (None, reviewer):
         return replace(decision, kind=SECOND, copies=())

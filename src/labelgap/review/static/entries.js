@@ -5,6 +5,7 @@ import { randomId } from "./queue.js";
 
 const ANSWERS = { 1: "yes", 0: "no", "-1": "can’t tell", "": "not decided" };
 const MAX_HISTORY = 5000;
+const PAGE_PLACES = 10000; // as in events.py
 const format = (number) => number.toLocaleString("en");
 
 export class Entries {
@@ -82,6 +83,7 @@ export class Entries {
       baseVersion: Number(entry.dataset.version),
       asked: entry.dataset.asked,
       ranking: Number(this.page.ranking),
+      place: this.page.shownAt * PAGE_PLACES + this.list.indexOf(entry) + 1,
       reviewer: this.page.reviewer,
     }));
     if (!actions.length) return;

@@ -105,9 +105,9 @@ export class Queue {
   }
 
   async sendBatch(batch) {
-    const actions = batch.map(({ requestId, id, value, baseVersion, asked = null, ranking = 0, undoes }) => undoes
+    const actions = batch.map(({ requestId, id, value, baseVersion, asked = null, ranking = 0, place = 0, undoes }) => undoes
       ? { request_id: requestId, undoes }
-      : { request_id: requestId, id, value, base_version: baseVersion, asked, ranking });
+      : { request_id: requestId, id, value, base_version: baseVersion, asked, ranking, place });
     const { client, reviewer } = batch[0];
     let response, answer;
     try {

@@ -16,6 +16,7 @@ const page = {
   ...document.body.dataset,
   number: document.body.dataset.class,
   client: tabStorage.get("labelgap-client") ?? randomId(),
+  shownAt: Number(document.body.dataset.lastId),
 };
 tabStorage.set("labelgap-client", page.client);
 

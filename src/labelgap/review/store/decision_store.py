@@ -48,7 +48,7 @@ __all__ = ["DecisionStore", "SOURCE", "decisions", "read_classes", "read_decisio
 
 SOURCE: Final = "review"
 _FIELDS: Final = (
-    "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id, ranking"
+    "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id, ranking, place"
 )
 _ACCEPTED: Final = "undoes IS NULL AND accepted AND NOT EXISTS (SELECT 1 FROM events AS u WHERE u.undoes = d.id)"
 _CURRENT: Final = f"""
@@ -200,11 +200,11 @@ class DecisionStore:
                 and current.client != client
                 and current.value != decision.value
             )
-            accepted = int(not conflict and not second)
+            accepted, shown = int(not conflict and not second), (decision.ranking, decision.place)
             values = (decision.value, decision.kind, decision.score, None, accepted, decision.base_version)
-            self._insert(key, reviewer, decision.ranking, *values, client, request_id)
+            self._insert(key, reviewer, shown, *values, client, request_id)
             for number, copy in enumerate(decision.copies, 1):
-                self._insert(copy, reviewer, decision.ranking, *values, client, copy_request(request_id, number))
+                self._insert(copy, reviewer, shown, *values, client, copy_request(request_id, number))
         return DecisionOutcome(request_id, "conflict" if conflict else "accepted", key, self._current_for(key))
 
     def _undo(self, undo: Undo, reviewer: str, client: str) -> DecisionOutcome:
@@ -220,19 +220,19 @@ class DecisionStore:
             if self._connection.execute("SELECT 1 FROM events WHERE undoes = ?", (each.id,)).fetchone() is None:
                 request_id = copy_request(undo.request_id, number) if number else undo.request_id
                 values = (None, each.kind, each.score, each.id, 1, 0)
-                self._insert(each.key, reviewer, each.ranking, *values, client, request_id)
+                self._insert(each.key, reviewer, (each.ranking, each.place), *values, client, request_id)
         return DecisionOutcome(undo.request_id, "accepted", event.key, self._current_for(event.key))
 
-    def _insert(self, key: LabelKey, reviewer: str, ranking: int, *values: Any) -> None:
-        """Append a row; ``values`` are the columns from ``value`` to ``request_id``."""
+    def _insert(self, key: LabelKey, reviewer: str, shown: tuple[int, int], *values: Any) -> None:
+        """Append a row; ``shown`` is ranking and place, ``values`` are the columns from ``value`` to ``request_id``."""
         texts = (*key, reviewer, *values[-2:])
         for (name, most), text in zip(MAX_BYTES.items(), texts, strict=True):
             if not 1 <= len(text.encode()) <= most:
                 raise RunError(f"a decision cannot be stored: its {name} is empty, or has more than {most:,} bytes.")
         self._connection.execute(
             "INSERT INTO events (split, image, class, time, reviewer, value, kind, score, undoes, accepted, "
-            "base_version, client, request_id, ranking) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*key, _now(), reviewer, *values, ranking),
+            "base_version, client, request_id, ranking, place) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*key, _now(), reviewer, *values, *shown),
         )
 
     def _current_for(self, key: LabelKey) -> DecisionEvent | None:

@@ -17,16 +17,20 @@ __all__ = [
     "DecisionEvent",
     "DecisionOutcome",
     "LabelKey",
+    "PAGE_PLACES",
     "SECOND",
     "StoredRanking",
     "Undo",
     "copy_request",
     "own_request",
+    "place_on_page",
 ]
 
 ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
 SECOND: Final = "second"
 """The kind of a second opinion."""
+PAGE_PLACES: Final = 10_000
+"""A page has fewer candidates than this."""
 ASKED: Final = ("missing", "classifier", "random", "wrong", "other", SECOND)
 """The kinds: as what a label was asked for."""
 _COPY_MARK: Final = "-copy"
@@ -55,6 +59,8 @@ class Decision:
         score: the model's probability at that time.
         copies: the same label of copies of the image, which get the same answer.
         ranking: number of the ranking that showed it; 0 where none did, or before rankings were stored.
+        place: a number that rises with the order in which candidates are shown, see ``place_on_page``; 0 for none.
+            People often answer all that they say yes to first, so the order of answers depends on the answers.
     """
 
     key: LabelKey
@@ -65,6 +71,7 @@ class Decision:
     score: float | None = None
     copies: tuple[LabelKey, ...] = ()
     ranking: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,12 @@ class DecisionEvent:
     client: str
     request_id: str
     ranking: int
+    place: int
+
+    @property
+    def shown(self) -> int:
+        """When it was shown: its place, or just before a page that was made after this event."""
+        return self.place or self.id * PAGE_PLACES
 
     @property
     def is_answer(self) -> bool:
@@ -104,6 +117,11 @@ class DecisionEvent:
     def for_copy(self) -> bool:
         """Whether it is about a copy of the image that was shown."""
         return own_request(self.request_id) != self.request_id
+
+
+def place_on_page(last_event: int, index: int) -> int:
+    """Return the place of the candidate with an index on a page that was made after an event; as in ``entries.js``."""
+    return last_event * PAGE_PLACES + index + 1
 
 
 def copy_request(request_id: str, number: int) -> str:

@@ -17,9 +17,10 @@ __all__ = ["RecoveryResult", "recover_events"]
 
 _COLUMNS: Final = (
     "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
-    "ranking"
+    "ranking, place"
 )
 _MIN_ROW_BYTES: Final = 20
+_MAX_OTHERS: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -69,24 +70,28 @@ def _last_number(damaged: sqlite3.Connection) -> int:
 
 
 def _copy_rankings_and_classes(damaged: sqlite3.Connection, new: sqlite3.Connection) -> None:
-    """Copy the rankings and classes that can be read, all of a table or none of it: no decision depends on rankings."""
+    """Copy the rankings and classes that can be read and are valid."""
     for table in ("rankings", "classes"):
-        new.execute("SAVEPOINT others")
-        try:
-            rows = damaged.execute(f"SELECT * FROM {table} NOT INDEXED").fetchall()
-            for row in rows:
-                new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-            valid = find_invalid_table(new) is None
-        except (sqlite3.DatabaseError, UnicodeDecodeError):
-            valid = False
-        if not valid:
-            new.execute("ROLLBACK TO others")
-        new.execute("RELEASE others")
+        last = 0
+        with suppress(sqlite3.DatabaseError):
+            last = damaged.execute(f"SELECT max(rowid) FROM {table} NOT INDEXED").fetchone()[0] or 0
+        for number in range(1, min(last, _MAX_OTHERS) + 1):
+            new.execute("SAVEPOINT others")
+            try:
+                query = f"SELECT * FROM {table} NOT INDEXED WHERE rowid = ?"
+                for row in damaged.execute(query, (number,)).fetchall():
+                    new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                valid = find_invalid_table(new) is None
+            except (sqlite3.DatabaseError, UnicodeDecodeError):
+                valid = False
+            if not valid:
+                new.execute("ROLLBACK TO others")
+            new.execute("RELEASE others")
 
 
 def _copy_event(damaged: sqlite3.Connection, new: sqlite3.Connection, number: int, version: int) -> bool:
     """Copy an event if it can be read and is valid."""
-    row, columns = None, _COLUMNS if version > 1 else _COLUMNS.replace("ranking", "0")
+    row, columns = None, _COLUMNS if version > 1 else _COLUMNS.replace("ranking, place", "0, 0")
     with suppress(sqlite3.DatabaseError):
         row = damaged.execute(f"SELECT {columns} FROM events NOT INDEXED WHERE id = ?", (number,)).fetchone()
     if row is None:

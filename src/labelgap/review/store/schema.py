@@ -65,6 +65,7 @@ PRAGMA user_version = 1;
 """
 _UPGRADE: Final = """
 ALTER TABLE events ADD COLUMN ranking INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE rankings (
     number INTEGER PRIMARY KEY,
     time TEXT NOT NULL,
@@ -102,7 +103,7 @@ SELECT id FROM events AS e WHERE id >= ? AND (
     AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
     AND typeof(accepted) = 'integer' AND accepted IN (0, 1)
     AND (kind <> 'second' OR undoes IS NOT NULL OR accepted = 0)
-    AND {_NUMBER.format("base_version")} AND {{ranking}}
+    AND {_NUMBER.format("base_version")} AND {{shown}}
     AND (value IS NULL) = (undoes IS NOT NULL)
     AND (undoes IS NULL OR EXISTS (
         SELECT 1 FROM events AS d WHERE d.id = e.undoes AND d.undoes IS NULL AND d.id < e.id
@@ -188,8 +189,9 @@ def has_our_tables(connection: sqlite3.Connection) -> bool:
 
 def find_invalid_event(connection: sqlite3.Connection, first: int = -(2**63)) -> int | None:
     """Return the number of an event, from ``first`` on, that no store contains; None where there is none."""
-    ranking = _NUMBER.format("ranking") if read_format(connection) > 1 else "TRUE"
-    invalid = connection.execute(_INVALID_ROW.format(ranking=ranking), (first,)).fetchone()
+    numbers = ("ranking", "place") if read_format(connection) > 1 else ()
+    shown = " AND ".join(["TRUE", *map(_NUMBER.format, numbers)])
+    invalid = connection.execute(_INVALID_ROW.format(shown=shown), (first,)).fetchone()
     return None if invalid is None else int(invalid[0])
 
 
