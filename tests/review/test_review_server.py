@@ -442,3 +442,9 @@ def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.Mo
         page.status == 500 and "has a bug (ZeroDivisionError)" in page.text and "This page cannot be shown" in page.text
     )
     assert page.headers["content-security-policy"] and page.headers["cache-control"] == "no-store"
+
+
+def test_an_address_that_cannot_be_is_told_on_a_page(client: ReviewClient) -> None:
+    page = client.request("/class/person", headers={"Accept": "text/html"})
+    assert page.status == 422 and "This page cannot be shown" in page.text and "valid integer" in page.text
+    assert client.request("/class/person").json["problem"] == "invalid"

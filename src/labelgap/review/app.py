@@ -32,11 +32,11 @@ def create_app(context: AppContext) -> FastAPI:
     return app
 
 
-async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+async def _validation_error(request: Request, error: Exception) -> Response:
     """Describe what is wrong with an input, without returning the input."""
     assert isinstance(error, RequestValidationError)
     problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
-    return JSONResponse({"problem": "invalid", "detail": single_line("; ".join(problems))[:500]}, 422)
+    return _error_response(request, 422, "invalid", single_line("; ".join(problems))[:500])
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.review.estimates import SampleEstimate, describe_estimate, describe_next
+from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
 from labelgap.review.new_classes.page import added_context
 from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
@@ -68,6 +68,12 @@ def _wrong_summary(review: Review) -> str:
 def _estimates(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
     """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
     own = None if class_number is None else review.estimate(class_number)
+    if class_number is not None and class_number >= len(review.folder.classes) and own is None:
+        name = review.candidates.classes[class_number]
+        return [
+            f"{name}: how many show it is estimated after {MIN_RANDOM} random answers.",
+            describe_estimate(estimate),
+        ]
     if own is None or class_number is None:
         return [describe_estimate(estimate)]
     sentences = [describe_estimate(own, review.candidates.classes[class_number])]

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
 from labelgap.review.estimates import (
+    MIN_RANDOM,
     NEXT,
     ExpectedPresent,
     ReviewEstimate,
@@ -28,13 +29,14 @@ from labelgap.review.estimates import (
     expect_next,
     join_labels,
     order_decisions,
+    other_decisions,
 )
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.live.features import image_features
 from labelgap.review.live.feed import Feed, mix
 from labelgap.review.live.rankings import LiveRankings, Ranking
 from labelgap.review.live.worker import RankingJob
-from labelgap.review.new_classes import ADDED_SCORE, AddedClassNames, SimilarImages
+from labelgap.review.new_classes import ADDED_SCORE, FEWEST_EXAMPLES, AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
@@ -168,7 +170,7 @@ class Review:
         rows, columns = self.listed(class_number, wrong), self.candidates.columns
         with self.current.lock:
             rows = rows[~self.current.decided[rows]]
-        ranking = self.ranking()
+        ranking = None if self.lacks_examples(class_number) else self.ranking()
         number = self.audit_ranking if ranking is None else ranking.number
         if near is not None:
             return Feed.of(rows[np.argsort(near[columns.image[rows]], kind="stable")], "other", number)
@@ -179,6 +181,16 @@ class Review:
         ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
         drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
         return mix(ranked, drawn, columns.ids, "missing", number)
+
+    def lacks_examples(self, class_number: int) -> bool:
+        """Return whether too few examples of an added class are known to rank it: its order is random until then."""
+        return class_number >= len(self.folder.classes) and self.count_present(class_number) < FEWEST_EXAMPLES
+
+    def count_present(self, class_number: int) -> int:
+        """Return how many candidates of a class are decided to be present."""
+        rows = self.listed(class_number)
+        with self.current.lock:
+            return int((self.current.decided[rows] & (self.current.value[rows] == PRESENT)).sum())
 
     def decided_of(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
         """Return the decided candidates of a class, the newest decision first."""
@@ -299,28 +311,16 @@ class Review:
         shown = self.copies.shown if "copies" in vars(self) else np.ones(len(columns.kind), dtype=np.bool_)
         decisions = order_decisions(self.candidates, self.current, shown)
         # labels that are decided and no candidates, e.g. of copies, are as certain as the others
-        numbers, others = np.flatnonzero(columns.kind != WRONG), self._other_decisions()
-        labels = join_labels(columns, numbers, decisions, others, self._unknown, self._expected)
+        audited = [self.split] if self.split else self.candidates.metadata.get("splits") or self.splits()
+        others = other_decisions(self.folder, self.current.others, audited)
+        # what is known of an added class are its random answers alone
+        answers = np.bincount(columns.class_number[decisions.random], minlength=len(self.candidates.classes))
+        silent = (np.arange(len(answers)) >= len(self.folder.classes)) & (answers < MIN_RANDOM)
+        numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
+        unknown = np.where(silent, 0, self._unknown)
+        expected = None if self._expected is None else np.where(silent, 0.0, self._expected)
+        labels = join_labels(columns, numbers, decisions, others, unknown, expected)
         return estimate_review(labels).spread_over(numbers, columns.class_number)
-
-    def _other_decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-        """Return class numbers and values of decided labels that are no candidates and were unknown."""
-        found: list[tuple[int, int]] = []
-        audited = self.candidates.metadata.get("splits") or self.splits()
-        for split in self.folder.data.splits if self.current.others else ():
-            keys = [key for key in self.current.others if key.split == split.name and key.class_name in self._numbers]
-            if split.name not in ([self.split] if self.split else audited) or not keys:
-                continue
-            rows = {name: row for row, name in enumerate(split.labels.images)}
-            keys = [key for key in keys if key.image in rows]
-            columns = [self._numbers[key.class_name] for key in keys]
-            codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
-            values = [self.current.others[key] for key in keys]
-            found += [
-                pair for pair, code in zip(zip(columns, values, strict=True), codes, strict=True) if code == UNKNOWN
-            ]
-        pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1].astype(np.int8)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

@@ -114,8 +114,9 @@ def overview_context(review: Review) -> dict[str, Any]:
 
 def _still_missing(review: Review) -> dict[int, int]:
     """Return how many labels of each class are still missing, by the estimate; empty where there is none."""
-    estimates = review.estimates()
-    if estimates.total is None or not all(estimates.by_class[row.number] for row in review.classes() if row.total):
+    estimates, own = review.estimates(), len(review.folder.classes)
+    rows = [row for row in review.classes() if row.total and row.number < own]
+    if estimates.total is None or not all(estimates.by_class[row.number] for row in rows):
         return {}
     return {number: each.still_missing for number, each in enumerate(estimates.by_class) if each is not None}
 

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.review.browser import needs_browser, opened, running, wait_for, wait_until_sent
+from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, running, wait_for, wait_until_sent
 from tests.review.live.test_live_rankings import children, command_line
 
 from labelgap.review.store import FILE, DecisionStore
@@ -30,6 +30,9 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, fold
         wait_for(page, "!document.getElementById('update').hidden")
         assert "Updated after 1" in page.inner_text("#update") and "new suggestion" in page.inner_text("#update")
         assert names(page) == shown, "what is on the page stays where it is"
+        for width, height in SIZES.values():
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate(MISPLACED, ".actions")[1:] == [[], [], False]
         before = page.get_attribute("body", "data-ranking")
         with page.expect_navigation():
             page.keyboard.press("g")

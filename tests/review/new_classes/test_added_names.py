@@ -17,6 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
+from labelgap.review.live.rankings import Ranking
 from labelgap.review.new_classes import added_names
 from labelgap.review.store.events import ASKED, LabelKey
 
@@ -64,7 +65,21 @@ def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
     assert (row.total, row.decided) == (len(train), 0)
     assert review.progress().total == before.total + len(train)
     assert len(review.image_order) == len(train) - 1
-    assert review.estimates().by_class is not None
+    assert review.estimates().by_class[number] is None
+
+
+def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estimates(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, number = review.estimate(), add(review)
+    order, count = images(review, number), len(review.candidates.columns.ids)
+    made = Ranking(9, "missing", 12, np.arange(count, dtype=np.int32)[::-1], np.full(count, 0.5, np.float32))
+    monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
+    assert review.lacks_examples(number) and images(review, number) == order and review.estimate() == total
+    assert not any(review.lacks_examples(own) for own in range(number))
+    decide(review, *order[:5])
+    review.current.refresh()
+    assert not review.lacks_examples(number) and images(review, number) != order[5:]
 
 
 def test_another_server_and_a_restart_show_the_same_order(

@@ -98,6 +98,12 @@ def test_a_second_opinion_is_blind_and_a_disagreement_is_settled(chromium: Any, 
         assert [text.strip() for text in ben.locator(".opinions span").all_inner_texts()] == ["anna: yes", "ben: no"]
         ben.keyboard.press("r")
         assert states(ben, 1) == [""], "there is no rest to answer at once"
+        ben.keyboard.press("y")
+        wait_until_sent(ben)
+        ben.keyboard.press("z")
+        wait_until_sent(ben)
+        ben.wait_for_timeout(4000)  # a poll brings the answer that is in force again
+        assert states(ben, 1) == [""], "what is undone is to be settled again"
         ben.keyboard.press("n")
         wait_until_sent(ben)
         ben.reload()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labelgap.review.estimates.decisions import join_labels, order_decisions, order_fixed_list
+from labelgap.review.estimates.decisions import join_labels, order_decisions, order_fixed_list, other_decisions
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewEstimate, SampleEstimate
 from labelgap.review.estimates.next_labels import NEXT, ExpectedPresent, expect_next
 from labelgap.review.estimates.sample import estimate_review
@@ -22,4 +22,5 @@ __all__ = [
     "join_labels",
     "order_decisions",
     "order_fixed_list",
+    "other_decisions",
 ]

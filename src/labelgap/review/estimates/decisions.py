@@ -12,17 +12,27 @@ drawn from all labels that were open when the list came to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import WRONG, CandidateColumns, Candidates
 from labelgap.review.estimates.labels import ReviewedLabels
+from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import CurrentDecisions
-from labelgap.review.store.events import ASKED
+from labelgap.review.store.events import ASKED, LabelKey
 
-__all__ = ["OrderedDecisions", "first_undecided", "join_labels", "order_decisions", "order_fixed_list"]
+__all__ = [
+    "OrderedDecisions",
+    "first_undecided",
+    "join_labels",
+    "order_decisions",
+    "order_fixed_list",
+    "other_decisions",
+]
 
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -129,3 +139,29 @@ def join_labels(
         unknown,
         expected,
     )
+
+
+def other_decisions(
+    folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """Return class numbers and values of decided labels that are no candidates, and that the data do not know.
+
+    Args:
+        folder: of the review; its data are opened where there are such decisions.
+        others: values of decided labels that are no candidates.
+        splits: that were audited.
+    """
+    found: list[tuple[int, int]] = []
+    classes = {name: number for number, name in enumerate(folder.classes)}
+    for split in folder.data.splits if others else ():
+        keys = [key for key in others if key.split == split.name and key.class_name in classes]
+        if split.name not in splits or not keys:
+            continue
+        rows = {name: row for row, name in enumerate(split.labels.images)}
+        keys = [key for key in keys if key.image in rows]
+        columns = [classes[key.class_name] for key in keys]
+        codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
+        pairs = zip(columns, [others[key] for key in keys], codes, strict=True)
+        found += [(column, value) for column, value, code in pairs if code == UNKNOWN]
+    made = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return made[:, 0], made[:, 1].astype(np.int8)

@@ -7,24 +7,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.labels.codes import PRESENT
+from labelgap.review.new_classes.extension import FEWEST_EXAMPLES
 from labelgap.review.session import Review
 
 __all__ = ["added_context", "near_context"]
 
-FEWEST_EXAMPLES: Final = 5
 MOST_EXAMPLES: Final = 20
-"""How many examples a person is asked for."""
+"""How many examples a person is asked for at most."""
 
 
 def added_context(review: Review, class_number: int | None) -> dict[str, Any] | None:
     """Return how many examples of an added class there are, and how many are wanted; None for other classes."""
     if class_number is None or class_number < len(review.folder.classes):
         return None
-    rows, current = review.listed(class_number), review.current
-    with current.lock:
-        examples = int((current.decided[rows] & (current.value[rows] == PRESENT)).sum())
-    return {"examples": examples, "fewest": FEWEST_EXAMPLES, "most": MOST_EXAMPLES}
+    return {"examples": review.count_present(class_number), "fewest": FEWEST_EXAMPLES, "most": MOST_EXAMPLES}
 
 
 def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] | None, dict[str, Any] | None]:

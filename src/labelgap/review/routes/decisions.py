@@ -65,6 +65,8 @@ def changes(
 def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
     """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
     review = visitor.context.review
+    if number is not None and number < len(review.candidates.classes) and review.lacks_examples(number):
+        return None
     newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
     if newest is None or newest.number == ranking or (number or 0) >= len(review.candidates.classes):
         return None

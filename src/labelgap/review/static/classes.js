@@ -12,7 +12,8 @@ export function setUpNewClass(page, leave) {
   };
   async function add() {
     const name = input.value.trim();
-    if (!name || button.disabled) return;
+    if (button.disabled) return;
+    if (!name) return show("Type the name of a class first.");
     button.disabled = true;
     show("");
     try {

@@ -173,7 +173,11 @@ export class Entries {
   }
 
   onAnswer(answer, batch) {
-    this.update(answer.results.filter((result) => result.id));
+    // A disagreement whose settling is undone is open again, whatever answer is in force.
+    const undone = new Set(batch.filter(({ undoes }) => undoes).map(({ requestId }) => requestId));
+    const isOpen = ({ request_id: id }) => this.page.settling && undone.has(id);
+    const results = answer.results.map((result) => (isOpen(result) ? { ...result, value: "", who: "" } : result));
+    this.update(results.filter((result) => result.id));
     for (const result of answer.results) {
       if (result.status !== "conflict") continue;
       this.showConflict(result, batch.find(({ requestId }) => requestId === result.request_id));

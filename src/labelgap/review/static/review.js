@@ -17,6 +17,7 @@ const page = {
   number: document.body.dataset.class,
   client: tabStorage.get("labelgap-client") ?? randomId(),
   shownAt: Number(document.body.dataset.lastId),
+  settling: document.body.classList.contains("settle"),
 };
 tabStorage.set("labelgap-client", page.client);
 
@@ -114,9 +115,9 @@ async function poll() {
     if (!response.ok) showProblem(["token", "unsaved"].includes(answer.problem) ? answer.problem : "lost", answer.detail);
     else if (answer.reload) location.reload();
     else {
-      if (problem === "lost" || problem === "token") showProblem(null);
+      if ((problem === "lost" || problem === "token") && !queue.size) showProblem(null);
       page.lastId = answer.last_id;
-      entries.update(answer.changes);
+      if (!page.settling) entries.update(answer.changes);
       showStatus(answer);
       showUpdate(answer.update);
       team.update(answer);
