@@ -137,10 +137,11 @@ function showUpdate(update) {
   if (!button) return;
   button.hidden = !update;
   if (!update) return;
-  const count = update.ids.filter((id) => !entries.byId.has(id)).length;
+  const decided = entries.list.filter((entry) => entry.dataset.value !== "").length;
+  const count = update.ids.filter((id) => !entries.byId.has(id)).length - decided; // those take the places of the decided
   const many = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
   button.replaceChildren(
-    `Updated after ${many(update.decisions, "decision")}: ${many(count, "new suggestion")} `,
+    `Updated after ${many(update.decisions, "decision")}: ${count > 0 ? many(count, "new suggestion") : "another order"} `,
     Object.assign(document.createElement("kbd"), { textContent: "g" }),
   );
 }
