@@ -45,6 +45,7 @@ def answer(
         "accepted": True,
         "client": "window-1",
         "request_id": request,
+        "place": 0,
         "ranking": 0,
     }
     return DecisionEvent(**{name: made[name] for name in DecisionEvent.__dataclass_fields__})  # type: ignore[arg-type]
