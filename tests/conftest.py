@@ -22,6 +22,7 @@ os.environ["XDG_STATE_HOME"] = os.environ["TMPDIR"] + "/state"
 
 import matplotlib
 import torch
+from tests.killing import end_forked
 
 torch.set_num_threads(1)
 matplotlib.use("Agg")
@@ -42,6 +43,30 @@ Path(TEMPORARY).chmod(0o711)  # a database server runs as another user
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Look for no doctests in the tests: there are none, and every process of the tests would search all of them."""
     return [each for each in (yield) if not isinstance(each, DoctestModule)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+class FailuresAtOnce:
+    """Prints a failure where it happens: the summary comes at the end, which a test that hangs may prevent."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.terminal.write_line(f"\n{report.nodeid} ({report.when})\n{report.longreprtext[-3000:]}", red=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    end_forked()
 
 
 def pytest_unconfigure() -> None:

@@ -8,14 +8,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_at_every_operation", "run_forked", "start_forked", "wait_forked"]
+__all__ = ["end_forked", "killed_at_every_operation", "run_forked", "start_forked", "wait_forked"]
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_started: list[int] = []
 
 
 def killed_at_every_operation(target: Callable[[], object], folder: Path, step: int = 1) -> Iterator[int]:
@@ -59,7 +61,11 @@ def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
         warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
         process = os.fork()
     if process:
+        _started.append(process)
+        with suppress(ProcessLookupError, PermissionError):  # it has done so itself, or has ended
+            os.setpgid(process, process)
         return process
+    os.setpgid(0, 0)
     code = 1
     try:
         if log is not None:
@@ -72,6 +78,19 @@ def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def end_forked() -> None:
+    """Kill what is left of the copies that were started, and of what they started, after the test that did so.
+
+    They hold the pipes of this process: a browser that is closed, say, would wait for them for ever.
+    """
+    while _started:
+        process = _started.pop()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
 
 
 def _hook(folder: Path, number: int) -> Callable[[str, tuple[Any, ...]], None]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import undraw
+from tests.killing import run_forked, start_forked, wait_forked
 from tests.studies.compare.small_features import features
 from tests.studies.sweep.database import PASSWORD, postgresql
 
@@ -53,28 +51,6 @@ def finished(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def keys(sweep: Sweep) -> list[str]:
     return sorted(json.dumps(trial.values, sort_keys=True) for trial in sweep.trials)
-
-
-def in_process(work: Callable[[], object]) -> int:
-    """Start a copy of this process that does some work; return its number."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-        process = os.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def exit_code(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_makes_of_it(
@@ -163,7 +139,7 @@ def test_after_a_kill_the_lost_trials_are_run_again(
         lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
 
     batches: list[int] = []
-    assert exit_code(in_process(work)) == -signal.SIGKILL
+    assert run_forked(work) == -signal.SIGKILL
     found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **{**QUICK, "quiet": False})
     assert "12 trials, 8 of them done already" in capsys.readouterr().err
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12
@@ -198,8 +174,8 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
             setattr(trials, "train_heads", together)  # noqa: B010
             lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
 
-        processes = [in_process(lambda: work("a", "b")), in_process(lambda: work("b", "a"))]
-        assert [exit_code(process) for process in processes] == [0, 0]
+        processes = [start_forked(lambda: work("a", "b")), start_forked(lambda: work("b", "a"))]
+        assert [wait_forked(process) for process in processes] == [0, 0]
         found = [Sweep.open(tmp_path / f"out-{name}") for name in "ab"]
         last = max(found, key=lambda sweep: sum(trial.state != "running" for trial in sweep.trials))
         assert last.finished and len(set(keys(last))) == len(last.trials) == total
@@ -248,7 +224,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
         arguments = trials.fit_arguments(with_values(request, values))
         lg.fit(plan.data, **arguments, out=tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
 
-    assert exit_code(in_process(work)) == -signal.SIGKILL
+    assert run_forked(work) == -signal.SIGKILL
     again = Scripted(2, values)
     resumed = trials.train_network_trial(again, plan, tmp_path / "c", "cpu", 0)  # type: ignore[arg-type]
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
