@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,19 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
 ) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
     words = ["train", f"features={data.recipe['path']}", *TRAIN, "--out", str(out), "--method"]
-    first = start_forked(lambda: sys.exit(call(*words, "an", "--seed", "1")), log)
-    while not (out / LOCK_FILE).exists() or not (out / LOCK_FILE).read_text():
-        assert os.waitpid(first, os.WNOHANG) == (0, 0), log.read_text()
-        time.sleep(0.005)
-    os.kill(first, signal.SIGSTOP)
+
+    @contextmanager
+    def lock_and_stop(folder: Path, purpose: str) -> Iterator[None]:
+        with lock_together(folder, purpose):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            yield
+
+    def train_alone() -> None:
+        sys.modules[lg.fit.__module__].lock_together = lock_and_stop  # type: ignore[attr-defined]
+        sys.exit(call(*words, "an", "--seed", "1"))
+
+    first = start_forked(train_alone, log)
+    assert os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1]), log.read_text()
     code = call(*words, "bce", "--seed", "2")
     os.kill(first, signal.SIGCONT)
     assert code == 2
@@ -63,13 +72,13 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
 def test_a_killed_training_resumes_at_once_though_a_worker_of_it_lives(data: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
-    reading, writing = os.pipe()
+    started, start = os.pipe()
 
     def advance(self: Reporter, *_: object, **__: object) -> None:
-        if os.fork() == 0:  # a loader that outlives the training
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
+        if os.fork() == 0:  # a loader that outlives the training; the test ends it
+            os.write(start, b"1")
+            signal.pause()
+        os.read(started, 1)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def train_until_killed() -> None:
@@ -80,8 +89,8 @@ def test_a_killed_training_resumes_at_once_though_a_worker_of_it_lives(data: Dat
     assert (out / LOCK_FILE).exists()
     resumed = lg.fit(data, "an", out=out, resume=True, **settings)
     assert resumed.finished and not (out / LOCK_FILE).exists()
-    os.close(writing)
-    os.close(reading)
+    os.close(start)
+    os.close(started)
 
 
 def test_a_training_that_cannot_start_leaves_no_folder(data: Dataset, tmp_path: Path) -> None:
