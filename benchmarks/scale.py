@@ -1,6 +1,7 @@
 """A synthetic OpenImages: time and peak memory of what labelgap does with millions of images.
 
     python benchmarks/scale.py                          # everything that 9 minutes on two cores allow
+    python benchmarks/scale.py --minutes 60             # everything
     python benchmarks/scale.py --part observe drop --images 850000
     python benchmarks/scale.py --part audit --images 200000      # what the full run leaves out: much time
 
@@ -8,7 +9,7 @@
 images where all images × classes are scored. Every measurement is a process of its own, so that its peak memory is that
 of the operation and of what it needs; "before" is what the process held when the operation began. Seconds are those of
 the process on the CPU: other programs on the machine do not count. Without ``--part`` and ``--images`` a measurement
-that would not end within ``MINUTES`` of the start, by its time at the size before, is left out, and one that does not
+that would not end within ``--minutes`` of the start, by its time at the size before, is left out, and one that does not
 end is stopped; the last lines before the ratios say which.
 
 ``ratio linear-NAME VALUE`` is the time at the largest size divided by 4 × that at a quarter of it: 1 is linear growth.
@@ -47,7 +48,6 @@ from labelgap.losses import loss
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000
 BATCH, STEPS, BATCHES, WIDTH = 288, 10, 100, 64
 SIZES = IMAGES // 16, IMAGES // 4, IMAGES
-MINUTES = 9
 SCORED = 2_000, 8_000, 32_000
 """Sizes where every image is scored in all classes."""
 
@@ -432,6 +432,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, nargs="+", help="some parts alone")
     parser.add_argument("--images", type=int, nargs="+", help="some sizes alone")
+    parser.add_argument("--minutes", type=float, default=9, help="what all parts together may take")
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
@@ -442,7 +443,7 @@ def main() -> None:
             measure(part, images, arguments.within, peer=arguments.peer, prepare_only=arguments.prepare)
         return
     everything = not arguments.part and not arguments.images
-    deadline = time.monotonic() + 60 * MINUTES if everything else np.inf
+    deadline = time.monotonic() + 60 * arguments.minutes if everything else np.inf
     with tempfile.TemporaryDirectory() as folder:
         measure_all(arguments.part or list(PARTS), arguments.images, Runner(Path(folder), deadline))
 

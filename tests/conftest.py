@@ -48,7 +48,7 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None and not hasattr(config, "workerinput"):
+    if terminal is not None and config.pluginmanager.hasplugin("dsession"):  # where other processes run the tests
         config.pluginmanager.register(FailuresAtOnce(terminal))
 
 
