@@ -8,11 +8,13 @@ decision on it is stored for all of them, also for copies whose label is no cand
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.data.dataset import Dataset
+from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store.events import LabelKey
 from labelgap.training.folds import duplicate_groups
@@ -25,16 +27,29 @@ class Copies:
     """The copies of images, and the candidates that are asked about.
 
     Attributes:
+        data: that the images are of.
         others: split and image → the names of its copies in that split, for images that have any.
+        rows: split and image → its row, for the same images.
         shown: ``(C,)`` whether a candidate is asked about; False where a copy is asked about in its place.
     """
 
+    data: Dataset
     others: dict[tuple[str, str], tuple[str, ...]]
+    rows: dict[tuple[str, str], int]
     shown: NDArray[np.bool_]
 
-    def of(self, key: LabelKey) -> tuple[LabelKey, ...]:
-        """Return the same label of the copies of an image."""
-        return tuple(key._replace(image=name) for name in self.others.get((key.split, key.image), ()))
+    def of(self, key: LabelKey, known: bool = True) -> tuple[LabelKey, ...]:
+        """Return the same label of the copies of an image; without ``known``, where the data do not know it."""
+        copies = (key._replace(image=name) for name in self.others.get((key.split, key.image), ()))
+        return tuple(each for each in copies if known or not self._is_known(each))
+
+    def _is_known(self, key: LabelKey) -> bool:
+        row, number = self.rows[key.split, key.image], self._class_numbers.get(key.class_name)
+        return number is not None and int(self.data.split(key.split).labels.codes_at([row], [number])[0]) != UNKNOWN
+
+    @cached_property
+    def _class_numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.data.classes)}
 
 
 def find_copies(data: Dataset, candidates: Candidates, decided: NDArray[np.bool_]) -> Copies:
@@ -43,16 +58,18 @@ def find_copies(data: Dataset, candidates: Candidates, decided: NDArray[np.bool_
     ``decided`` ``(C,)`` says which candidates are decided already: where not all copies are, an undecided one is asked.
     """
     others: dict[tuple[str, str], tuple[str, ...]] = {}
+    rows: dict[tuple[str, str], int] = {}
     first: dict[tuple[str, str], str] = {}
     for split in data.splits:
-        members: dict[int, list[str]] = {}
-        for name, group in zip(split.labels.images, duplicate_groups(data, split.name).tolist(), strict=True):
-            members.setdefault(group, []).append(name)
-        for names in members.values():
-            for name in names if len(names) > 1 else ():
-                others[split.name, name] = tuple(each for each in names if each != name)
-                first[split.name, name] = names[0]
-    return Copies(others, _stands_for_copies(candidates, first, decided))
+        images, members = split.labels.images, dict[int, list[int]]()
+        for row, group in enumerate(duplicate_groups(data, split.name).tolist()):
+            members.setdefault(group, []).append(row)
+        for group_rows in members.values():
+            for row in group_rows if len(group_rows) > 1 else ():
+                key = split.name, images[row]
+                others[key] = tuple(images[each] for each in group_rows if each != row)
+                rows[key], first[key] = row, images[group_rows[0]]
+    return Copies(data, others, rows, _stands_for_copies(candidates, first, decided))
 
 
 def _stands_for_copies(

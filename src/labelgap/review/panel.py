@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
 from labelgap.review.new_classes.page import added_context
+from labelgap.review.queues.outlook import expected_next
 from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
 from labelgap.review.team.agreement import describe_agreement, measure_agreement
@@ -77,7 +78,7 @@ def _estimates(review: Review, estimate: SampleEstimate | None, class_number: in
     if own is None or class_number is None:
         return [describe_estimate(estimate)]
     sentences = [describe_estimate(own, review.candidates.classes[class_number])]
-    if following := describe_next(review.expected_next(class_number)):
+    if following := describe_next(expected_next(review, class_number)):
         sentences.append(following)
     return sentences if estimate is None or estimate.classes == 1 else [*sentences, describe_estimate(estimate)]
 

@@ -15,28 +15,15 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import FILE as CANDIDATES
-from labelgap.review.candidates import KINDS, MISSING, WRONG, Candidates
+from labelgap.review.candidates import KINDS, WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
-from labelgap.review.estimates import (
-    MIN_RANDOM,
-    NEXT,
-    ExpectedPresent,
-    ReviewEstimate,
-    SampleEstimate,
-    estimate_review,
-    expect_next,
-    join_labels,
-    order_decisions,
-    other_decisions,
-)
+from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.live.features import image_features
-from labelgap.review.live.feed import Feed, mix
 from labelgap.review.live.rankings import LiveRankings, Ranking
 from labelgap.review.live.worker import RankingJob
-from labelgap.review.new_classes import ADDED_SCORE, FEWEST_EXAMPLES, AddedClassNames, SimilarImages
+from labelgap.review.new_classes import AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore
@@ -96,7 +83,7 @@ class Review:
     def _extend(self, candidates: Candidates) -> None:
         """Replace all that depends on the candidates at once: other threads are using it."""
         extended = copy(self)
-        names = ["current", "copies", "image_order", "_rows", "_unknown", "_expected"]
+        names = ["current", "copies", "image_order", "_rows", "_counts"]
         if candidates.columns.images != self.candidates.columns.images:
             names.append("similar")
         vars(extended).update(candidates=candidates, cache=VersionedCache())
@@ -165,40 +152,6 @@ class Review:
         """The images by their similarity to one of them."""
         return SimilarImages(lambda: image_features(self.folder, self.candidates.columns.images))
 
-    def feed(self, class_number: int, wrong: bool = False, near: NDArray[np.int64] | None = None) -> Feed:
-        """Return the open candidates of a class, one for all copies, as they are asked or by places of the M images."""
-        rows, columns = self.listed(class_number, wrong), self.candidates.columns
-        with self.current.lock:
-            rows = rows[~self.current.decided[rows]]
-        ranking = None if self.lacks_examples(class_number) else self.ranking()
-        number = self.audit_ranking if ranking is None else ranking.number
-        if near is not None:
-            return Feed.of(rows[np.argsort(near[columns.image[rows]], kind="stable")], "other", number)
-        if wrong:
-            return Feed.of(rows, "wrong", self.audit_ranking)
-        position = columns.class_rank if ranking is None else ranking.position
-        ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
-        ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
-        drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
-        return mix(ranked, drawn, columns.ids, "missing", number)
-
-    def lacks_examples(self, class_number: int) -> bool:
-        """Return whether too few examples of an added class are known to rank it: its order is random until then."""
-        return class_number >= len(self.folder.classes) and self.count_present(class_number) < FEWEST_EXAMPLES
-
-    def count_present(self, class_number: int) -> int:
-        """Return how many candidates of a class are decided to be present."""
-        rows = self.listed(class_number)
-        with self.current.lock:
-            return int((self.current.decided[rows] & (self.current.value[rows] == PRESENT)).sum())
-
-    def decided_of(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
-        """Return the decided candidates of a class, the newest decision first."""
-        rows = self.listed(class_number, wrong)
-        with self.current.lock:
-            rows = rows[self.current.decided[rows]]
-            return rows[np.argsort(-self.current.version[rows], kind="stable")]
-
     @cached_property
     def audit_ranking(self) -> int:
         """The number of the audit's own order in the store; 0 where nothing can be stored."""
@@ -256,23 +209,8 @@ class Review:
 
         Known ones stay as they are, unless the question is whether a known label is wrong.
         """
-        copies = self.copies.of(self.candidates.key(number))
-        wrong = self.candidates.columns.kind[number] == WRONG
-        return tuple(each for each in copies if wrong or not self._is_known(each))
-
-    def _is_known(self, key: LabelKey) -> bool:
-        """Return whether the data know a label of a copy."""
-        labels = self.folder.data.split(key.split).labels
-        row = self._copy_rows[key.split, key.image]
-        number = self._numbers.get(key.class_name)
-        return number is not None and int(labels.codes_at([row], [number])[0]) != UNKNOWN
-
-    @cached_property
-    def _copy_rows(self) -> dict[tuple[str, str], int]:
-        """Split and image → its row, for images that have copies."""
-        splits = self.folder.data.splits
-        named = ((split.name, name, row) for split in splits for row, name in enumerate(split.labels.images))
-        return {(split, name): row for split, name, row in named if (split, name) in self.copies.others}
+        wrong = bool(self.candidates.columns.kind[number] == WRONG)
+        return self.copies.of(self.candidates.key(number), known=wrong)
 
     def progress(self) -> ReviewProgress:
         """Return how far the review is."""
@@ -280,9 +218,9 @@ class Review:
 
     def classes(self) -> list[ClassProgress]:
         """Return how far the review of each class is; classes without candidates are left out."""
-        if self._expected is None:
+        if not self.is_estimated:
             return count_classes(self.current)
-        ranking, probability = self.ranking(), self._live_probability(self.estimates().probability)
+        ranking, probability = self.ranking(), self.live_probability()
         return count_classes(self.current, probability, None if ranking is None else ranking.position)
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
@@ -295,56 +233,22 @@ class Review:
         found: ReviewEstimate = self.cached("estimates", self._estimate)
         return found
 
-    def expected_next(self, class_number: int, count: int = NEXT) -> ExpectedPresent | None:
-        """Return what the next candidates of a class are expected to hold; None without a model."""
-        first, estimates = self.feed(class_number).numbers[:count], self.estimates()
-        return expect_next(estimates, first, self._live_probability(estimates.probability)[first])
-
-    def _live_probability(self, estimated: NDArray[np.float64]) -> NDArray[np.float64]:
+    def live_probability(self) -> NDArray[np.float64]:
         """Return ``(C,)`` the probabilities of the newest ranking, and where it has none those of the estimates."""
-        ranking = self.ranking()
+        ranking, estimated = self.ranking(), self.estimates().probability
         return estimated if ranking is None else np.where(np.isnan(ranking.probability), estimated, ranking.probability)
 
     def _estimate(self) -> ReviewEstimate:
-        columns = self.candidates.columns
         # a summary does not open the data: random labels after an open copy then count later than on the page
-        shown = self.copies.shown if "copies" in vars(self) else np.ones(len(columns.kind), dtype=np.bool_)
-        decisions = order_decisions(self.candidates, self.current, shown)
-        # labels that are decided and no candidates, e.g. of copies, are as certain as the others
+        shown = self.copies.shown if "copies" in vars(self) else np.ones(len(self.candidates), dtype=np.bool_)
         audited = [self.split] if self.split else self.candidates.metadata.get("splits") or self.splits()
-        others = other_decisions(self.folder, self.current.others, audited)
-        # what is known of an added class are its random answers alone
-        answers = np.bincount(columns.class_number[decisions.random], minlength=len(self.candidates.classes))
-        silent = (np.arange(len(answers)) >= len(self.folder.classes)) & (answers < MIN_RANDOM)
-        numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
-        unknown = np.where(silent, 0, self._unknown)
-        expected = None if self._expected is None else np.where(silent, 0.0, self._expected)
-        labels = join_labels(columns, numbers, decisions, others, unknown, expected)
-        return estimate_review(labels).spread_over(numbers, columns.class_number)
+        return estimate_current(self.folder, self.current, self._counts, audited, shown)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the audit estimated how many labels are missing, which takes a model."""
+        return self.candidates.metadata.get("estimate") is not None
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """The numbers of the classes that the data have."""
-        return {name: number for number, name in enumerate(self.folder.classes)}
-
-    @cached_property
-    def _unknown(self) -> NDArray[np.int64]:
-        """``(K,)`` how many labels of each class are unknown in the data that the random sample was drawn from."""
-        counts = self.candidates.metadata.get("unknown_per_class") or {}
-        known = np.array([int(counts.get(name, 0)) for name in self.folder.classes], dtype=np.int64)
-        if self.split is not None:
-            known = self.folder.data.split(self.split).labels.counts().unknown
-        asked = np.bincount(self.candidates.columns.class_number, minlength=len(self.candidates.classes))
-        return np.concatenate([known, asked[len(known) :]])
-
-    @cached_property
-    def _expected(self) -> NDArray[np.float64] | None:
-        """``(K,)`` how many labels of each class the audit said are missing; None without a model."""
-        metadata, names = self.candidates.metadata, self.candidates.classes
-        if metadata.get("estimate") is None:
-            return None
-        missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
-        unknown = np.array([int(metadata["unknown_per_class"].get(name, 0)) for name in names])
-        scale: NDArray[np.float64] = missing * self._unknown / np.maximum(unknown, 1)
-        scale[len(self.folder.classes) :] = ADDED_SCORE * self._unknown[len(self.folder.classes) :]
-        return scale
+    def _counts(self) -> AuditCounts:
+        return count_audited(self.folder, self.candidates, self.split)

@@ -20,6 +20,7 @@ from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import MIN_RANDOM
 from labelgap.review.live.feed import Feed, FeedPage, paginate
 from labelgap.review.progress import NEXT_PAGE, ClassProgress
+from labelgap.review.queues.feeds import class_feed, decided_rows
 from labelgap.review.session import Review
 from labelgap.review.store.events import ASKED, SECOND
 
@@ -137,9 +138,9 @@ def grid_context(
     ``select`` chooses the candidates of the page from all that are open.
     """
     review.current.refresh()
-    feed = review.feed(class_number, wrong, near)
+    feed = class_feed(review, class_number, wrong, near)
     if decided:
-        feed, select = Feed.of(review.decided_of(class_number, wrong), "other", feed.ranking), paginate
+        feed, select = Feed.of(decided_rows(review, class_number, wrong), "other", feed.ranking), paginate
     classes = review.classes()
     return {
         **feed_context(review, feed, page, size, select),

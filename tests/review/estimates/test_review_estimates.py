@@ -17,6 +17,8 @@ from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import describe_estimate, order_decisions
+from labelgap.review.queues.feeds import class_feed
+from labelgap.review.queues.outlook import expected_next
 from labelgap.review.store.events import ASKED, Decision, place_on_page
 
 
@@ -94,7 +96,7 @@ def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(fo
     data = lg.load("digits", train=96, val=40, test=40)
     write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.5, sample=0.9), data)
     review = Review(open_review_folder(folder))
-    feed, rank = review.feed(3), review.candidates.columns.random_rank
+    feed, rank = class_feed(review, 3), review.candidates.columns.random_rank
     drawn = feed.numbers[rank[feed.numbers] > 0]
 
     def answer(numbers: list[int], asked: str) -> list[int]:
@@ -122,21 +124,21 @@ def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
     path = folder / "candidates.parquet"
     write_candidates(path, likely_rows(data, share=0.5), data)
     review = Review(open_review_folder(folder))
-    assert review.expected_next(3) is None, "without an estimate of the audit there are no probabilities"
+    assert expected_next(review, 3) is None, "without an estimate of the audit there are no probabilities"
     review.close()
     about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
     about["estimate"] = MissingEstimate(np.full(10, 20.0), np.ones(10, np.int64)).to_json(data.classes)
     with replacing(folder, [path.name]):
         pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
     review = Review(open_review_folder(folder))
-    expected, numbers = review.expected_next(3, 5), review.feed(3).numbers
+    expected, numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
     assert expected is not None and expected.candidates == 5
     assert expected.present == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
     review.close()
 
 
 def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_clicks(review: Review) -> None:
-    feed, last_id = review.feed(3)[:20], review.store.last_id()
+    feed, last_id = class_feed(review, 3)[:20], review.store.last_id()
     asked = [ASKED[each] for each in feed.asked.tolist()]
     clicked = [*range(1, 20, 2), *range(0, 20, 2)]  # every second one is present, and is clicked first
     made = [
@@ -148,7 +150,7 @@ def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_
     review.current.refresh()
     order = order_decisions(review.candidates, review.current, review.copies.shown).order[feed.numbers]
     assert (np.diff(order) == 1).all()
-    following = review.feed(3).numbers[0]
+    following = class_feed(review, 3).numbers[0]
     without = review.decision(int(following), PRESENT, "request-of-another-version", 0, "missing", feed.ranking)
     review.store.append([without], reviewer="ben", client="window-2")
     review.current.refresh()

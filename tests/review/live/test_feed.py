@@ -10,6 +10,7 @@ from labelgap.review import Review
 from labelgap.review.candidates import MISSING, RANDOM
 from labelgap.review.live.feed import mix
 from labelgap.review.live.rankings import Ranking
+from labelgap.review.queues.feeds import class_feed, decided_rows
 from labelgap.review.store.events import ASKED
 
 
@@ -37,30 +38,30 @@ def test_one_slot_in_ten_is_random_and_what_is_both_comes_once() -> None:
 
 
 def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
-    feed, columns = review.feed(3), review.candidates.columns
+    feed, columns = class_feed(review, 3), review.candidates.columns
     random = feed.numbers[feed.asked == ASKED.index("random")]
     assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
     first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
     answer(review, first, ABSENT, "random")
     answer(review, ranked, PRESENT, "missing")
-    after = review.feed(3)
+    after = class_feed(review, 3)
     assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
-    assert review.decided_of(3).tolist() == [ranked, first]
+    assert decided_rows(review, 3).tolist() == [ranked, first]
     assert ASKED[review.current.asked[first]] == "random" and review.current.ranking[first] == 7
 
 
 def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, columns = review.feed(3), review.candidates.columns
+    before, columns = class_feed(review, 3), review.candidates.columns
     answer(review, int(before.numbers[0]), PRESENT)
-    before = review.feed(3)
+    before = class_feed(review, 3)
     position = np.full(len(columns.ids), np.iinfo(np.int32).max, np.int32)
     worst_first = before.numbers[::-1]
     position[worst_first] = np.arange(len(worst_first))
     made = Ranking(9, "missing", 1, position, np.zeros(len(position), np.float32))
     monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
-    after = review.feed(3)
+    after = class_feed(review, 3)
     assert after.ranking == 9 and set(after.numbers) == set(before.numbers)
 
     def drawn(numbers: np.ndarray) -> list[int]:
@@ -87,7 +88,7 @@ def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(revi
 
 
 def test_answers_on_the_page_of_an_image_are_not_those_of_a_list_that_never_changed(review: Review) -> None:
-    for number in review.feed(3).numbers[:30].tolist():  # the first of the audit's list, random ones among them
+    for number in class_feed(review, 3).numbers[:30].tolist():  # the first of the audit's list, random ones among them
         decision = review.decision(number, ABSENT, f"request-{number}", 0, "other")
         assert decision.ranking == review.audit_ranking > 0
         review.store.append([decision], reviewer="anna", client="window-1")

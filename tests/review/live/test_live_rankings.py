@@ -23,6 +23,7 @@ from labelgap.review.candidates import MISSING
 from labelgap.review.live.rankings import EVERY, MAX_CRASHES, LiveRankings
 from labelgap.review.live.worker import RankingJob
 from labelgap.review.panel import panel_context
+from labelgap.review.queues.feeds import class_feed
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.views import render
 
@@ -46,7 +47,7 @@ def ranked(folder: Path) -> Iterator[tuple[Review, LiveRankings]]:
 
 
 def decide(review: Review, class_number: int, count: int, value: int) -> None:
-    numbers = review.feed(class_number).numbers[:count].tolist()
+    numbers = class_feed(review, class_number).numbers[:count].tolist()
     made = [review.decision(number, value, f"request-{class_number}-{number}", 0) for number in numbers]
     review.store.append(made, reviewer="anna", client="window-1")
 
@@ -61,8 +62,8 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         decide(review, 3, EVERY, ABSENT)
         wait_for(lambda: learned(review, EVERY))
         first = review.ranking()
-        assert first is not None and review.feed(3).ranking == first.number
-        open_ones = review.feed(3).numbers
+        assert first is not None and class_feed(review, 3).ranking == first.number
+        open_ones = class_feed(review, 3).numbers
         ranked_ones = open_ones[review.candidates.columns.kind[open_ones] == MISSING]
         score = review.candidates.columns.score[ranked_ones].astype(np.float64)
         assert first.probability[ranked_ones].mean() < score.mean()  # ten times no to 3
@@ -86,7 +87,7 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
 
 def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder: Path, tmp_path: Path) -> None:
     with closing(Review(open_review_folder(folder))) as review:
-        before = review.feed(3).numbers.tolist()
+        before = class_feed(review, 3).numbers.tolist()
         review.start_ranking()
         assert review.rankings is not None
         review.rankings.stop()
@@ -95,7 +96,7 @@ def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder:
         review.rankings = LiveRankings(broken, review.store, review._decisions)
         wait_for(lambda: review.rankings is not None and bool(review.rankings.problem))
         assert "gone" in review.rankings.problem and "gone" in render("panel.html", panel=panel_context(review, 3))
-        assert review.feed(3).numbers.tolist() == before
+        assert class_feed(review, 3).numbers.tolist() == before
 
 
 def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(

@@ -19,6 +19,7 @@ from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.live.rankings import Ranking
 from labelgap.review.new_classes import added_names
+from labelgap.review.queues.feeds import class_feed, lacks_examples
 from labelgap.review.store.events import ASKED, LabelKey
 
 PATIENCE = 300.0
@@ -38,7 +39,9 @@ def add(review: Review, name: str = "bright") -> int:
 
 def images(review: Review, class_number: int, near: np.ndarray | None = None) -> list[str]:
     review.current.refresh()
-    return [review.candidates.key(number).image for number in review.feed(class_number, near=near).numbers.tolist()]
+    return [
+        review.candidates.key(number).image for number in class_feed(review, class_number, near=near).numbers.tolist()
+    ]
 
 
 def decide(review: Review, *names: str, value: int = PRESENT) -> None:
@@ -55,12 +58,12 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 
 def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
-    before, feeds = review.progress(), [review.feed(number).numbers.tolist() for number in range(2)]
+    before, feeds = review.progress(), [class_feed(review, number).numbers.tolist() for number in range(2)]
     number = add(review)
     train = review.folder.data.train.labels.images
     asked = images(review, number)
     assert number == 2 and {*asked} | {COPY, "00.png"} == {*train} and len(asked) == len(train) - 1
-    assert [review.feed(each).numbers.tolist() for each in range(2)] == feeds
+    assert [class_feed(review, each).numbers.tolist() for each in range(2)] == feeds
     row = next(row for row in review.classes() if row.name == "bright")
     assert (row.total, row.decided) == (len(train), 0)
     assert review.progress().total == before.total + len(train)
@@ -75,11 +78,11 @@ def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estim
     order, count = images(review, number), len(review.candidates.columns.ids)
     made = Ranking(9, "missing", 12, np.arange(count, dtype=np.int32)[::-1], np.full(count, 0.5, np.float32))
     monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
-    assert review.lacks_examples(number) and images(review, number) == order and review.estimate() == total
-    assert not any(review.lacks_examples(own) for own in range(number))
+    assert lacks_examples(review, number) and images(review, number) == order and review.estimate() == total
+    assert not any(lacks_examples(review, own) for own in range(number))
     decide(review, *order[:5])
     review.current.refresh()
-    assert not review.lacks_examples(number) and images(review, number) != order[5:]
+    assert not lacks_examples(review, number) and images(review, number) != order[5:]
 
 
 def test_another_server_and_a_restart_show_the_same_order(
@@ -123,7 +126,9 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     assert near is not None and not review.similar.problem
     similar = images(review, number, near)
     assert similar[0] == example and sum(map(is_bright, similar[:8])) >= 7
-    assert {*review.feed(number, near=near).asked.tolist()} == {ASKED.index("other")}, "nothing here is a random answer"
+    assert {*class_feed(review, number, near=near).asked.tolist()} == {ASKED.index("other")}, (
+        "nothing here is a random answer"
+    )
     decide(review, *similar[:5])
     wait_for(lambda: (ranking := review.ranking()) is not None and ranking.decisions >= 5)
     bright = sum(map(is_bright, images(review, number)))
@@ -140,7 +145,7 @@ def test_a_class_may_be_added_while_others_are_asked_and_ranked(review: Review) 
         try:
             while not done.is_set():
                 for number in range(len(review.candidates.classes)):
-                    review.feed(number)
+                    class_feed(review, number)
                 review.classes(), review.progress(), review.image_order, review.estimates()
         except Exception as error:
             errors.append(error)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.review.new_classes.extension import FEWEST_EXAMPLES
+from labelgap.review.queues.feeds import count_present
 from labelgap.review.session import Review
 
 __all__ = ["added_context", "near_context"]
@@ -20,7 +21,7 @@ def added_context(review: Review, class_number: int | None) -> dict[str, Any] | 
     """Return how many examples of an added class there are, and how many are wanted; None for other classes."""
     if class_number is None or class_number < len(review.folder.classes):
         return None
-    return {"examples": review.count_present(class_number), "fewest": FEWEST_EXAMPLES, "most": MOST_EXAMPLES}
+    return {"examples": count_present(review, class_number), "fewest": FEWEST_EXAMPLES, "most": MOST_EXAMPLES}
 
 
 def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] | None, dict[str, Any] | None]:

@@ -1,4 +1,4 @@
-"""Feeds over all classes: candidates for the classifier, the random draw, and known labels that look wrong."""
+"""Which candidates are asked next: of one class, for the classifier, of the random draw, and labels that look wrong."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim
+from labelgap.labels.codes import PRESENT
 from labelgap.review.candidates import MISSING, WRONG
 from labelgap.review.estimates.shifts import to_log_odds
-from labelgap.review.live.feed import Feed
+from labelgap.review.live.feed import Feed, mix
+from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.session import Review
 
-__all__ = ["aim_feed", "has_aims", "wrong_rows"]
+__all__ = ["aim_feed", "class_feed", "count_present", "decided_rows", "has_aims", "lacks_examples", "wrong_rows"]
 
 _LIMIT: Final = 200
 """Candidates for the classifier before there is a ranking for that aim."""
@@ -25,6 +27,44 @@ def has_aims(review: Review) -> bool:
     """Return whether there is something to choose: a model has ranked candidates."""
     columns = review.candidates.columns
     return bool(((columns.kind == MISSING) & ~np.isnan(columns.score)).any())
+
+
+def class_feed(review: Review, class_number: int, wrong: bool = False, near: Numbers | None = None) -> Feed:
+    """Return the open candidates of a class, one for all copies, as they are asked or by places of the M images."""
+    rows, columns = review.listed(class_number, wrong), review.candidates.columns
+    with review.current.lock:
+        rows = rows[~review.current.decided[rows]]
+    ranking = None if lacks_examples(review, class_number) else review.ranking()
+    number = review.audit_ranking if ranking is None else ranking.number
+    if near is not None:
+        return Feed.of(rows[np.argsort(near[columns.image[rows]], kind="stable")], "other", number)
+    if wrong:
+        return Feed.of(rows, "wrong", review.audit_ranking)
+    position = columns.class_rank if ranking is None else ranking.position
+    ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
+    ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
+    drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
+    return mix(ranked, drawn, columns.ids, "missing", number)
+
+
+def lacks_examples(review: Review, class_number: int) -> bool:
+    """Return whether too few examples of an added class are known to rank it: its order is random until then."""
+    return class_number >= len(review.folder.classes) and count_present(review, class_number) < FEWEST_EXAMPLES
+
+
+def count_present(review: Review, class_number: int) -> int:
+    """Return how many candidates of a class are decided to be present."""
+    rows = review.listed(class_number)
+    with review.current.lock:
+        return int((review.current.decided[rows] & (review.current.value[rows] == PRESENT)).sum())
+
+
+def decided_rows(review: Review, class_number: int, wrong: bool = False) -> Numbers:
+    """Return the decided candidates of a class, the newest decision first."""
+    rows = review.listed(class_number, wrong)
+    with review.current.lock:
+        rows = rows[review.current.decided[rows]]
+        return rows[np.argsort(-review.current.version[rows], kind="stable")]
 
 
 def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:

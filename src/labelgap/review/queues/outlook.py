@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim
 from labelgap.review.candidates import MISSING
+from labelgap.review.estimates import NEXT, ExpectedPresent, expect_next
 from labelgap.review.queues.aims import AIM_TEXT, AIM_WAY, brought_by_aim, describe_aim
-from labelgap.review.queues.feeds import has_aims
+from labelgap.review.queues.feeds import class_feed, has_aims
 from labelgap.review.queues.plan import STEP, AnswerSpeed, answer_speed, finds_per_minute, next_minutes
 from labelgap.review.session import Review
 
-__all__ = ["MINUTES", "aims_context", "class_rates", "plan_context"]
+__all__ = ["MINUTES", "aims_context", "class_rates", "expected_next", "plan_context"]
 
 MINUTES: Final = 10
 _RECENT_EVENTS: Final = 2000
@@ -66,6 +67,12 @@ def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
     return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
 
 
+def expected_next(review: Review, class_number: int, count: int = NEXT) -> ExpectedPresent | None:
+    """Return what the next candidates of a class are expected to hold; None without a model."""
+    first = class_feed(review, class_number).numbers[:count]
+    return expect_next(review.estimates(), first, review.live_probability()[first])
+
+
 def _speed(review: Review, reviewer: str) -> AnswerSpeed:
     numbers = {name: number for number, name in enumerate(review.candidates.classes)}
     return answer_speed(review.store.recent(_RECENT_EVENTS), reviewer, numbers)
@@ -78,8 +85,8 @@ def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.floa
         is_open = review.copies.shown & (columns.kind == MISSING) & ~review.current.decided
     rows = np.flatnonzero(is_open)
     if ranking is None:
-        is_estimated = review.candidates.metadata.get("estimate") is not None
-        probability = (review.estimates().probability if is_estimated else columns.score.astype(np.float64))[rows]
+        estimated = review.estimates().probability if review.is_estimated else columns.score.astype(np.float64)
+        probability = estimated[rows]
         order = np.lexsort((columns.class_rank[rows], columns.class_number[rows]))
     else:
         probability = ranking.probability[rows].astype(np.float64)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from labelgap.audit.live import Aim
-from labelgap.review.queues.feeds import aim_feed
+from labelgap.review.queues.feeds import aim_feed, class_feed, lacks_examples
 from labelgap.review.routes.context import Browser, ClassNumber, Context, counter_parts, status_parts
 from labelgap.review.routes.visitor import Visitor
 from labelgap.review.schemas import DecisionBatch, DecisionMessage, Reviewer, Token, UndoMessage
@@ -65,12 +65,12 @@ def changes(
 def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
     """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
     review = visitor.context.review
-    if number is not None and number < len(review.candidates.classes) and review.lacks_examples(number):
+    if number is not None and number < len(review.candidates.classes) and lacks_examples(review, number):
         return None
     newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
     if newest is None or newest.number == ranking or (number or 0) >= len(review.candidates.classes):
         return None
-    feed = review.feed(number) if aim == "missing" and number is not None else aim_feed(review, aim, number)
+    feed = class_feed(review, number) if aim == "missing" and number is not None else aim_feed(review, aim, number)
     numbers = feed.numbers[~np.isin(feed.numbers, visitor.held())][:size]
     ids = [f"{identity:016x}" for identity in review.candidates.columns.ids[numbers].tolist()]
     return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}

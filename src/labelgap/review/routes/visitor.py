@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.review.live.feed import Feed, FeedPage, interleave, paginate
+from labelgap.review.queues.feeds import decided_rows
 from labelgap.review.routes.context import AppContext
 from labelgap.review.store.events import ASKED, SECOND
 from labelgap.review.team import Holder, is_doubled
@@ -70,7 +71,7 @@ class Visitor:
     def _second_opinions(self, class_number: int, wrong: bool) -> NDArray[np.int64]:
         """Return the labels of a class that this person is to be the second to answer, the oldest decision first."""
         review, share = self.context.review, self.context.double
-        rows = review.decided_of(class_number, wrong)[::-1] if share else np.empty(0, dtype=np.int64)
+        rows = decided_rows(review, class_number, wrong)[::-1] if share else np.empty(0, dtype=np.int64)
         rows = rows[is_doubled(review.candidates.columns.ids[rows], review.store.id, share)]
         answered = review.opinions.answered() if len(rows) else set()
         reviewer = self.context.leases.reviewer(self.browser) or self.context.reviewer
