@@ -1,0 +1,168 @@
+"""See the package."""
+# mypy: disable-error-code="import-not-found, import-untyped"
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from unittest.mock import patch
+
+try:
+    import triton
+except ImportError:
+    print("Triton is not installed. It comes with PyTorch for CUDA on Linux; else: pip install triton", file=sys.stderr)
+    sys.exit(2)
+
+import benchmarks.loss_kernels
+import torch
+from benchmarks.loss_kernels import launching, measure
+from benchmarks.loss_kernels.checks import TOLERANCE, check, make_logits, make_loss
+from benchmarks.loss_kernels.passes import METHODS, kernel_of
+
+COMPARED = ["an", "an-ls", "bce", "wan", "em", "focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"]
+"""What is measured; the other methods have the kernel of one of these."""
+LEAST_SAVING = 0.01
+
+
+def run_checks(methods: list[str], device: str) -> bool:
+    """Print the worst error of every method; return whether all are within the tolerance."""
+    print(f"{'method':9}{'cases':>7}{'loss':>10}{'slope':>10}{'of float64':>12}{'left out':>10}")
+    accepted = True
+    for name, errors in check(methods, device):
+        mark = "" if errors.accepted else f"   more than {TOLERANCE:g}"
+        accepted &= errors.accepted
+        print(
+            f"{name:9}{errors.cases:7}{errors.value:10.1e}{errors.slope:10.1e}{errors.slope_float64:12.1e}"
+            f"{errors.borderline:10}{mark}",
+            flush=True,
+        )
+    return accepted
+
+
+def compile_all(methods: list[str], capability: int) -> None:
+    """Print what every kernel becomes; no GPU is needed."""
+    shape, seen = (64, 1000), set()
+
+    def compiled(method: str, *arguments: object, warps: int, **constants: object) -> None:
+        found = launching.compile_for(capability, *arguments, warps=warps, **constants)  # type: ignore[arg-type]
+        entries = int(str(constants.get("BLOCK", 32 * warps))) / (32 * warps)
+        line = (
+            f"{found.name:16}{found.registers:4} registers, {found.spilled} bytes spilled, "
+            f"{found.instructions / entries:6.1f} instructions an entry of a thread"
+        )
+        if (method, line) not in seen:
+            seen.add((method, line))
+            print(f"{method:9}{line}", flush=True)
+
+    labels = torch.full(shape, -1, dtype=torch.int8)
+    for method in methods or COMPARED:
+        kernel = kernel_of(make_loss(method, shape[1], "cpu", 5), *shape)
+        with patch.object(launching, "launch", partial(compiled, method)):
+            torch.autograd.backward(kernel(make_logits(shape, "cpu").requires_grad_(), labels))
+
+
+def run_tuning(methods: list[str]) -> None:
+    """Print the time of every size of block."""
+    logits, labels = measure.batch(measure.SHAPES[0])
+    for method in methods:
+        times = measure.tune(method, logits, labels)
+        listed = ", ".join(f"{block}/{warps} {ms:.3f}" for (block, warps), ms in times.items())
+        print(f"{method}: entries/warps of a block and ms: {listed}; best {min(times, key=times.__getitem__)}")
+
+
+def run_measurements(methods: list[str], network: bool) -> list[str]:
+    """Print times, and what the kernels save of real steps; return the lines of ratios."""
+    ratios: list[str] = []
+    savings: dict[str, dict[str, float]] = {method: {} for method in methods}
+    for shape in measure.SHAPES:
+        ratios += measure_shape(methods, shape, savings)
+        torch.cuda.empty_cache()
+    if network:
+        attempt("ResNet-50", partial(measure_network, methods, savings))
+    print()
+    for method, found in savings.items():
+        listed = ", ".join(f"{share:.2%} of {name}" for name, share in found.items())
+        print(
+            f"{method:9}saves {listed}" + ("" if max(found.values(), default=0) >= LEAST_SAVING else ": does not pay")
+        )
+        ratios += [f"ratio {method}-saved-{name} {share:.4f}" for name, share in found.items()]
+    return ratios
+
+
+def measure_shape(methods: list[str], shape: tuple[int, int], savings: dict[str, dict[str, float]]) -> list[str]:
+    """Print the times at one shape; return the lines of ratios."""
+    logits, labels = measure.batch(shape)
+    copy, ratios, name = measure.copy_ms(shape), list[str](), f"{shape[0]}x{shape[1]}"
+    print(f"\n{name}: a copy takes {copy:.4f} ms, {1e-9 * measure.COPY_BYTES * logits.numel() / copy:.2f} TB/s")
+    titles = ("ours ms", "kernel", "ratio", "of copy", "MiB ours", "kernel", "step ms", "saved")
+    print(f"{'method':9}" + "".join(f"{title:>9}" for title in titles))
+
+    def measure_method(method: str) -> None:
+        (ours, our_extra), (kernel, extra) = measure.loss_times(method, logits, labels)
+        share = measure.BYTES / measure.COPY_BYTES * copy / kernel
+        step, shorter = measure.linear_steps(method, labels)
+        saved = 1 - shorter / step
+        savings[method][f"linear-{shape[0]}"] = saved
+        times = f"{ours:9.4f}{kernel:9.4f}{ours / kernel:9.1f}{share:9.0%}"
+        print(f"{method:9}{times}{our_extra:9.1f}{extra:9.1f}{step:9.3f}{saved:9.1%}", flush=True)
+        ratios.append(f"ratio {method}-kernel-{name} {ours / kernel:.2f}")
+        ratios.append(f"ratio {method}-of-copy-{name} {share:.3f}")
+
+    for method in methods:
+        attempt(method, partial(measure_method, method))
+    return ratios
+
+
+def measure_network(methods: list[str], savings: dict[str, dict[str, float]]) -> None:
+    """Print the time of a step of a network, and note what the kernels would save of it."""
+    size, rows = measure.NETWORK
+    step = measure.network_step_ms()
+    print(f"\nResNet-50, {size} px, batch {rows}: a step takes {step:.2f} ms")
+    logits, labels = measure.batch((rows, measure.SHAPES[0][1]))
+    for method in methods:
+        (ours, _), (kernel, _) = measure.loss_times(method, logits, labels)
+        savings[method]["network"] = (ours - kernel) / step
+
+
+def attempt(name: str, work: Callable[[], None]) -> None:
+    """Run a part; what fails is printed, and the next part follows."""
+    try:
+        work()
+    except Exception as error:
+        print(f"{name:9}failed: {type(error).__name__}: {error}", flush=True)
+
+
+def main() -> None:
+    """Check, and measure where there is a GPU."""
+    parser = argparse.ArgumentParser(
+        description=benchmarks.loss_kernels.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", default="", help="names, with commas between them; all when not given")
+    parser.add_argument("--network", action="store_true", help="measure a step of ResNet-50 as well")
+    parser.add_argument("--tune", default="", metavar="METHODS", help="only measure other sizes of blocks")
+    parser.add_argument("--compile", type=int, metavar="CAPABILITY", help="only compile, say for 90; needs no GPU")
+    arguments = parser.parse_args()
+    methods = [name for name in arguments.methods.split(",") if name]
+    if unknown := set(methods) - set(METHODS):
+        parser.error(f"no kernel for {', '.join(sorted(unknown))}; there is one for {', '.join(METHODS)}")
+    if arguments.compile:
+        return compile_all(methods, arguments.compile)
+    started, cuda = time.perf_counter(), torch.cuda.is_available()
+    if not cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        parser.error("there is no GPU: set TRITON_INTERPRET=1 to check without one, or give --compile 90")
+    device = torch.cuda.get_device_name() if cuda else "interpreted"
+    print(f"torch {torch.__version__}, Triton {triton.__version__}, {device}")
+    if arguments.tune:
+        return run_tuning(arguments.tune.split(","))
+    accepted = run_checks(methods, "cuda" if cuda else "cpu")
+    ratios = run_measurements(methods or COMPARED, arguments.network) if cuda else []
+    print("\n".join(["", *ratios, f"{time.perf_counter() - started:.0f} s"]))
+    sys.exit(not accepted)
+
+
+if __name__ == "__main__":
+    main()
