@@ -11,9 +11,10 @@ import pytest
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
-from labelgap.review.candidates import WRONG
+from labelgap.review.candidates import MISSING, WRONG
 from labelgap.review.panel import chart_context
-from labelgap.review.progress import NEXT_PAGE
+from labelgap.review.queues.outlook import class_rates
+from labelgap.review.queues.plan import STEP, USUAL_SECONDS
 from labelgap.review.store.events import Decision, Undo
 from labelgap.review.views import grid_context, overview_context, render
 
@@ -71,40 +72,39 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     folder: Path, estimated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     review = Review(open_review_folder(folder))
+    columns = review.candidates.columns
     if estimated:
-        missing = {row.name: round(row.likely) for row in review.classes()}
-        review.close()
-        review = Review(open_review_folder(folder))
+        missing = {row.name: round(columns.score[columns.class_number == row.number].sum()) for row in review.classes()}
         stored = {"missing": sum(missing.values()), "range": None, "known": 100, "missing_per_class": missing}
         monkeypatch.setitem(review.candidates.metadata, "estimate", stored)
 
     def order() -> list[int]:
-        return [row.number for row in overview_context(review)["classes"]]
+        return [row.number for row in overview_context(review, "ben")["classes"]]
 
-    def likely(number: int) -> float:
-        return next(row.likely for row in review.classes() if row.number == number)
+    def rate(number: int) -> float:
+        return float(class_rates(review, "ben")[number])  # of somebody who has not answered: at the usual speed
 
     first, last = order()[0], order()[-1]
-    columns = review.candidates.columns
-    following = columns.score[review.candidates.listed(first)][:NEXT_PAGE]
-    assert likely(first) == pytest.approx(float(following.sum()), rel=1e-5), "without answers the scores alone count"
-    before, after = likely(first), dict[int, float]()
+    members = np.flatnonzero((columns.class_number == first) & (columns.kind == MISSING))
+    following = columns.score[members[np.argsort(columns.class_rank[members])]][:STEP]
+    before, after = rate(first), dict[int, float]()
+    expected = float(following.sum()) / (STEP * USUAL_SECONDS / 60)
+    assert before == pytest.approx(expected, rel=1e-5), "without answers the scores alone count"
     for number in review.candidates.listed(first)[:8].tolist():
         decide(review, number, ABSENT)
-    assert likely(first) < before / 2
+    assert rate(first) < before / 2
     for value in (ABSENT, PRESENT):  # of the same candidates, so that the next page is the same
         for number in review.candidates.listed(last)[:8].tolist():
             decide(review, number, value)
-        after[value] = likely(last)
+        after[value] = rate(last)
     assert after[PRESENT] > 1.3 * after[ABSENT]
-    assert order().index(first) > 3 and order() == [row.number for row in overview_context(review)["classes"]]
-    assert overview_context(review)["next"].number == order()[0]
+    assert order().index(first) > 3 and overview_context(review, "ben")["next"].number == order()[0]
     decide(review, int(review.candidates.listed(first)[8]), UNKNOWN)
-    better = grid_context(review, first, wrong=False, decided=False, page=1, size=60)["better"]
+    better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
     assert better is None, "nine answers are too few to give a class up"
     decide(review, int(review.candidates.listed(first)[9]), ABSENT)
-    better = grid_context(review, first, wrong=False, decided=False, page=1, size=60)["better"]
-    assert better is not None and better["likely"] >= 2 * better["here"]
+    better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
+    assert better is not None and better["rate"] >= 2 * better["here"]
     review.close()
 
 
@@ -123,12 +123,12 @@ def test_speed_is_over_the_last_minutes_and_leaves_pauses_out(review: Review) ->
     current = review.current
     now = datetime.now(UTC)
     assert current.per_minute("anna", now) is None, "a moment says nothing"
-    events = list(current._recent)
-    current._recent.clear()
+    events = list(current.recent)
+    current.recent.clear()
     for number, event in enumerate(events):
         pause = 200 if number <= 15 else 0
         when = now - timedelta(seconds=pause + 2 * (30 - number))
-        current._recent.append(type(event)(**{**vars(event), "time": when}))
+        current.recent.append(type(event)(**{**vars(event), "time": when}))
     assert current.per_minute("anna", now) == pytest.approx(30)
     assert current.per_minute("ben", now) is None
     assert current.per_minute("anna", now + timedelta(minutes=10)) is None

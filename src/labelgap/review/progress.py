@@ -21,18 +21,15 @@ from labelgap.review.team.people import answers_per_minute
 __all__ = [
     "ClassProgress",
     "CurrentDecisions",
-    "NEXT_PAGE",
     "ReviewProgress",
+    "correct_scores",
     "count_classes",
     "count_progress",
-    "likely_finds",
 ]
 
-NEXT_PAGE: Final = 60
-"""Candidates of the next page of a class, which classes are ordered by."""
 _PRIOR_FINDS: Final = 3.0
 """The weight of the scores against the answers: that of so many promised finds."""
-_RECENT_EVENTS: Final = 1000
+_RECENT_EVENTS: Final = 2000
 _MAX_INCREMENT: Final = 2000
 """With more new events than this, reading everything again is faster."""
 _SPEED_WINDOW: Final = timedelta(minutes=5)
@@ -55,6 +52,7 @@ class CurrentDecisions:
         ranking: ``(C,)`` number of the ranking that showed it; 0 where it is not known.
         reviewer: ``(C,)`` index into ``reviewers``.
         last_id: id of the last event that is taken into account.
+        recent: the last answers of everybody.
         others: value of every label that is decided and no candidate: of a copy, or from another tool.
         reload_before: changes before this event are not known one by one; a page from before it must be reloaded.
     """
@@ -78,7 +76,7 @@ class CurrentDecisions:
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
         recent = self.store.recent(_RECENT_EVENTS)
-        self._recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
+        self.recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
         self.others: dict[LabelKey, int] = {}
         for event in self.store.accepted():
             self._set(event.key, event)
@@ -101,7 +99,7 @@ class CurrentDecisions:
         for event in events:
             self.last_id = event.id
             if event.is_answer:
-                self._recent.append(event)
+                self.recent.append(event)
             if event.undoes is not None:
                 self._set(event.key, self.store.current_for(event.key))
             elif event.accepted:
@@ -161,7 +159,7 @@ class CurrentDecisions:
     def per_minute(self, reviewer: str, now: datetime | None = None) -> float | None:
         """Return a reviewer's decisions per minute over the last five, without pauses; None after too little work."""
         now = now or datetime.now(UTC)
-        times = [event.time for event in list(self._recent) if event.reviewer == reviewer]
+        times = [event.time for event in list(self.recent) if event.reviewer == reviewer]
         return answers_per_minute([time for time in times if now - time <= _SPEED_WINDOW])
 
 
@@ -195,12 +193,10 @@ class ClassProgress(ReviewProgress):
     Attributes:
         number: of the class.
         name: of the class.
-        likely: how many finds the next page of the class promises (``likely_finds``); 0 without a model.
     """
 
     number: int
     name: str
-    likely: float
 
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:
@@ -209,14 +205,10 @@ def count_progress(current: CurrentDecisions) -> ReviewProgress:
     return ReviewProgress(*counts)
 
 
-def count_classes(
-    current: CurrentDecisions,
-    probability: NDArray[np.float64] | None = None,
-    position: NDArray[np.int32] | None = None,
-) -> list[ClassProgress]:
-    """Count the decisions by class; classes without candidates are left out. See ``likely_finds``."""
-    classes, likely = current.candidates.classes, likely_finds(current, probability, position).tolist()
-    rows = zip(*_count_by_class(current), range(len(classes)), classes, likely, strict=True)
+def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
+    """Count the decisions by class; classes without candidates are left out."""
+    classes = current.candidates.classes
+    rows = zip(*_count_by_class(current), range(len(classes)), classes, strict=True)
     return [row for row in (ClassProgress(*each) for each in rows) if row.total or row.wrong]
 
 
@@ -232,43 +224,19 @@ def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
     return [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
 
 
-def likely_finds(
-    current: CurrentDecisions,
-    probability: NDArray[np.float64] | None = None,
-    position: NDArray[np.int32] | None = None,
-) -> NDArray[np.float64]:
-    r"""Return ``(K,)``: how many missing labels the next page of each class probably shows.
+def correct_scores(current: CurrentDecisions) -> NDArray[np.float64]:
+    r"""Return ``(C,)`` the probability of each candidate to be present, where no estimate gives one; 0 without a model.
 
-    It is the sum of the probabilities of the candidates on it. So a class whose first answers disappoint moves down,
-    and one that surprises moves up.
-
-    Args:
-        current: the decisions.
-        probability: ``(C,)`` of each candidate to be present, given the answers; None where no estimate gives one.
-        position: ``(C,)`` of each candidate in a ranking; None for the order of the audit.
-
-    Without a probability, the answers correct the scores of each class by a common ratio :math:`r`. Of answered
-    candidates with scores :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and
-    the prior :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is
-    :math:`r = (a + k) / (a + \sum_i s_i)`.
+    The answers correct the scores of each class by a common ratio :math:`r`. Of answered candidates with scores
+    :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
+    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is :math:`r = (a + k) / (a + \sum_i s_i)`.
     """
-    columns, order = current.candidates.columns, current.candidates.display_order
-    if position is not None:
-        order = np.lexsort((position, columns.class_number))
-    classes, listed = len(current.candidates.classes), columns.kind != WRONG
+    columns, classes = current.candidates.columns, len(current.candidates.classes)
     with current.lock:
-        current.refresh()
-        decided, value = current.decided.copy(), current.value.copy()
-    if probability is None:
-        score = np.nan_to_num(columns.score.astype(np.float64))
-        answered = listed & decided & (value != UNKNOWN)
-        finds = np.bincount(columns.class_number[answered & (value == PRESENT)], minlength=classes)
-        promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
-        ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
-        probability = np.minimum(ratio[columns.class_number] * score, 1.0)
-    rest = order[(listed & ~decided)[order]]
-    group = columns.class_number[rest]
-    first = np.searchsorted(group, np.arange(classes))
-    following = rest[np.arange(len(rest)) - first[group] < NEXT_PAGE]
-    chances = np.nan_to_num(probability[following])
-    return np.bincount(columns.class_number[following], weights=chances, minlength=classes).astype(np.float64)
+        answered = current.decided & (current.value != UNKNOWN) & (columns.kind != WRONG)
+        found = answered & (current.value == PRESENT)
+    score = np.nan_to_num(columns.score.astype(np.float64))
+    finds = np.bincount(columns.class_number[found], minlength=classes)
+    promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
+    ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
+    return np.minimum(ratio[columns.class_number] * score, 1.0)

@@ -218,10 +218,7 @@ class Review:
 
     def classes(self) -> list[ClassProgress]:
         """Return how far the review of each class is; classes without candidates are left out."""
-        if not self.is_estimated:
-            return count_classes(self.current)
-        ranking, probability = self.ranking(), self.live_probability()
-        return count_classes(self.current, probability, None if ranking is None else ranking.position)
+        return count_classes(self.current)
 
     def estimate(self, class_number: int | None = None) -> SampleEstimate | None:
         """Estimate how many labels are missing, of one class or of all; None where nothing supports an estimate."""

@@ -19,8 +19,9 @@ from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import MIN_RANDOM
 from labelgap.review.live.feed import Feed, FeedPage, paginate
-from labelgap.review.progress import NEXT_PAGE, ClassProgress
+from labelgap.review.progress import ClassProgress
 from labelgap.review.queues.feeds import class_feed, decided_rows
+from labelgap.review.queues.outlook import class_rates
 from labelgap.review.session import Review
 from labelgap.review.store.events import ASKED, SECOND
 
@@ -98,18 +99,18 @@ def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, An
     }
 
 
-def overview_context(review: Review) -> dict[str, Any]:
-    """Return the list of classes, those first where the next page promises the most finds."""
-    classes = sorted(review.classes(), key=_class_order)
+def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
+    """Return the list of classes, those first where the next minutes of a person bring most."""
+    rates = class_rates(review, reviewer)
+    classes = _order_classes(review, rates)
     return {
         "classes": [row for row in classes if row.total],
         "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
-        "likely": any(row.likely for row in classes),
+        "rates": rates.tolist() if rates.any() else [],
         "still_missing": _still_missing(review),
-        "page_size": NEXT_PAGE,
         "copies": int((~review.copies.shown).sum()),
         "first_image": _image_id(review, int(review.image_order[0])),
-        "next": _next_class(classes, None, False),
+        "next": _next_class(classes, None),
     }
 
 
@@ -125,6 +126,7 @@ def _still_missing(review: Review) -> dict[int, int]:
 def grid_context(
     review: Review,
     class_number: int,
+    reviewer: str,
     *,
     wrong: bool,
     decided: bool,
@@ -141,7 +143,8 @@ def grid_context(
     feed = class_feed(review, class_number, wrong, near)
     if decided:
         feed, select = Feed.of(decided_rows(review, class_number, wrong), "other", feed.ranking), paginate
-    classes = review.classes()
+    rates = class_rates(review, reviewer)
+    classes = _order_classes(review, rates)
     return {
         **feed_context(review, feed, page, size, select),
         "class_number": class_number,
@@ -151,8 +154,7 @@ def grid_context(
         "decided": decided,
         "total": len(review.listed(class_number, wrong)),
         "next": _next_class(classes, class_number, wrong),
-        "better": None if wrong else _better_class(classes, class_number),
-        "page_size": NEXT_PAGE,
+        "better": None if wrong else _better_class(classes, class_number, rates),
     }
 
 
@@ -237,24 +239,30 @@ def _image_id(review: Review, image: int) -> str:
     return f"{int(review.candidates.columns.image_ids[image]):016x}"
 
 
-def _class_order(row: ClassProgress) -> tuple[bool, float, int, int]:
-    """Return what classes are sorted by: decided ones last; most likely finds, then most candidates, first."""
-    return row.total == row.decided, -row.likely, row.decided - row.total, row.number
+def _order_classes(review: Review, rates: NDArray[np.float64]) -> list[ClassProgress]:
+    """Return the classes, decided ones last; those with the most finds per minute, then most candidates, first."""
+
+    def order(row: ClassProgress) -> tuple[bool, float, int]:
+        return row.total == row.decided, -rates[row.number], row.decided - row.total
+
+    return sorted(review.classes(), key=order)
 
 
-def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool) -> ClassProgress | None:
-    """Return the class to continue with: the one whose next page promises the most finds."""
+def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool = False) -> ClassProgress | None:
+    """Return the class to continue with: the first that is not finished."""
     if wrong:
         left = [row for row in classes if row.wrong > row.wrong_decided and row.number != current]
         return max(left, key=lambda row: row.wrong - row.wrong_decided, default=None)
-    left = [row for row in classes if row.total > row.decided and row.number != current]
-    return min(left, key=_class_order, default=None)
+    return next((row for row in classes if row.total > row.decided and row.number != current), None)
 
 
-def _better_class(classes: list[ClassProgress], current: int) -> dict[str, Any] | None:
+def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.float64]) -> dict[str, Any] | None:
     """Return the class to change to where the current one disappoints: twice as many finds are likely there."""
     here = next((row for row in classes if row.number == current), None)
-    other = _next_class(classes, current, False)
-    if here is None or other is None or here.decided < MIN_RANDOM or other.likely < 2 * max(here.likely, 0.5):
+    other = _next_class(classes, current)
+    if here is None or other is None or here.decided < MIN_RANDOM:
         return None
-    return {"number": other.number, "name": other.name, "likely": round(other.likely), "here": round(here.likely)}
+    here_rate, rate = float(rates[current]), float(rates[other.number])
+    if rate < 2 * max(here_rate, 0.5):
+        return None
+    return {"number": other.number, "name": other.name, "rate": round(rate), "here": round(here_rate)}

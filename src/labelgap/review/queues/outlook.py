@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim
 from labelgap.review.candidates import MISSING
 from labelgap.review.estimates import NEXT, ExpectedPresent, expect_next
+from labelgap.review.progress import correct_scores
 from labelgap.review.queues.aims import AIM_TEXT, AIM_WAY, brought_by_aim, describe_aim
 from labelgap.review.queues.feeds import class_feed, has_aims
 from labelgap.review.queues.plan import STEP, AnswerSpeed, answer_speed, finds_per_minute, next_minutes
@@ -18,7 +19,6 @@ from labelgap.review.session import Review
 __all__ = ["MINUTES", "aims_context", "class_rates", "expected_next", "plan_context"]
 
 MINUTES: Final = 10
-_RECENT_EVENTS: Final = 2000
 _SHOWN: Final = 5
 
 
@@ -75,20 +75,18 @@ def expected_next(review: Review, class_number: int, count: int = NEXT) -> Expec
 
 def _speed(review: Review, reviewer: str) -> AnswerSpeed:
     numbers = {name: number for number, name in enumerate(review.candidates.classes)}
-    return answer_speed(review.store.recent(_RECENT_EVENTS), reviewer, numbers)
+    review.current.refresh()
+    return answer_speed(list(review.current.recent), reviewer, numbers)
 
 
 def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
-    columns, ranking = review.candidates.columns, review.ranking()
+    columns, ranking, probability = review.candidates.columns, review.ranking(), review.live_probability()
+    if not review.is_estimated:
+        probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
     with review.current.lock:
         is_open = review.copies.shown & (columns.kind == MISSING) & ~review.current.decided
     rows = np.flatnonzero(is_open)
-    if ranking is None:
-        estimated = review.estimates().probability if review.is_estimated else columns.score.astype(np.float64)
-        probability = estimated[rows]
-        order = np.lexsort((columns.class_rank[rows], columns.class_number[rows]))
-    else:
-        probability = ranking.probability[rows].astype(np.float64)
-        order = np.lexsort((ranking.position[rows], columns.class_number[rows]))
-    return columns.class_number[rows[order]], np.nan_to_num(probability[order])
+    position = columns.class_rank if ranking is None else ranking.position
+    rows = rows[np.lexsort((columns.class_rank[rows], position[rows], columns.class_number[rows]))]
+    return columns.class_number[rows], np.nan_to_num(probability[rows])

@@ -81,7 +81,7 @@ def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mappin
         reviewer: the person.
         classes: name → number, of K classes.
     """
-    own = [event for event in events if event.reviewer == reviewer and event.undoes is None and not event.for_copy]
+    own = [event for event in events if event.reviewer == reviewer and event.is_answer]
     counts, seconds = np.zeros(len(classes)), np.zeros(len(classes))
     for earlier, later in pairwise(own):
         step, number = (later.time - earlier.time).total_seconds(), classes.get(later.key.class_name)

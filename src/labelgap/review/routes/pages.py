@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from labelgap.audit.live import Aim
 from labelgap.review.new_classes.page import added_context, near_context
 from labelgap.review.queues.feeds import has_aims
-from labelgap.review.queues.outlook import aims_context, class_rates
+from labelgap.review.queues.outlook import aims_context
 from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.routes.context import AppContext, Browser, Context, find_candidate, find_image, render_page
 from labelgap.review.routes.visitor import Visitor
@@ -40,11 +40,8 @@ def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
 
 def _overview(context: AppContext, aim: Aim) -> dict[str, Any]:
     review = context.review
-    page, rates = overview_context(review), class_rates(review, context.reviewer)
-    classes = sorted(page["classes"], key=lambda row: (row.decided == row.total, -rates[row.number]))
-    following = next((row for row in classes if row.decided < row.total), None)
     aims = {"aim": aim, "aims": aims_context(review, aim), "wrong_queue": wrong_queue(review)}
-    return page | {"classes": classes, "next": following, "rates": rates.tolist(), **aims}
+    return overview_context(review, context.reviewer) | aims
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
@@ -66,7 +63,7 @@ def grid(
     visitor = Visitor(context, browser)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = partial(grid_context, context.review, number, **options)
+    made = partial(grid_context, context.review, number, context.reviewer, **options)
     added = {"added": added_context(context.review, number), "near": near_page}
     more = added | {"has_aims": has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
     return render_page(context, "grid.html", number, lambda: made() | more)
