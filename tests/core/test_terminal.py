@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TextIO, cast
@@ -62,6 +63,22 @@ def test_a_closed_stream_keeps_its_number_from_the_next_file(monkeypatch: pytest
         print("nothing", flush=True)
         assert os.path.samestat(os.fstat(sys.stdout.fileno()), Path(os.devnull).stat())
     sys.stdout.close()
+
+
+def test_a_line_is_written_at_once_also_into_a_pipe() -> None:
+    script = """if True:
+        from labelgap.core.terminal.streams import protect_streams
+        with protect_streams():
+            print("seen")
+            input()
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command, pipe = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(command, text=True, env=environment, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None and process.stdout.readline() == "seen\n"  # waits forever otherwise
+        assert process.poll() is None
+        process.communicate("\n")
+    assert process.returncode == 0
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -27,6 +27,7 @@ from labelgap.training import Run, fit
 from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.loop.processes import barrier, broadcast_object, lock_together
+from labelgap.training.loop.trainer import EpochCallback
 
 __all__ = ["FoldNetworks"]
 
@@ -70,7 +71,7 @@ class FoldNetworks:
         stored = {split: self._memmap(split) for split in splits}
         folds = int(self.fold.max()) + 1
         for number in range(folds):
-            run = self._train(number)
+            run = self._train(number, lambda _: advance(0))
             for split in splits:
                 self._score(run, self.data.split(split), number, folds, stored[split])
             advance(1)
@@ -80,7 +81,7 @@ class FoldNetworks:
         """Remove the stored folds."""
         shutil.rmtree(self.run.path / FOLDER, ignore_errors=True)
 
-    def _train(self, number: int) -> Run:
+    def _train(self, number: int, on_epoch: EpochCallback) -> Run:
         out = self.folder / f"fold-{number + 1}"
         rows = np.flatnonzero(self.fold != number)
         train = self.data.train
@@ -91,6 +92,7 @@ class FoldNetworks:
             settings.pop("batch_size")
         resume = bool(broadcast_object((out / CONFIG_FILE).exists()))
         given = {**settings, "out": out, "device": self.device, "workers": self.workers, "quiet": True}
+        given["on_epoch"] = on_epoch
         try:
             run = fit(data, **given, resume=resume)
             _ = run.finished and run.model

@@ -19,13 +19,13 @@ from labelgap.audit.scorers import Scorer
 from labelgap.audit.zero_shot import zero_shot_scorer
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
+from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision
 from labelgap.training import Run
-from labelgap.training.config.cost import format_duration
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.extract import split_features

@@ -120,8 +120,8 @@ def training_time(data: Dataset) -> str | None:
 
     An image that cannot be read is reported by the training.
     """
+    from labelgap.core.text import format_duration
     from labelgap.data.images import StoredImages
-    from labelgap.training.config.cost import format_duration
     from labelgap.training.config.resolve import TrainingRequest
     from labelgap.training.fit import dry_run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable
@@ -9,8 +10,11 @@ from html import escape
 from typing import Final
 
 __all__ = [
+    "DAY",
     "FORMULA",
+    "HOUR",
     "escape_control",
+    "format_duration",
     "format_option",
     "html_facts",
     "parse_scalar",
@@ -29,6 +33,9 @@ _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
 FORMULA: Final = rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """A regular expression: the beginning of a cell that ``quote_formula`` quotes."""
 _FORMULA: Final = re.compile(FORMULA)
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
+"""Seconds."""
 
 
 def escape_control(text: str) -> str:
@@ -113,6 +120,20 @@ def pluralize(count: int, noun: str) -> str:
         ('1 label', '2,000 labels')
     """
     return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as rounded text.
+
+    Example:
+        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+        ['5 s', '15 s', '30 s', '21 min', '2.2 h', '5 days']
+    """
+    if seconds < 57.5:
+        return f"{max(5 * math.ceil(seconds / 5), 5)} s"
+    if seconds < 1.5 * HOUR:
+        return f"{max(round(seconds / 60), 1)} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} days"
 
 
 def html_facts(kind: str, facts: Iterable[tuple[str, str]], rest: str = "") -> str:

@@ -219,7 +219,7 @@ def compare_shares(
                     place = folder / POINTS_FOLDER / f"{share:g}-{seed}"
                     points[share, seed] = found = compare(drawn, names, out=place, **execution, **given)
                     reporter.advance()
-                    if not reporter.console.is_terminal:
+                    if not reporter.draws_bars:
                         reporter.log(_describe(share, seed, found))
         made = _collect(folder, data, chosen, points)
         made.write()

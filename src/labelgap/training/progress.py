@@ -1,31 +1,46 @@
-"""Messages and a progress bar on standard error."""
+"""Messages and progress on standard error: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Final
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.terminal.console import make_console
+from labelgap.core.text import format_duration
 
-__all__ = ["Reporter"]
+__all__ = ["Note", "Reporter"]
+
+LINE_SECONDS: Final = 30.0
+LINE_SHARE: Final = 0.05
+"""Seconds between two lines at least, and their share of the time so far: work of a day takes about 120 lines."""
+NOTE_SECONDS: Final = 0.2
+Note = Callable[[], str]
+"""Returns the text beside the progress; called only when it is shown."""
+_Advance = Callable[[int, Note | None], None]
 
 
 class Reporter:
-    """Prints messages and a progress bar to standard error; nothing when ``quiet``, and no bar without a terminal.
+    """Prints messages and progress to standard error; nothing when ``quiet``.
 
-    Of several processes only the first prints.
+    Of several processes only the first prints. Where standard error is no terminal, as in the log of a batch job,
+    progress is a line now and then, without control characters.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet or not is_main_process()
         self.console = make_console(stderr=True, quiet=self.quiet, soft_wrap=True)
+        self._advance: _Advance | None = None
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
-        self._last_note = 0.0
+
+    @property
+    def draws_bars(self) -> bool:
+        """Whether standard error is a terminal; colors that are forced (FORCE_COLOR) do not make it one."""
+        return self.console.is_interactive and self.console.file.isatty()
 
     def log(self, text: str) -> None:
         """Print a message."""
@@ -33,28 +48,67 @@ class Reporter:
 
     @contextmanager
     def bar(self, title: str, total: int, done: int = 0) -> Iterator[None]:
-        """Show a bar of ``total`` steps while the block runs; ``advance`` moves it."""
+        """Show the progress of ``total`` steps while the block runs; ``advance`` moves that of the innermost block."""
+        if self.quiet:
+            yield
+            return
+        outer, show = self._advance, self._draw_bar if self.draws_bars else self._print_lines
+        with show(title, total, done) as self._advance:
+            try:
+                yield
+            finally:
+                self._advance = outer
+
+    def advance(self, steps: int = 1, note: Note | None = None) -> None:
+        """Move the progress; 0 steps say that the work continues."""
+        if self._advance is not None:
+            self._advance(steps, note)
+
+    @contextmanager
+    def _draw_bar(self, title: str, total: int, done: int) -> Iterator[_Advance]:
+        """Draw a bar, below those of outer blocks; its note changes five times a second at most."""
+        outer, noted = self._progress, 0.0
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
         )
-        shown = self.console.is_terminal and not self.quiet
-        with Progress(*columns, console=self.console, transient=True, disable=not shown) as progress:
-            self._progress = progress
-            self._task = progress.add_task(title, total=total, completed=done, note="")
-            try:
-                yield
-            finally:
-                self._progress = self._task = None
+        with nullcontext(outer) if outer else Progress(*columns, console=self.console, transient=True) as progress:
+            task, self._progress = progress.add_task(title, total=total, completed=done, note=""), progress
 
-    def advance(self, steps: int = 1, note: Callable[[], str] | None = None) -> None:
-        """Move the bar. ``note`` returns the text beside it; it is called five times a second at most."""
-        if self._progress is None or self._task is None or self._progress.disable:
-            return
-        self._progress.update(self._task, advance=steps)
-        now = time.monotonic()
-        if note is not None and now - self._last_note > 0.2:
-            self._last_note = now
-            self._progress.update(self._task, note=note())
+            def advance(steps: int, note: Note | None) -> None:
+                nonlocal noted
+                progress.update(task, advance=steps)
+                now = time.monotonic()
+                if note is not None and now - noted > NOTE_SECONDS:
+                    noted = now
+                    progress.update(task, note=note())
+
+            try:
+                yield advance
+            finally:
+                self._progress = outer
+                if outer:
+                    outer.remove_task(task)
+
+    @contextmanager
+    def _print_lines(self, title: str, total: int, done: int) -> Iterator[_Advance]:
+        """Print a line now and then: the share that is done, the note, and the time that is left."""
+        started, first = time.monotonic(), done
+        due = started + LINE_SECONDS
+
+        def advance(steps: int, note: Note | None) -> None:
+            nonlocal done, due
+            done += steps
+            now = time.monotonic()
+            if now < due or done >= total:
+                return
+            elapsed = now - started
+            due = now + max(LINE_SECONDS, LINE_SHARE * elapsed)
+            parts = [f"{title}: {100 * done // total} %", *([] if note is None else [note()])]
+            if done > first:
+                parts.append(f"about {format_duration(elapsed * (total - done) / (done - first))} left")
+            self.log("  ".join(parts))
+
+        yield advance

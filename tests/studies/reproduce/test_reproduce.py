@@ -6,6 +6,7 @@ import csv
 import json
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -24,6 +25,7 @@ from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.text import DAY
 from labelgap.data import open_data
 from labelgap.labels import LabelTable
 from labelgap.labels.class_groups import class_groups
@@ -35,8 +37,8 @@ from labelgap.studies.reproduce.cost import describe_cost
 from labelgap.studies.reproduce.measures import warmup_share
 from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.studies.reproduce.tables import METRICS
-from labelgap.training import Run, open_run
-from labelgap.training.config.cost import DAY, CostEstimate
+from labelgap.training import Run, open_run, progress
+from labelgap.training.config.cost import CostEstimate
 from labelgap.training.predictions import read_predictions
 from labelgap.verification import verify
 
@@ -341,6 +343,9 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
     stored, waiting = Path("runs/reproduce/reproduce.json"), Path("waiting")
     with monkeypatch.context() as patch:
         patch.setattr(networks, "_train", train_or_wait)
+        patch.setattr(networks, "_POLL_SECONDS", 0.02)
+        patch.setattr(progress, "LINE_SECONDS", 0.0)
+        patch.setattr(progress, "LINE_SHARE", 0.0)
         work = partial(reproduce, "kim-table2", [photos], **{**asked, "jobs": 2, "quiet": False})
         process = start_forked(work, Path("screen"))
         while not (stored.exists() and len(Reproduction.open("runs/reproduce").cells) == 2 and waiting.exists()):
@@ -350,6 +355,7 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
         assert wait_forked(process) == -signal.SIGKILL
     said = Path("screen").read_text(encoding="utf-8")
     assert said.count("voc2012-an-end-to-end-") == 2 and "(4 of 6)" in said, "one line for each network"
+    assert re.search(r"^networks: \d+ %  in training, epochs: \d/1, \d/1$", said, re.MULTILINE), "and some in between"
     found = Reproduction.open("runs/reproduce").cells
     while Path(f"/proc/{waiting.read_text(encoding='utf-8')}").exists():
         time.sleep(0.05)  # the processes of a command that is killed end with it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,9 @@ from labelgap.studies.sweep.results import SweepTrial
 from labelgap.studies.sweep.search_space import paper_space
 from labelgap.studies.sweep.storage import Heartbeat, open_storage, quiet_optuna
 from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue
+from labelgap.training import progress
 from labelgap.training.heads import train_heads
+from labelgap.training.progress import Reporter
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
 text = pytest.importorskip("sqlalchemy").text
@@ -212,7 +215,8 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
     assert plan.config.protocol == "end-to-end" and plan.config.backbone_lr == plan.config.lr
     values = {"lr": 3e-3, "delta_rel": 0.2}
     whole = Scripted(1, values)
-    unbroken = trials.train_network_trial(whole, plan, tmp_path / "b", "cpu", 0)  # type: ignore[arg-type]
+    execution = ("cpu", 0, Reporter(quiet=True))
+    unbroken = trials.train_network_trial(whole, plan, tmp_path / "b", *execution)  # type: ignore[arg-type]
     assert unbroken.state == "complete" and list(whole.scores) == [1, 2, 3, 4]
     assert unbroken.score == max(whole.scores.values())
 
@@ -226,7 +230,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
 
     assert run_forked(work) == -signal.SIGKILL
     again = Scripted(2, values)
-    resumed = trials.train_network_trial(again, plan, tmp_path / "c", "cpu", 0)  # type: ignore[arg-type]
+    resumed = trials.train_network_trial(again, plan, tmp_path / "c", *execution)  # type: ignore[arg-type]
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
 
 
@@ -247,6 +251,21 @@ def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(
     _, after = page.split("Stopped early")
     assert all(f"trial {trial.number}</th>" in after for trial in found.pruned), "they are listed apart"
     assert all(f"trial {trial.number}</th>" not in after for trial in found.ranked)
+
+
+def test_a_log_says_now_and_then_which_epoch_has_ended(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
+    settings: dict[str, Any] = {"trials": 2, **QUICK, "quiet": False}
+    lg.sweep(data, "ll-r", search=SEARCH, out=tmp_path / "heads", **settings)
+    assert re.search(r"^trials: 0 %  \d heads?: epoch 1/2$", capsys.readouterr().err, re.MULTILINE)
+    networks = lg.load("digits", train=40, val=30, test=20)
+    lg.sweep(networks, "an", search={"lr": [3e-3, 1e-2]}, out=tmp_path / "networks", backbone="tiny-cnn", **settings)
+    logged = capsys.readouterr().err
+    assert re.search(r"^trials: 50 %  trial \d+: epoch 1/2  about .* left$", logged, re.MULTILINE), logged
+    assert re.search("^best trial: 50 %  about .* left$", logged, re.MULTILINE)
 
 
 def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def protect_streams() -> Iterator[None]:
     """Replace standard output and standard error by a ``TerminalStream`` each, while the block runs.
 
     Closed streams are opened on the null device: otherwise the next file would get their number, and messages of
-    libraries would be written into it. Letters that the encoding of a stream does not have become escapes.
+    libraries would be written into it. Letters that the encoding of a stream does not have become escapes. Every line
+    is written at once, also into a file or a pipe: someone may wait for it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -89,7 +90,7 @@ def protect_streams() -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     for stream in streams:
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     sys.stdout = cast(TextIO, TerminalStream(streams[0], messages=False))
     sys.stderr = cast(TextIO, TerminalStream(streams[1], messages=True))
     try:

@@ -252,7 +252,7 @@ def _group_progress(reporter: Reporter, epochs: int) -> Iterator[Progress]:
         def progress(done: int, heads: int, text: str) -> None:
             if done == 0:
                 stack.close()
-                if not reporter.console.is_terminal:
+                if not reporter.draws_bars:
                     reporter.log(f"training {heads} heads: {text}")
                 stack.enter_context(reporter.bar(f"{heads} heads, {text}", epochs))
             else:

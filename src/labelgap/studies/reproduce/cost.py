@@ -11,14 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from labelgap.core.text import pluralize
+from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.studies.reproduce.linear import linear_groups, train_linear
 from labelgap.studies.reproduce.networks import network_runs
 from labelgap.studies.reproduce.runner import Plan
 from labelgap.studies.reproduce.tables import Training
-from labelgap.training.config.cost import DAY, format_duration
 from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
 

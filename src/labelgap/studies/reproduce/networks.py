@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare.label_views import LabelView
@@ -28,7 +29,7 @@ from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
-from labelgap.training.config.cost import format_duration
+from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import preset
 from labelgap.training.config.resolve import TrainingRequest
@@ -38,6 +39,7 @@ from labelgap.training.run_folder import is_run_folder
 __all__ = ["NetworkRun", "TrainedNetworks", "network_runs", "train_networks"]
 
 FOLDER: Final = "runs"
+_POLL_SECONDS: Final = 2.0
 _ENDED: Final = "a process ended without a result, perhaps for want of memory: resume with fewer --jobs."
 
 
@@ -179,7 +181,7 @@ def train_networks(
     total = len(queue) + len(grids) * (seeds - 1)
     execution: dict[str, Any] = {"device": device, "workers": workers}
     if min(jobs, total) > 1:
-        results = _train_in_processes(queue, min(jobs, total), **execution)
+        results = _train_in_processes(queue, min(jobs, total), total, reporter, **execution)
     else:
         results = ((run, _result(partial(_train, run, quiet=quiet, **execution))) for run in _pop_each(queue))
     for run, result in results:
@@ -205,10 +207,11 @@ def _pop_each(queue: deque[NetworkRun]) -> Iterator[NetworkRun]:
 
 
 def _train_in_processes(
-    queue: deque[NetworkRun], jobs: int, **execution: Any
+    queue: deque[NetworkRun], jobs: int, total: int, reporter: Reporter, **execution: Any
 ) -> Iterator[tuple[NetworkRun, Run | LabelGapError]]:
     """Yield each run of a queue as it ends; more can be added to the queue in between."""
     context, running = multiprocessing.get_context("spawn"), dict[Future[Path], NetworkRun]()
+    ended = 0
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent) as pool:
         while queue or running:
             for run in itertools.islice(_pop_each(queue), jobs - len(running)):
@@ -216,7 +219,11 @@ def _train_in_processes(
                     running[pool.submit(_train, run, quiet=True, **execution)] = run
                 except BrokenProcessPool:
                     yield run, RunError(_ENDED)
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            with reporter.bar("networks", total, ended):
+                while not (done := wait(running, _POLL_SECONDS, FIRST_COMPLETED).done) and running:
+                    reporter.advance(0, note=lambda: _describe_running(running.values()))
+            for future in done:
+                ended += 1
                 yield running.pop(future), _result(future.result)
 
 
@@ -229,6 +236,13 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _describe_running(runs: Iterable[NetworkRun]) -> str:
+    """Return how many epochs of each run have ended."""
+    files = {run.folder / METRICS_FILE: run.request.training["epochs"] for run in runs}
+    ended = {path: len(path.read_bytes().splitlines()) if path.exists() else 0 for path in files}
+    return "in training, epochs: " + ", ".join(f"{ended[path]}/{epochs}" for path, epochs in files.items())
 
 
 def _describe(run: NetworkRun, result: Run | LabelGapError, number: int, total: int) -> str:

@@ -179,11 +179,11 @@ def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Executi
                 if heads:
                     features = features or load_features(plan, on_device, choose_workers(workers, on_device), reporter)
                     claimed = {trial.number: trial for trial in asked}
-                    for ended in train_head_trials(claimed, plan, features, on_device):
+                    for ended in train_head_trials(claimed, plan, features, on_device, reporter):
                         _tell(queue, claimed[ended.number], ended, reporter)
                 else:
                     out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
-                    _tell(queue, asked[0], train_network_trial(asked[0], plan, out, device, workers), reporter)
+                    _tell(queue, asked[0], train_network_trial(asked[0], plan, out, *execution), reporter)
         except KeyboardInterrupt:
             reporter.log("stopped: the finished trials are stored, and the same command resumes from there")
             raise
@@ -194,7 +194,7 @@ def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter
     before = max((each.score or 0.0 for each in queue.results() if each.state == "complete"), default=-1.0)
     queue.tell(trial, ended)
     best = ended.state == "complete" and (ended.score or 0.0) > before
-    if best or ended.state == "failed" or not reporter.console.is_terminal:
+    if best or ended.state == "failed" or not reporter.draws_bars:
         state = "" if ended.state == "complete" else f" {ended.state}"
         score = "" if ended.score is None else f" val score {100 * ended.score:.2f}"
         note = (", the best so far" if best else "") + (f": {ended.reason}" if ended.reason else "")
@@ -237,7 +237,8 @@ def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execu
         shutil.rmtree(folder)
     reporter.log(f"trial {best.number} is the best: training it as a run in {folder}")
     settings: dict[str, Any] = {"device": device, "workers": workers, "resume": is_run_folder(folder), "quiet": True}
-    run = fit(data, **fit_arguments(request), out=folder, **settings)
+    with reporter.bar("best trial", config.epochs):
+        run = fit(data, **fit_arguments(request), out=folder, on_epoch=lambda _: reporter.advance(), **settings)
     if not run.finished or run.metrics["interrupted"]:
         raise KeyboardInterrupt
     shutil.rmtree(result.path / TRIALS_FOLDER, ignore_errors=True)

@@ -6,6 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import LabelGapError
+from labelgap.core.text import pluralize
 from labelgap.studies.sweep.plan import SweepPlan, with_values
 from labelgap.studies.sweep.results import SweepTrial
 from labelgap.training.config.resolve import TrainingRequest
@@ -51,7 +53,11 @@ def load_features(plan: SweepPlan, device: torch.device, workers: int, reporter:
 
 
 def train_head_trials(
-    trials: Mapping[int, Trial], plan: SweepPlan, features: Mapping[str, Tensor], device: torch.device
+    trials: Mapping[int, Trial],
+    plan: SweepPlan,
+    features: Mapping[str, Tensor],
+    device: torch.device,
+    reporter: Reporter,
 ) -> Iterator[SweepTrial]:
     """Train heads at once, as far as they have batches and epochs in common; each ends as ``fit`` alone ends it."""
     groups: dict[tuple[Any, ...], dict[int, RunConfig]] = {}
@@ -81,6 +87,7 @@ def train_head_trials(
                 val_labels=plan.selection.labels,
                 select=plan.selection.rule,
                 device=device,
+                progress=partial(_report_epoch, reporter, pluralize(len(heads), "head")),
             )
         seconds = (time.perf_counter() - started) / len(configs)
         for number, result in zip(configs, results, strict=True):
@@ -88,7 +95,14 @@ def train_head_trials(
             yield SweepTrial(number, dict(trials[number].params), "failed" if result.failed else "complete", *about)
 
 
-def train_network_trial(trial: Trial, plan: SweepPlan, folder: Path, device: str, workers: int | None) -> SweepTrial:
+def _report_epoch(reporter: Reporter, trained: str, epoch: int, epochs: int) -> None:
+    """Say which epoch of the trials in training has ended."""
+    reporter.advance(0, note=lambda: f"{trained}: epoch {epoch}/{epochs}")
+
+
+def train_network_trial(
+    trial: Trial, plan: SweepPlan, folder: Path, device: str, workers: int | None, reporter: Reporter
+) -> SweepTrial:
     """Train a network as a run in a folder, which is removed when it has ended.
 
     The score of each epoch is reported to optuna, which may stop the training. Where a killed process has left the
@@ -101,6 +115,7 @@ def train_network_trial(trial: Trial, plan: SweepPlan, folder: Path, device: str
             history.append(record)
             if record["epoch"] and "score" in record:
                 trial.report(record["score"], record["epoch"])
+        _report_epoch(reporter, f"trial {trial.number}", records[-1]["epoch"], plan.config.epochs)
         if trial.should_prune():
             raise TrialStoppedError
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from labelgap.core.distributed import is_distributed
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import format_bytes, used_memory
+from labelgap.core.text import HOUR, format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import StoredImages
 from labelgap.losses import Loss
@@ -26,14 +27,12 @@ from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
 
-__all__ = ["CostEstimate", "DAY", "format_duration", "measure_cost", "report_cost"]
+__all__ = ["CostEstimate", "measure_cost", "report_cost"]
 
 MAX_SECONDS = 4.0
 """Seconds after which a measurement stops."""
 BATCHES = 4
 SMALL_BATCH = 2
-HOUR = 3600.0
-DAY = 24 * HOUR
 
 
 @dataclass(frozen=True)
@@ -116,20 +115,6 @@ def report_cost(
         reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers, reporter)}")
     except (LabelGapError, RuntimeError, OSError):
         return  # training will raise the same error
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration as rounded text.
-
-    Example:
-        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
-        ['5 s', '15 s', '30 s', '21 min', '2.2 h', '5 days']
-    """
-    if seconds < 57.5:
-        return f"{max(5 * math.ceil(seconds / 5), 5)} s"
-    if seconds < 1.5 * HOUR:
-        return f"{max(round(seconds / 60), 1)} min"
-    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:,.0f} days"
 
 
 def _feature_seconds(

@@ -1,0 +1,99 @@
+"""Progress: lines without control characters in a log, bars on a terminal, and their interval."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from labelgap.training import progress
+from labelgap.training.progress import Reporter
+
+NESTED = """
+from labelgap.training import progress
+progress.LINE_SECONDS = progress.LINE_SHARE = progress.NOTE_SECONDS = 0.0
+reporter = progress.Reporter()
+with reporter.bar("trials", 4):
+    reporter.advance(1, note=lambda: "trial 0")
+    with reporter.bar("features", 10):
+        reporter.advance(5)
+    reporter.log("a message")
+    reporter.advance(2, note=lambda: "trial 1")
+    reporter.advance(0)
+    reporter.advance(1, note=lambda: "the last one, which needs no line")
+reporter.advance()
+"""
+DAY = 24 * 3600
+
+
+def test_a_log_gets_lines_without_control_characters_where_colors_are_forced_too() -> None:
+    environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    ended = subprocess.run([sys.executable, "-c", NESTED], env=environment, check=True, capture_output=True)
+    assert not ended.stdout and all(line.isprintable() for line in ended.stderr.decode().splitlines())
+    assert ended.stderr.decode().splitlines() == [
+        "trials: 25 %  trial 0  about 5 s left",
+        "features: 50 %  about 5 s left",
+        "a message",
+        "trials: 75 %  trial 1  about 5 s left",
+        "trials: 75 %  about 5 s left",
+    ]
+
+
+def test_a_terminal_gets_a_bar_for_each_and_no_lines() -> None:
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen([sys.executable, "-c", NESTED], stderr=end, env=environment) as process:
+        os.close(end)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal, on Linux
+            while part := os.read(terminal, 4096):
+                shown += part
+    os.close(terminal)
+    text = shown.decode()
+    assert process.returncode == 0 and "\x1b[2K" in text and " %" not in text
+    assert text.index("features") < text.index("a message")
+    assert "the last one" in text.split("a message")[1]  # the outer bar still moves
+
+
+def test_lines_come_every_half_minute_and_rarely_in_work_of_a_day(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    notes, reporter, printed = list[float](), Reporter(), list[int]()
+
+    def note() -> str:
+        notes.append(clock.now)
+        return "epoch 1/10"
+
+    with reporter.bar("training", DAY):
+        for second in range(1, DAY + 1):
+            clock.now += 1
+            reporter.advance(1, note)
+            if capsys.readouterr().err:
+                printed.append(second)
+    assert printed[:3] == [30, 60, 90] and len(printed) == len(notes) < 130
+    assert all(after - before <= max(30, 0.05 * before + 1) for before, after in pairwise(printed))
+    assert DAY - printed[-1] < 0.06 * DAY
+
+
+def test_a_resumed_work_counts_only_its_own_time_and_a_quiet_one_prints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for quiet in (False, True):
+        clock.now = 0.0
+        reporter = Reporter(quiet)
+        with reporter.bar("training", 100, 50):
+            clock.now = 60.0
+            reporter.advance(0)
+            clock.now = 120.0
+            reporter.advance(10)
+    assert capsys.readouterr().err == "training: 50 %\ntraining: 60 %  about 8 min left\n"
