@@ -136,7 +136,7 @@ def read_openimages(file: Path) -> None:
     """Read the labels as ``labelgap.load("openimages")`` does."""
     classes = tuple(f"/m/{number:05x}" for number in range(CLASSES))
     problems = ProblemList(file)
-    read_labels(file, None, file.parent, ClassList(classes, classes, (), complete=True), None, problems)
+    read_labels(file, None, file.parent, ClassList(classes, classes, {}, complete=True), None, problems)
     problems.refuse()
 
 

@@ -106,10 +106,10 @@ def plural(noun: str) -> str:
     """Return the plural of a noun.
 
     Example:
-        >>> plural("tag"), plural("class")
-        ('tags', 'classes')
+        >>> plural("tag"), plural("class"), plural("box")
+        ('tags', 'classes', 'boxes')
     """
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
 
 
 def pluralize(count: int, noun: str) -> str:

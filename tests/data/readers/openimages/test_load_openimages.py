@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shutil
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def test_labels_of_a_network_and_boxes_are_read_on_request(v3: Path) -> None:
     machine = f"{A},machine,/m/cat,0.9\n{A},machine,/m/bat,1.0\n{B},machine,/m/bat,0.6\n"
     boxes = f"{B},xclick,/m/cat,1,0.25,0.75,0,0.5,0,0,1\n{B},xclick,/m/cat,1,0,0.01,0.5,1,0,0,0\n"
     boxes += f"{C},xclick,/m/owl,1,0,1,0,1,0,0,0\n{B},xclick,/m/cat,1,1,1,1,1,0,0,0\n"
+    boxes += f"{A},xclick,/m/owl,1,0,1,0,1,0,0,0\n{B},xclick,/m/ghost,1,0,1,0,1,0,0,0\n{A},x,/m/owl,1,0,1,0,1,0,0,0\n"
     edges = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf\n"
     for split in LABELS:
         folder = v3 / "2017_11" / split
@@ -118,6 +120,7 @@ def test_labels_of_a_network_and_boxes_are_read_on_request(v3: Path) -> None:
     assert found.rows.tolist() == [1, 1, 1] and found.classes.tolist() == [1, 1, 1]
     assert np.allclose(found.corners, [[2, 0, 5, 1], [0, 2, 0, 3], [7, 3, 7, 3]]), "in pixels of 8 × 4, edges inclusive"
     assert found.difficult.tolist() == [True, False, False], "a group"
+    assert "3 boxes of classes not in use left out: Owl 2, /m/ghost 1" in map(str, data.findings)
     file = v3 / "2017_11/train/annotations-human-bbox.csv"
     file.write_text(edges + boxes.replace("0.25,0.75", "0.75,0.25,", 1))
     with pytest.raises(InputError, match="line 2: 12 of 11 cells"):
@@ -154,7 +157,7 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
     said = capsys.readouterr().err
     for problem in (
         "10 problems",
-        "2017_11/validation/images.csv, line 2: 2 of 3 cells: is the file truncated?",
+        "2017_11/validation/images.csv, line 2: 2 of 3 cells, and bytes that are no UTF-8 text: is the file damaged?",
         "2017_11/train/annotations-human.csv, line 2: a verified label has a Confidence of 1 or 0, not '0.7'",
         "line 3: 1 of 4 cells: is the file truncated?",
         "line 5: 'ABC' is not an image id: 16 hexadecimal digits in lower case",
@@ -163,9 +166,46 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path, capsys: pytest.Ca
         "line 7: 2 of 4 cells: is the file truncated?",
         "2017_11/validation/annotations-human.csv, line 1: there is no column ImageID, LabelName, Confidence",
         "2017_11/test/annotations-human.csv, line 1: there is twice the column ImageID",
-        f"2017_11/test/images.csv: the image {A} is listed again",
+        f"2017_11/test/images.csv, line 3: the image {A} is listed again (first in line 2)",
     ):
         assert problem in said, problem
+
+
+@pytest.mark.parametrize("start", [b"", codecs.BOM_UTF8])
+def test_bytes_that_are_no_text_are_told_with_their_line(
+    v3: Path, start: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    base, more = v3 / "2017_11", f"{A},verification,/m/cat,1\n" * 9000
+    file = base / "train/annotations-human.csv"
+    file.write_bytes(start + (HEADER + LABELS["train"]).encode() + b"\xff\xfe\x80,ab\n\xc3,\xff,a,1\n" + more.encode())
+    (base / "class-descriptions.csv").write_bytes(start + DESCRIPTIONS.encode())
+    with pytest.raises(ProblemsError) as told:
+        load("openimages", v3)
+    assert [problem.message.partition("human.csv, ")[2] for problem in told.value.problems] == [
+        "line 7: 2 of 4 cells, and bytes that are no UTF-8 text: is the file damaged?",
+        "line 8: 'Ã' is not an image id: 16 hexadecimal digits in lower case",
+        "line 8: the class a is not in the class descriptions",
+    ]
+    file.write_bytes(start + (HEADER + LABELS["train"].replace("crowdsource", "Zoé")).encode())
+    (base / "class-descriptions.csv").write_bytes(start + DESCRIPTIONS.encode().replace(b"Owl", b"\xffwl"))
+    with pytest.raises(ProblemsError, match=r"descriptions\.csv, line 5: bytes that are no UTF-8 text"):
+        load("openimages", v3)
+    assert capfd.readouterr() == ("", ""), "no traceback of pyarrow"
+
+
+def test_an_image_that_is_listed_again_is_told_with_its_line_also_after_line_breaks_and_bad_rows(v3: Path) -> None:
+    file = v3 / "2017_11/train/images.csv"
+    text = f'ImageID,Subset,Title\n{A},train,"two\nlines"\n{B},train\n{C},train,\n{A},test,\n{A},train,"\n\n"\n'
+    file.write_text(f"{text}A,train,\n{C},train,\n{A},train,\n")
+    with pytest.raises(ProblemsError) as told:
+        load("openimages", v3)
+    assert [problem.message.partition("images.csv, ")[2] for problem in told.value.problems] == [
+        "line 4: 2 of 3 cells: is the file truncated?",
+        f"line 7: the image {A} is listed again (first in line 2)",
+        "line 10: 'A' is not an image id: 16 hexadecimal digits in lower case",
+        f"line 11: the image {C} is listed again (first in line 5)",
+        f"line 12: the image {A} is listed again (first in line 2)",
+    ]
 
 
 def test_after_too_many_problems_reading_stops(v3: Path, monkeypatch: pytest.MonkeyPatch) -> None:

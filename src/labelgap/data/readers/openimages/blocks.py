@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 import csv
 import os
+from array import array
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -25,15 +27,10 @@ __all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids",
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_LINES: Final = 10**10
-_TAIL_BYTES: Final = 1 << 16
-_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
 _ID_LENGTH: Final = 16
 _INVALID: Final = 255
 _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
-
-Report = Callable[[int, str], None]
-"""Adds a problem of a row of a block."""
 
 
 class Block:
@@ -41,15 +38,19 @@ class Block:
 
     Attributes:
         columns: the columns that were asked for, as binary arrays.
-        report: adds a problem of a row, counted from 0 within the block.
+        rows: which rows of the file these are, counted from 0 over those that have as many cells as the header.
     """
 
-    def __init__(self, columns: dict[str, pa.Array], report: Report) -> None:
-        self.columns, self.report = columns, report
+    def __init__(self, reader: BlockReader, columns: dict[str, pa.Array], rows: NDArray[np.uint32]) -> None:
+        self._reader, self.columns, self.rows = reader, columns, rows
 
     def text(self, column: str, row: int) -> str:
         """Return a cell for a message."""
         return truncate_text(self.columns[column][row].as_py().decode("utf-8", "replace"))
+
+    def report(self, row: int, message: str) -> None:
+        """Add a problem of a row, counted from 0 within the block."""
+        self._reader.report(self._reader.line(int(self.rows[row])), message)
 
 
 class BlockReader:
@@ -64,12 +65,26 @@ class BlockReader:
     def __init__(self, path: Path, root: Path, problems: ProblemList) -> None:
         self.path, self.problems = path, problems
         self.name = path.relative_to(root).as_posix()
-        self._bad_lines: list[int] = []
+        self._bad_rows: list[int] = []
+        self._multiline = False
         self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
 
     def report(self, line: int, message: str) -> None:
         """Add a problem of a line."""
         self.problems.add(self._first + line, f"{self.name}, line {line}: {message}")
+
+    def line(self, row: int) -> int:
+        """Return the first line of a row, one of ``Block.rows``."""
+        number = row + 2
+        for bad in self._bad_rows:
+            if bad > number:
+                break
+            number += 1
+        return self._line(number)
+
+    def _line(self, number: int) -> int:
+        """Return the first line of a row, counted from 1 with the header and bad rows."""
+        return self._lines[number - 1] if self._multiline and number <= len(self._lines) else number
 
     @cached_property
     def header(self) -> list[str]:
@@ -86,8 +101,9 @@ class BlockReader:
 
         Args:
             columns: to read.
-            multiline: whether a quoted cell may contain line breaks; lines are then counted as records.
+            multiline: whether a quoted cell may contain line breaks.
         """
+        self._multiline = multiline
         if wrong := [name for name in columns if self.header.count(name) != 1]:
             what = "is twice the" if wrong[0] in self.header else "is no"
             found = truncate_text(", ".join(self.header), 120)
@@ -113,12 +129,17 @@ class BlockReader:
         if blank.any():
             batch = batch.take(pa.array(filled))
         arrays = {name: batch.column(number) for number, name in enumerate(columns)}
-        return Block(arrays, lambda row, text: self.report(self._line(start + int(filled[row])), text))
+        return Block(self, arrays, (start + filled).astype(np.uint32))
 
     def _open(self, columns: Sequence[str], multiline: bool) -> Any:
+        file = pa.OSFile(os.fspath(self.path))
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        # bytes that are no text are read as some: pyarrow prints a traceback where it cannot decode a bad row
+        encoding = "utf8" if self._is_text else "latin-1"
         return arrow_csv.open_csv(
-            self.path,
-            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=self._encoding()),
+            file,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
             parse_options=arrow_csv.ParseOptions(
                 invalid_row_handler=self._invalid, ignore_empty_lines=False, newlines_in_values=multiline
             ),
@@ -127,37 +148,49 @@ class BlockReader:
             ),
         )
 
-    def _encoding(self) -> str:
-        """Return one that decodes the file: pyarrow prints a traceback where a bad row ends within a character."""
-        with self.path.open("rb") as file:
-            start = file.read(3)
-            file.seek(-min(os.fstat(file.fileno()).st_size, _TAIL_BYTES), os.SEEK_END)
-            tail = file.read()
+    @cached_property
+    def _is_text(self) -> bool:
+        """Whether the whole file is UTF-8."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
         try:
-            tail.lstrip(_CONTINUATION_BYTES).decode()
+            with self.path.open("rb") as file:
+                while part := file.read(_BLOCK_BYTES):
+                    decoder.decode(part)
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return "utf8" if start == codecs.BOM_UTF8 else "latin-1"
-        return "utf8"
+            return False
+        return True
+
+    @cached_property
+    def _lines(self) -> array[int]:
+        """The first line of every row; read where a row of a file with line breaks in cells has a problem."""
+        lines = array("q", [1])
+        with self.path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
+            reader = csv.reader(file)
+            for _ in reader:
+                lines.append(reader.line_num + 1)
+        return lines
 
     def _invalid(self, row: Any) -> str:
         """Note a row with another number of cells than the header."""
-        line = int(row.number or 0)
-        insort(self._bad_lines, line)
+        number = int(row.number or 0)
+        insort(self._bad_rows, number)
         hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
+        if not self._is_text and not _is_utf8(row.text.encode("latin-1")):
+            hint = ", and bytes that are no UTF-8 text: is the file damaged?"
         try:
-            self.report(line, f"{row.actual_columns} of {row.expected_columns} cells{hint}")
+            self.report(self._line(number), f"{row.actual_columns} of {row.expected_columns} cells{hint}")
         except ProblemsError:  # too many: pyarrow would print it and read on
             return "error"
         return "skip"
 
-    def _line(self, row: int) -> int:
-        """Return the line of a row; lines that are no rows are counted."""
-        line = row + 2
-        for bad in self._bad_lines:
-            if bad > line:
-                break
-            line += 1
-        return line
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes
 from labelgap.data.decoding import open_image
 from labelgap.data.images import FileImages
 from labelgap.data.readers.openimages.blocks import BlockReader, parse_ids, parse_numbers
+from labelgap.data.readers.openimages.classes import ClassList
 from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["read_boxes"]
@@ -23,19 +26,22 @@ _GROUP: Final = "IsGroupOf"
 
 
 def read_boxes(
-    path: Path, root: Path, classes: tuple[str, ...], ids: NDArray[np.uint64], images: FileImages, problems: ProblemList
-) -> Boxes:
+    path: Path, root: Path, classes: ClassList, ids: NDArray[np.uint64], images: FileImages, problems: ProblemList
+) -> tuple[Boxes, Counter[str]]:
     """Read the boxes of images and classes in use, sorted by image and class; groups are marked as difficult.
+
+    Also returned is how many boxes of these images are of other classes, by the names of the classes.
 
     Args:
         path: the file of boxes.
         root: messages name the file relative to it.
-        classes: ids of the classes.
+        classes: those to use.
         ids: of the images, ascending.
         images: whose headers say the width and height, read where an image has boxes.
         problems: gets those of the file.
     """
-    known = pa.array([each.encode() for each in classes], pa.binary())
+    known = pa.array([each.encode() for each in classes.ids], pa.binary())
+    left_out = Counter[str]()
     reader = BlockReader(path, root, problems)
     grouped = _GROUP in reader.header
     rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in _EMPTY)
@@ -49,14 +55,18 @@ def read_boxes(
             block.report(row, "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax")
         number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
         place = np.searchsorted(ids, found).clip(max=max(len(ids) - 1, 0))
-        used = good & (number < len(known)) & (ids[place] == found if len(ids) else False)
+        there = good & (ids[place] == found if len(ids) else False)
+        used = there & (number < len(known))
+        for each in block.columns["LabelName"].filter(pa.array(there & ~used)).value_counts().to_pylist():
+            name = each["values"].decode("utf-8", "replace")
+            left_out[truncate_text(classes.others.get(name, name))] += each["counts"]
         group = pc.equal(block.columns[_GROUP], b"1").to_numpy(zero_copy_only=False) if grouped else ~used
         for part, values in ((rows, place), (numbers, number), (shares, edges), (groups, group & grouped)):
             part.append(values[used])
     image, kind, share, difficult = map(np.concatenate, (rows, numbers, shares, groups))
     order = np.lexsort((kind, image))
     image, kind = image[order].astype(np.int64), kind[order].astype(np.int64)
-    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
+    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool)), left_out
 
 
 _EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import truncate_text
@@ -14,6 +16,9 @@ from labelgap.data.readers.openimages.files import CLASS_CHOICES, OpenImagesFile
 from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["ClassList", "class_choice", "read_classes"]
+
+_SURROGATE: Final = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +28,13 @@ class ClassList:
     Attributes:
         ids: of the classes.
         names: of the classes, unique.
-        others: ids of the classes that are not used.
+        others: id → name of the classes that are not used.
         complete: whether a class that is in neither is an error.
     """
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
-    others: tuple[str, ...]
+    others: Mapping[str, str]
     complete: bool
 
 
@@ -71,14 +76,14 @@ def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str], problems
             )
         ids = list(dict.fromkeys(known[word] for word in words))
     used = set(ids)
-    others = tuple(each for each in described if each not in used)
+    others = {each: name for each, name in names.items() if each not in used}
     return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
 
 
 def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[str, str]:
     """Read ``id,name`` lines; V6 and V7 have a header, the versions before have none."""
     name, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         try:
             for cells in reader:
@@ -87,6 +92,8 @@ def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[st
                     continue
                 if len(cells) < 2 or not each.strip():
                     text = "a line is the id of a class and its name"
+                elif _SURROGATE.search("".join(cells)):
+                    text = "bytes that are no UTF-8 text: is the file damaged?"
                 elif each in found:
                     text = f"the class {truncate_text(each)} is listed again (first in line {lines[each]})"
                 else:

@@ -11,6 +11,7 @@ classification", 2017; Kuznetsova et al., "The Open Images Dataset V4", IJCV 202
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -69,7 +70,7 @@ def load_openimages(
     read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
     _check_splits({name: labels.ids for name, labels in read.items()}, problems)
     files, findings = ImageFiles(image_folder(root / "_", images)), _describe(layout, read, machine)
-    splits = dict[str, Split]()
+    splits, left_out = dict[str, Split](), Counter[str]()
     for name, labels in read.items():
         found = files.find(OFFICIAL_SPLITS[name], labels.ids)
         exists = found < len(list(files.places(OFFICIAL_SPLITS[name])))
@@ -84,9 +85,14 @@ def load_openimages(
         table = _table(labels, chosen, exists)
         source = files.open(OFFICIAL_SPLITS[name], labels.ids[exists], found[exists])
         place = layout.splits[name].boxes
-        drawn = None if place is None else read_boxes(place, root, chosen.ids, labels.ids[exists], source, problems)
+        drawn = None
+        if place is not None:
+            drawn, others = read_boxes(place, root, chosen, labels.ids[exists], source, problems)
+            left_out += others
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
+    if left_out:
+        findings.append(Note(_describe_boxes(left_out)))
     if not len(splits["train"]):
         raise InputError(f"{root}: no image of train has a known label of the {len(chosen.ids):,} classes and a file.")
     if not len(splits["val"]):
@@ -180,4 +186,12 @@ def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine:
     return [*map(Note, notes), Note(splits, "split")]
 
 
+def _describe_boxes(left_out: Counter[str]) -> str:
+    """Return how many boxes of other classes there are, and of which classes."""
+    shown = ", ".join(f"{name} {count:,}" for name, count in left_out.most_common(_CLASSES_SHOWN))
+    more = f" and {len(left_out) - _CLASSES_SHOWN:,} more" if len(left_out) > _CLASSES_SHOWN else ""
+    return f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}{more}"
+
+
+_CLASSES_SHOWN = 8
 _COUNTED = ("left_out", "contradicted", "repeated", "machine")

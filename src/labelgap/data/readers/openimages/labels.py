@@ -5,7 +5,6 @@ A label takes 12 bytes while the file is read, and 8 while labels are sorted; ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelgap.core.text import truncate_text
 from labelgap.data.readers.openimages.blocks import Block, BlockReader, format_ids, parse_ids, parse_numbers
 from labelgap.data.readers.openimages.classes import ClassList
 from labelgap.labels import ABSENT, PRESENT
@@ -194,21 +192,25 @@ def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bo
 
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    reader, parts = BlockReader(path, root, problems), list[NDArray[np.uint64]]()
+    reader, parts, rows = BlockReader(path, root, problems), list[NDArray[np.uint64]](), list[NDArray[np.uint32]]()
     subset = "Subset" in reader.header
     for block in reader.blocks(("ImageID", *(["Subset"] if subset else [])), multiline=True):
         ids, good = parse_ids(block)
         if subset:
             good &= pc.equal(block.columns["Subset"], official.encode()).to_numpy(zero_copy_only=False)
         parts.append(ids[good])
-    ids = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
-    ids.sort()
-    again = ids[1:][ids[1:] == ids[:-1]]
-    for name in _some(again):
-        problems.add(len(problems), f"{path.relative_to(root).as_posix()}: the image {name} is listed again")
+        rows.append(block.rows[good])
+    found = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+    ids = np.sort(found)
+    if (ids[1:] == ids[:-1]).any():
+        _report_repeated(reader, found, np.concatenate(rows))
     return ids
 
 
-def _some(ids: NDArray[np.uint64], most: int = 100) -> Iterator[str]:
-    """Yield some ids for messages."""
-    yield from map(truncate_text, format_ids(ids[:most]))
+def _report_repeated(reader: BlockReader, ids: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
+    order = np.argsort(ids, kind="stable")
+    again = np.append(False, ids[order[1:]] == ids[order[:-1]])
+    first = order[np.maximum.accumulate(np.where(again, 0, np.arange(len(ids))))]
+    for number in np.flatnonzero(again).tolist():
+        name, at = format_ids(ids[order[number : number + 1]])[0], reader.line(int(rows[first[number]]))
+        reader.report(reader.line(int(rows[order[number]])), f"the image {name} is listed again (first in line {at})")
