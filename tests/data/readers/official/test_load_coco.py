@@ -126,10 +126,10 @@ def test_photos_that_are_missing_are_all_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"categories": CATEGORIES[:2]}, "is of category 90, which does not exist"),
-        ({"images": []}, "has annotations, but is not among the images"),
+        ({"categories": CATEGORIES[:2]}, "category 90 does not exist"),
+        ({"images": []}, "image 9 is not among the images"),
         ({"annotations": []}, "has no annotations"),
-        ({"annotations": [{"image_id": 9}]}, "is not a file of COCO instances"),
+        ({"annotations": [{"image_id": 9}]}, r"annotations\[0\]: there is no 'category_id'"),
         ({"images": 3}, "is not a file of COCO instances"),
         ({"categories": [*CATEGORIES[:3], {"id": 90, "name": "bee"}]}, "have other categories"),
     ],
@@ -141,10 +141,32 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(tmp_path: Path, changes: 
         load("coco2014", folder)
 
 
+def test_every_problem_of_both_files_is_told_at_once(tmp_path: Path) -> None:
+    folder = coco(tmp_path)
+    annotations = content(TRAIN, "train2014")["annotations"]
+    annotations[1]["bbox"] = [1, 2, 3]
+    annotations[3] = {**annotations[3], "image_id": 11, "category_id": 5}
+    del annotations[4]["category_id"]
+    annotations[5] = "none"
+    change(folder, "train2014", annotations=annotations)
+    change(folder, "val2014", categories=[*CATEGORIES, {"id": "1", "name": "again"}, {"id": 2.5, "name": "half"}])
+    with pytest.raises(ProblemsError) as told:
+        load("coco2014", folder)
+    file = "annotations/instances_{}2014.json: {}"
+    assert [problem.message for problem in told.value.problems] == [
+        file.format("train", "annotations[1]: a bbox is four numbers"),
+        file.format("train", "annotations[3]: image 11 is not among the images"),
+        file.format("train", "annotations[4]: there is no 'category_id'"),
+        file.format("train", "annotations[5]: 'none' is no object"),
+        file.format("val", "categories[4]: the id 1 is listed again"),
+        file.format("val", "categories[5]: 2.5 is not a whole number"),
+    ]
+
+
 def test_files_that_are_not_there_or_no_json_are_refused(tmp_path: Path) -> None:
     folder = coco(tmp_path / "a")
     (folder / "annotations" / "instances_val2014.json").unlink()
-    with pytest.raises(InputError, match=r"instances_val2014\.json does not exist"):
+    with pytest.raises(InputError, match=r"instances_val2014\.json: does not exist"):
         load("coco2014", folder)
     (folder / "annotations" / "instances_train2014.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):

@@ -164,7 +164,38 @@ def test_everything_that_is_wrong_with_the_lists_is_told_at_once(voc2012: Path) 
     messages = [problem.message for problem in caught.value.problems]
     assert any("person_train.txt, line 1" in each and "a line is an image and 1, 0 or -1" in each for each in messages)
     assert any("is listed again" in each for each in messages)
-    assert any(each.startswith("person_train.txt: no line about 2008_") for each in messages)
+    assert any(each.startswith("ImageSets/Main/person_train.txt: no line about 2008_") for each in messages)
+
+
+def test_everything_that_is_wrong_with_both_splits_and_with_the_boxes_is_told_at_once(voc2012: Path) -> None:
+    main, annotations = voc2012 / "ImageSets" / "Main", voc2012 / "Annotations"
+    kept = {split: (main / f"person_{split}.txt").read_text() for split in ("train", "val")}
+    for split, text in kept.items():
+        (main / f"person_{split}.txt").write_text(text + "2008_000099 2\n")
+    with pytest.raises(ProblemsError) as told:
+        load("voc2012", voc2012)
+    assert [problem.message for problem in told.value.problems] == [
+        f"ImageSets/Main/person_{split}.txt, line {line}: '2008_000099 2': a line is an image and 1, 0 or -1"
+        for split, line in (("train", 11), ("val", 3))
+    ]
+    for split, text in kept.items():
+        (main / f"person_{split}.txt").write_text(text)
+    (annotations / "2008_000001.xml").write_text("<annotation><object>")
+    names = ("train", "person", "other", "person", "person")
+    wrong = [OBJECT.format(name=name, box=(1, 2, 3, 4), more="") for name in names]
+    wrong[1] = wrong[1].replace("<xmin>1</xmin>", "")
+    wrong[3] = wrong[3].replace("<ymax>4<", "<ymax>four<")
+    wrong[4] = wrong[4].replace("bndbox", "box")
+    (annotations / "2009_000004.xml").write_text(f"<annotation>{''.join(wrong)}</annotation>")
+    with pytest.raises(ProblemsError) as told:
+        load("voc2012", voc2012)
+    first, *others = (problem.message for problem in told.value.problems)
+    assert first.startswith("Annotations/2008_000001.xml: cannot be read (no element found: line 1")
+    assert others == [
+        "Annotations/2009_000004.xml: object 2 (person): xmin is missing, not a number",
+        "Annotations/2009_000004.xml: object 4 (person): ymax is 'four', not a number",
+        "Annotations/2009_000004.xml: object 5 (person): it has no bndbox",
+    ]
 
 
 def test_photos_that_are_missing_are_all_told(voc2012: Path) -> None:
@@ -179,7 +210,7 @@ def test_what_is_no_devkit_is_refused(tmp_path: Path, voc2012: Path) -> None:
     with pytest.raises(InputError, match="holds no VOC2012"):
         load("voc2012", tmp_path / "empty")
     (voc2012 / "Annotations" / "2008_000001.xml").write_text("<annotation><object>")
-    with pytest.raises(InputError, match=r"2008_000001\.xml cannot be read"):
+    with pytest.raises(InputError, match=r"2008_000001\.xml: cannot be read"):
         load("voc2012", voc2012)
     for file in (voc2012 / "ImageSets" / "Main").glob("*_val.txt"):
         file.unlink()

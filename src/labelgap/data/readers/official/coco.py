@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -24,13 +27,15 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.lists import FileProblems
 from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.sparse import check_size
 
 __all__ = ["coco_layout", "find_coco", "load_coco2014", "load_coco2017"]
 
-_MAX_DIGITS: Final = 20
+_DIGITS: Final = re.compile("-?[0-9]{1,20}")
+Corners = tuple[float, float, float, float]
 
 
 def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
@@ -86,10 +91,12 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
     root = find_coco(Path(path), year)
     if root is None:
         raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
-    train, train_empty = _read(root, "train", year)
-    test, test_empty = _read(root, "val", year)
-    if train.labels.classes != test.labels.classes:
+    problems = FileProblems(root)
+    found = {split: _read(_file(root, split, year), problems) for split in ("train", "val")}
+    problems.refuse()
+    if [*found["train"].categories.values()] != [*found["val"].categories.values()]:
         raise InputError(f"{root / 'annotations'}: train{year} and val{year} have other categories.")
+    (train, train_empty), (test, test_empty) = (_split(root, name, year, each) for name, each in found.items())
     findings = [
         Note("a class with an annotation (a crowd's too) is present, all others are absent; every label is known"),
         Note(
@@ -100,57 +107,113 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
     return from_official_splits(f"coco{year}", train, test, findings)
 
 
-def _read(root: Path, split: str, year: str) -> tuple[Split, int]:
-    """Read an official split, and count the images without annotations."""
-    path = _file(root, split, year)
-    content = _read_json(path)
-    try:
-        return _parse(root, path, split, year, content)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
-        what = f"{type(error).__name__}: {error}" if not isinstance(error, KeyError) else f"no {error}"
-        raise InputError(f"{path} is not a file of COCO instances ({truncate_text(what, 200)}).") from None
+class _Annotation(NamedTuple):
+    image: int
+    category: int
+    corners: Corners | None
+    crowd: bool
 
 
-def _parse(root: Path, path: Path, split: str, year: str, content: Mapping[str, Any]) -> tuple[Split, int]:
-    categories = {_number(each["id"]): column for column, each in enumerate(content["categories"])}
-    classes = [str(each["name"]) for each in content["categories"]]
-    files = {_number(each["id"]): str(each["file_name"]) for each in content["images"]}
-    annotations = content["annotations"]
-    ids = sorted({_number(each["image_id"]) for each in annotations}, key=str)
-    for number in ids:
-        if number not in files:
-            raise InputError(f"{path}: image {number} has annotations, but is not among the images.")
-    check_size(len(ids), len(classes))
+@dataclass(frozen=True)
+class _Instances:
+    """A file of instances: names of categories and files of images by their numbers, and annotations of these."""
+
+    categories: dict[int, str] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+    annotations: list[_Annotation] = field(default_factory=list)
+
+    def add_category(self, entry: Mapping[str, Any]) -> None:
+        """Add an entry of ``categories``."""
+        _add(self.categories, entry["id"], entry["name"])
+
+    def add_image(self, entry: Mapping[str, Any]) -> None:
+        """Add an entry of ``images``."""
+        _add(self.files, entry["id"], entry["file_name"])
+
+    def add_annotation(self, entry: Mapping[str, Any], *, checked: bool) -> None:
+        """Add an entry of ``annotations``, whose image and category must exist where it is checked."""
+        image, category = _number(entry["image_id"]), _number(entry["category_id"])
+        if checked and image not in self.files:
+            raise ValueError(f"image {image} is not among the images")
+        if checked and category not in self.categories:
+            raise ValueError(f"category {category} does not exist")
+        corners = _corners(entry["bbox"]) if entry.get("bbox") else None
+        self.annotations.append(_Annotation(image, category, corners, bool(entry.get("iscrowd", 0))))
+
+
+def _read(path: Path, problems: FileProblems) -> _Instances:
+    """Read a file of instances; every entry that is not as it should be is a problem."""
+    found, before = _Instances(), len(problems)
+    content = _read_json(path, problems)
+    if content is None:
+        return found
+    _read_entries(path, content, "categories", found.add_category, problems)
+    _read_entries(path, content, "images", found.add_image, problems)
+    checked = len(problems) == before  # an annotation of what could not be read is no further problem
+    _read_entries(path, content, "annotations", partial(found.add_annotation, checked=checked), problems)
+    if not found.annotations and len(problems) == before:
+        problems.add(path, "has no annotations")
+    return found
+
+
+def _read_entries(
+    path: Path,
+    content: Mapping[str, Any],
+    name: str,
+    add: Callable[[Mapping[str, Any]], None],
+    problems: FileProblems,
+) -> None:
+    """Add every entry of a list; one that cannot be is a problem, with its place counted from 0, as in JSON paths."""
+    entries = content.get(name)
+    if not isinstance(entries, list):
+        problems.add(path, f"is not a file of COCO instances: there is no list '{name}'")
+        return
+    for number, entry in enumerate(entries):
+        try:
+            if not isinstance(entry, dict):
+                raise TypeError(f"{truncate_text(repr(entry))} is no object")
+            add(entry)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else truncate_text(str(error), 200)
+            problems.add(path, f"{name}[{number}]: {reason}")
+
+
+def _add(found: dict[int, str], number: Any, text: Any) -> None:
+    """Add a text by its number; ``ValueError`` for a number that is there already."""
+    if _number(number) in found:
+        raise ValueError(f"the id {number} is listed again")
+    found[_number(number)] = str(text)
+
+
+def _split(root: Path, split: str, year: str, found: _Instances) -> tuple[Split, int]:
+    """Return an official split, and how many of its images have no annotations."""
+    column_of = {number: column for column, number in enumerate(found.categories)}
+    ids = sorted({each.image for each in found.annotations}, key=str)
+    check_size(len(ids), len(column_of))
     row_of = {number: row for row, number in enumerate(ids)}
-    codes = np.full((len(ids), len(classes)), ABSENT, dtype=np.int8)
-    found: list[Box] = []
-    for each in annotations:
-        row, column = row_of[_number(each["image_id"])], categories.get(_number(each["category_id"]))
-        if column is None:
-            raise InputError(
-                f"{path}: annotation {truncate_text(str(each.get('id')))} is of category {each['category_id']}, "
-                "which does not exist."
-            )
+    codes = np.full((len(ids), len(column_of)), ABSENT, dtype=np.int8)
+    boxes: list[Box] = []
+    for each in found.annotations:
+        row, column = row_of[each.image], column_of[each.category]
         codes[row, column] = PRESENT
-        if each.get("bbox"):
-            found.append((row, column, _corners(each["bbox"]), bool(each.get("iscrowd", 0))))
-    if not ids:
-        raise InputError(f"{path} has no annotations.")
-    table = LabelTable.from_dense(codes, classes, [files[number] for number in ids])
+        if each.corners is not None:
+            boxes.append((row, column, each.corners, each.crowd))
+    table = LabelTable.from_dense(codes, list(found.categories.values()), [found.files[number] for number in ids])
     folder = f"{split}{year}"
     place = next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
     paths = [f"{place}/{name}" for name in table.images]
-    require_files(path, root, paths, f"Are all photos unpacked into {root / folder}?")
+    require_files(_file(root, split, year), root, paths, f"Are all photos unpacked into {root / folder}?")
     images = FileImages(root, table.images, paths)
     name = "train" if split == "train" else "test"
-    return Split(name, images, table, boxes=make_boxes(found)), len(files) - len(ids)
+    return Split(name, images, table, boxes=make_boxes(boxes)), len(found.files) - len(ids)
 
 
-def _corners(box: Sequence[float]) -> tuple[float, float, float, float]:
+def _corners(box: Any) -> Corners:
     """Turn x, y, width, height into inclusive corners."""
-    left, top, width, height = map(float, box)
+    try:
+        left, top, width, height = map(float, box)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("a bbox is four numbers") from None
     return check_corners((left, top, left + width - 1, top + height - 1))
 
 
@@ -160,25 +223,27 @@ def _number(value: Any) -> int:
         raise TypeError(f"{truncate_text(repr(value))} is not a number")
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{value} is not a whole number")
-    if (isinstance(value, str) and len(value) > _MAX_DIGITS) or abs(number := int(value)) >= 2**63:
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError(f"{truncate_text(repr(value))} is not a whole number")
+    if abs(number := int(value)) >= 2**63:
         raise ValueError("a number is too large")
     return number
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a file of instances without its segmentations, which are most of it."""
-    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-        raise InputError(f"{path} is not a file.")
+def _read_json(path: Path, problems: FileProblems) -> dict[str, Any] | None:
+    """Read a file of instances without its segmentations, which are most of it; None, with a problem, for any other."""
+    if not path.is_file():  # opening a pipe would wait for ever
+        problems.add(path, "is not a file" if path.exists() else "does not exist")
+        return None
     try:
         with path.open(encoding="utf-8") as file:
             content = json.load(file, object_hook=_without_segmentation, parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        reason = truncate_text(str(error), 200) or "it does not fit into memory"
-        raise InputError(f"{path} cannot be read ({reason}).") from None
+        problems.add(path, f"cannot be read ({truncate_text(str(error), 200) or 'it does not fit into memory'})")
+        return None
     if not isinstance(content, dict):
-        raise InputError(f"{path} is not a file of COCO instances: it holds no object.")
+        problems.add(path, "is not a file of COCO instances: it holds no object")
+        return None
     return content
 
 

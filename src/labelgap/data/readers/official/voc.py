@@ -24,9 +24,9 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
+from labelgap.data.readers.official.lists import FileProblems
 from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
 from labelgap.labels import ABSENT, PRESENT, LabelTable
-from labelgap.labels.io.problems import ProblemList
 
 __all__ = ["find_voc", "load_voc2007", "load_voc2012", "read_boxes", "voc_layout"]
 
@@ -102,8 +102,10 @@ def _main(root: Path) -> Path:
 
 
 def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -> Dataset:
-    train, train_difficult = _read(root, train_name)
-    test, test_difficult = _read(root, test_name)
+    problems = FileProblems(root)
+    read = {part: _read(root, part, problems) for part in (train_name, test_name)}
+    problems.refuse()
+    (train, train_difficult), (test, test_difficult) = read.values()
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})
         raise InputError(f"{_main(root)}: {odd[0]} is a class of only one of {train_name} and {test_name}.")
@@ -114,53 +116,49 @@ def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -
         ),
         Note(f"train is the official {train_name}, test the official {test_name}", "split"),
     ]
-    splits = _split(root, "train", train, boxes), _split(root, "test", test, boxes)
+    splits = _split(root, "train", train, boxes, problems), _split(root, "test", test, boxes, problems)
+    problems.refuse()
     return from_official_splits(name, *splits, findings)
 
 
-def _split(root: Path, name: str, table: LabelTable, boxes: bool) -> Split:
+def _split(root: Path, name: str, table: LabelTable, boxes: bool, problems: FileProblems) -> Split:
     files = [f"JPEGImages/{image}.jpg" for image in table.images]
     require_files(root, root, files, "Are all of its photos unpacked into JPEGImages?")
     images = FileImages(root, table.images, files)
-    found = _boxes(root / _ANNOTATIONS, table) if boxes and (root / _ANNOTATIONS).is_dir() else None
+    found = _boxes(root / _ANNOTATIONS, table, problems) if boxes and (root / _ANNOTATIONS).is_dir() else None
     return Split(name, images, table, boxes=found)
 
 
-def _read(root: Path, split: str) -> tuple[LabelTable, int]:
+def _read(root: Path, split: str, problems: FileProblems) -> tuple[LabelTable, int]:
     """Read the per-class files of an official split: the labels, and how many of them are difficult."""
     ending = f"_{split}.txt"
     files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
     if not files:
         raise InputError(f"{_main(root)} has no files of classes such as aeroplane{ending}: is the devkit complete?")
-    problems = ProblemList(_main(root), unit="")
     codes = {name: _read_class(file, problems) for name, file in files.items()}
     images = sorted({image for each in codes.values() for image in each})
     for name, each in codes.items():
         for image in images:
             if image not in each:
-                problems.add(len(problems), f"{files[name].name}: no line about {truncate_text(image)}")
+                problems.add(files[name], f"no line about {truncate_text(image)}")
     if not images:
-        problems.add(0, f"the files of {split} are empty")
-    problems.refuse()
-    matrix = np.array([[_CODES[codes[name][image]] for name in files] for image in images], dtype=np.int8)
+        problems.add(_main(root), f"the files of {split} are empty")
+    rows = [[_CODES[codes[name].get(image, "-1")] for name in files] for image in images]
+    matrix = np.array(rows, dtype=np.int8).reshape(len(images), len(files))
     difficult = sum(code == "0" for each in codes.values() for code in each.values())
     return LabelTable.from_dense(matrix, list(files), images), difficult
 
 
-def _read_class(file: Path, problems: ProblemList) -> dict[str, str]:
+def _read_class(file: Path, problems: FileProblems) -> dict[str, str]:
     """Read one file of ``image code`` lines, with one blank or two between them."""
     found: dict[str, str] = {}
-    try:
-        text = read_bytes(file).decode("utf-8", errors="replace")
-    except RunError as error:
-        raise InputError(str(error)) from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in problems.read_lines(file):
         parts = line.split()
         if len(parts) == 2 and parts[1] in _CODES and parts[0] not in found:
             found[parts[0]] = parts[1]
-        elif parts:
+        else:
             what = "is listed again" if parts[0] in found else "a line is an image and 1, 0 or -1"
-            problems.add(len(problems), f"{file.name}, line {number}: {line.strip()[:60]!r}: {what}")
+            problems.add(file, f"{truncate_text(repr(line))}: {what}", number)
     return found
 
 
@@ -181,10 +179,13 @@ def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
             raise InputError(f"{folder} has no boxes of '{truncate_text(image)}': an image id is the name of a file.")
     if not any((folder / f"{image}.xml").exists() for image in table.images):
         raise InputError(f"{folder} has no file {table.images[0]}.xml, nor one of another image: no box is there.")
-    return _boxes(folder, table)
+    problems = FileProblems(folder)
+    boxes = _boxes(folder, table, problems)
+    problems.refuse()
+    return boxes
 
 
-def _boxes(folder: Path, table: LabelTable) -> Boxes:
+def _boxes(folder: Path, table: LabelTable, problems: FileProblems) -> Boxes:
     """Read the objects of every image; the devkit counts pixels from 1. An image without a file of them has none."""
     number = {name: column for column, name in enumerate(table.classes)}
     found: list[Box] = []
@@ -193,14 +194,18 @@ def _boxes(folder: Path, table: LabelTable) -> Boxes:
         if not file.exists():
             continue
         try:
-            for each in parse_xml(read_bytes(file, limit=_MAX_XML_BYTES)).findall("object"):
-                column = number.get((each.findtext("name") or "").strip())
-                if column is not None:
-                    found.append((row, column, _corners(each), (each.findtext("difficult") or "0").strip() == "1"))
-        except RunError as error:
-            raise InputError(str(error)) from None
-        except ValueError as error:
-            raise InputError(f"{file} cannot be read ({truncate_text(str(error), 200)}).") from None
+            objects = parse_xml(read_bytes(file, limit=_MAX_XML_BYTES)).findall("object")
+        except (RunError, ValueError) as error:
+            problems.add(file, f"cannot be read ({truncate_text(str(error), 200)})")
+            continue
+        for place, each in enumerate(objects, 1):
+            name = (each.findtext("name") or "").strip()
+            try:
+                if name in number:
+                    difficult = (each.findtext("difficult") or "0").strip() == "1"
+                    found.append((row, number[name], _corners(each), difficult))
+            except ValueError as error:
+                problems.add(file, f"object {place} ({name}): {truncate_text(str(error), 200)}")
     return make_boxes(found)
 
 
@@ -208,6 +213,15 @@ def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:
     """Return x0, y0, x1, y1 from 0; parts of an object (a person's head) have boxes of their own further in."""
     box = element.find("bndbox")
     if box is None:
-        raise ValueError("an object without a bndbox")
-    left, top, right, bottom = (float(box.findtext(edge) or "") - 1.0 for edge in ("xmin", "ymin", "xmax", "ymax"))
+        raise ValueError("it has no bndbox")
+    left, top, right, bottom = (_edge(box, edge) for edge in ("xmin", "ymin", "xmax", "ymax"))
     return check_corners((left, top, right, bottom))
+
+
+def _edge(box: ElementTree.Element, name: str) -> float:
+    """Return an edge of a box, from 0."""
+    text = box.findtext(name)
+    try:
+        return float(text or "") - 1.0
+    except ValueError:
+        raise ValueError(f"{name} is {'missing' if text is None else repr(text)}, not a number") from None
