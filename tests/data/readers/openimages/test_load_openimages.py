@@ -248,4 +248,29 @@ def test_bad_lists_of_classes_and_missing_files_are_told(v3: Path) -> None:
     (base / "test/annotations-human.csv").unlink()
     (base / "classes-trainable.txt").unlink()
     with pytest.raises(InputError, match=r"(?s)2 problems.*test/annotations-human\.csv is missing.*--classes all"):
-        load("openimages", v3)
+        load("openimages", v3, classes="trainable")
+
+
+def test_without_a_list_of_classes_all_that_are_described_are_used_and_that_is_said(
+    v3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = v3 / "2017_11"
+    (base / "classes-trainable.txt").unlink()
+    assert call("datasets", "openimages", str(v3)) == 0 and "is complete" in capsys.readouterr().out
+    data, everything = open_data(v3), load("openimages", v3, classes="all")
+    assert data.train.labels == everything.train.labels and len(data.classes) == 5
+    said = "there is no classes-trainable.txt: 5 classes of class-descriptions.csv are used"
+    assert said in map(str, data.findings) and said not in map(str, everything.findings)
+    boxable = tmp_path / "boxable"
+    boxable.mkdir()
+    for split in LABELS:
+        name = f"{split}-annotations-human-imagelabels-boxable.csv"
+        shutil.copy(base / split / "annotations-human.csv", boxable / name)
+    (boxable / "class-descriptions-boxable.csv").write_text("/m/cat,Cat\n/m/owl,Owl\n")
+    assert call("datasets", "openimages", str(boxable)) == 0
+    found = open_data(boxable, images=v3)
+    assert found.name == "openimages" and found.classes == ("Cat", "Owl") and found.train.labels.shape == (3, 2)
+    (boxable / "class-descriptions-boxable.csv").unlink()
+    capsys.readouterr()
+    assert call("datasets", "openimages", str(boxable)) == 2
+    assert capsys.readouterr().err.count("is missing") == 1

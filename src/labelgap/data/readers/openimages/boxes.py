@@ -26,11 +26,15 @@ _GROUP: Final = "IsGroupOf"
 
 
 def read_boxes(
-    path: Path, root: Path, classes: ClassList, ids: NDArray[np.uint64], images: FileImages, problems: ProblemList
-) -> tuple[Boxes, Counter[str]]:
+    path: Path,
+    root: Path,
+    classes: ClassList,
+    ids: NDArray[np.uint64],
+    images: FileImages,
+    problems: ProblemList,
+    left_out: Counter[str],
+) -> Boxes:
     """Read the boxes of images and classes in use, sorted by image and class; groups are marked as difficult.
-
-    Also returned is how many boxes of these images are of other classes, by the names of the classes.
 
     Args:
         path: the file of boxes.
@@ -39,9 +43,9 @@ def read_boxes(
         ids: of the images, ascending.
         images: whose headers say the width and height, read where an image has boxes.
         problems: gets those of the file.
+        left_out: gets the numbers of boxes of other classes, by the names of the classes.
     """
     known = pa.array([each.encode() for each in classes.ids], pa.binary())
-    left_out = Counter[str]()
     reader = BlockReader(path, root, problems)
     grouped = _GROUP in reader.header
     rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in _EMPTY)
@@ -66,7 +70,7 @@ def read_boxes(
     image, kind, share, difficult = map(np.concatenate, (rows, numbers, shares, groups))
     order = np.lexsort((kind, image))
     image, kind = image[order].astype(np.int64), kind[order].astype(np.int64)
-    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool)), left_out
+    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
 
 
 _EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))

@@ -38,18 +38,20 @@ class ClassList:
     complete: bool
 
 
-def class_choice(classes: str | Sequence[str]) -> str:
-    """Return which of ``CLASS_CHOICES`` is meant; "all" where classes are named.
+def class_choice(classes: str | Sequence[str] | None) -> str | None:
+    """Return which of ``CLASS_CHOICES`` is meant; "all" where classes are named, None where nothing is said.
 
     Example:
         >>> class_choice("boxable"), class_choice(["trainable"]), class_choice(["Cat", "Dog"])
         ('boxable', 'trainable', 'all')
     """
+    if classes is None:
+        return None
     words = [classes] if isinstance(classes, str) else list(classes)
     return words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else "all"
 
 
-def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str], problems: ProblemList) -> ClassList:
+def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str] | None, problems: ProblemList) -> ClassList:
     """Read the names of all classes, and choose those to use: in the order of their list, or as they are named.
 
     Two classes of one name get their ids added.
@@ -64,7 +66,7 @@ def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str], problems
     problems.refuse()
     repeated = Counter(described.values())
     names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
-    words = [classes] if isinstance(classes, str) else list(classes)
+    words = [layout.choice] if classes is None else [classes] if isinstance(classes, str) else list(classes)
     if words not in [[choice] for choice in CLASS_CHOICES]:
         known = {**{name: each for each, name in names.items()}, **{each: each for each in described}}
         if not words or (alone := next((word for word in words if word in CLASS_CHOICES), None)):

@@ -43,7 +43,7 @@ def load_openimages(
     path: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
-    classes: str | Sequence[str] = "trainable",
+    classes: str | Sequence[str] | None = None,
     machine: float | None = None,
     boxes: bool = False,
     unlabeled: str = "drop",
@@ -55,7 +55,8 @@ def load_openimages(
         path: the folder with the CSV files, in the layout of V3 (a folder per split) or of V4 to V7.
         images: the folder with the images, ``ID.jpg`` in ``train``, ``validation`` and ``test`` or all in one; that of
             the CSV files, or ``images`` in it, when not given.
-        classes: "trainable", "boxable", "all", or names or ids of classes.
+        classes: "trainable", "boxable", "all", or names or ids of classes. Without it the trainable ones where their
+            list (``classes-trainable.txt``) is there, else all that are described.
         machine: from which confidence on a label that a network gave, and nobody verified, is present; None for none.
         boxes: whether to read where objects are. The header of every image with a box is read for its size.
         unlabeled: "drop" or "keep" images without any known label; to keep them the list of images is needed.
@@ -70,6 +71,7 @@ def load_openimages(
     read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
     _check_splits({name: labels.ids for name, labels in read.items()}, problems)
     files, findings = ImageFiles(image_folder(root / "_", images)), _describe(layout, read, machine)
+    findings += _describe_classes(layout, chosen) if classes is None else []
     splits, left_out = dict[str, Split](), Counter[str]()
     for name, labels in read.items():
         found = files.find(OFFICIAL_SPLITS[name], labels.ids)
@@ -85,10 +87,8 @@ def load_openimages(
         table = _table(labels, chosen, exists)
         source = files.open(OFFICIAL_SPLITS[name], labels.ids[exists], found[exists])
         place = layout.splits[name].boxes
-        drawn = None
-        if place is not None:
-            drawn, others = read_boxes(place, root, chosen, labels.ids[exists], source, problems)
-            left_out += others
+        given = (root, chosen, labels.ids[exists], source, problems, left_out)
+        drawn = None if place is None else read_boxes(place, *given)
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
     if left_out:
@@ -184,6 +184,14 @@ def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine:
         )
     splits = ", ".join(f"{name} is the official {official}" for name, official in OFFICIAL_SPLITS.items())
     return [*map(Note, notes), Note(splits, "split")]
+
+
+def _describe_classes(layout: OpenImagesFiles, chosen: ClassList) -> list[Finding]:
+    """Return which classes are used instead of the trainable ones, where there is no list of these."""
+    if layout.choice == "trainable":
+        return []
+    count = pluralize(len(chosen.ids), "class")
+    return [Note(f"there is no classes-trainable.txt: {count} of {layout.descriptions.name} are used")]
 
 
 def _describe_boxes(left_out: Counter[str]) -> str:

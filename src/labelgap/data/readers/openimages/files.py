@@ -27,6 +27,9 @@ OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
 """The official name of every split."""
 CLASS_CHOICES: Final = ("trainable", "boxable", "all")
 """What ``classes`` can be instead of names."""
+_TRAINABLE: Final = "classes-trainable.txt"
+_DESCRIPTIONS: Final = "class-descriptions.csv"
+_BOXABLE: Final = "class-descriptions-boxable.csv"
 _PREFIXES: Final = ("oidv7-", "oidv6-", "")
 _ARCHIVES: Final = (
     *("2018_04", "2017_11", "2017_07", "images_2017_11", "annotations_human_2017_11", "annotations_machine_2017_11"),
@@ -34,6 +37,7 @@ _ARCHIVES: Final = (
 )
 """Folders that the archives unpack to, and that people sort the files into."""
 _HUMAN, _HUMAN_LATER = "annotations-human.csv", "annotations-human-imagelabels.csv"
+_HUMAN_BOXABLE: Final = "annotations-human-imagelabels-boxable.csv"
 _MACHINE, _MACHINE_LATER = "annotations-machine.csv", "annotations-machine-imagelabels.csv"
 _BOXES, _BOXES_LATER = "annotations-human-bbox.csv", "annotations-bbox.csv"
 _IMAGES_LATER: Final = "images-with-labels-with-rotation.csv"
@@ -64,6 +68,7 @@ class OpenImagesFiles:
     Attributes:
         root: the folder.
         version: "V3" or "V4 to V7".
+        choice: which of ``CLASS_CHOICES`` is read.
         splits: by the name of the split.
         descriptions: the names of classes.
         described_all: whether ``descriptions`` has all classes, not only those with boxes.
@@ -72,6 +77,7 @@ class OpenImagesFiles:
 
     root: Path
     version: str
+    choice: str
     splits: dict[str, OpenImagesSplit]
     descriptions: Path
     described_all: bool
@@ -85,12 +91,14 @@ def _find_openimages(path: Path) -> Path | None:
 
 def _find_labels(root: Path) -> dict[str, Path | None]:
     """Return for both layouts the file of verified training labels, or None."""
-    return {version: _find(root, _human_names(version, "train")) for version in ("V4 to V7", "V3")}
+    return {version: _find(root, _human_names(version, "train", boxable=True)) for version in ("V4 to V7", "V3")}
 
 
-def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems: ProblemList) -> OpenImagesFiles:
-    """Find all files that are needed; what is missing is one error."""
-    found = _find_labels(root)
+def find_layout(
+    root: Path, choice: str | None, *, machine: bool, boxes: bool, problems: ProblemList
+) -> OpenImagesFiles:
+    """Find all files that are needed; what is missing is one error. Without a choice of classes the files choose."""
+    found, choice = _find_labels(root), choice or _default_choice(root)
     version = next((version for version, file in found.items() if file is not None), "V3")
     splits = {}
     for name, official in OFFICIAL_SPLITS.items():
@@ -102,19 +110,26 @@ def find_layout(root: Path, choice: str, *, machine: bool, boxes: bool, problems
             for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
         )
         splits[name] = OpenImagesSplit(human or root, labels, drawn, _find(root, _image_lists(version, official)))
-    full = _find(root, _prefixed("class-descriptions.csv"))
-    boxable = _find(root, _prefixed("class-descriptions-boxable.csv"))
+    full, boxable = (_find(root, _prefixed(name)) for name in (_DESCRIPTIONS, _BOXABLE))
     descriptions = full or (boxable if choice == "boxable" else None)
     if descriptions is None:
-        _require(root, _prefixed("class-descriptions.csv"), problems)
-    lists = {"trainable": _prefixed("classes-trainable.txt"), "boxable": ("classes-bbox.txt",)}
+        _require(root, _prefixed(_DESCRIPTIONS), problems)
+    lists = {"trainable": _prefixed(_TRAINABLE), "boxable": ("classes-bbox.txt",)}
     chosen = boxable if choice == "boxable" and boxable else None
     if choice in lists and chosen is None:
         chosen = _require(root, lists[choice], problems, "; --classes all takes every class")
     if problems and version == "V3" and any(root.glob("*2016_08*")):
         problems.add(len(problems), "this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
     problems.refuse()
-    return OpenImagesFiles(root, version, splits, descriptions or root, full is not None, chosen)
+    return OpenImagesFiles(root, version, choice, splits, descriptions or root, full is not None, chosen)
+
+
+def _default_choice(root: Path) -> str:
+    """Return "trainable" where their list is there; else all classes that are described."""
+    if _find(root, _prefixed(_TRAINABLE)) is not None:
+        return "trainable"
+    only_boxable = _find(root, _prefixed(_DESCRIPTIONS)) is None and _find(root, _prefixed(_BOXABLE))
+    return "boxable" if only_boxable else "all"
 
 
 def _prefixed(name: str) -> list[str]:
@@ -137,7 +152,7 @@ def _names(version: str, official: str, v3: str, later: str) -> list[str]:
 def _human_names(version: str, official: str, *, boxable: bool = False) -> list[str]:
     names = _names(version, official, _HUMAN, _HUMAN_LATER)
     if boxable and version != "V3":
-        names += _names(version, official, _HUMAN, "annotations-human-imagelabels-boxable.csv")
+        names += _names(version, official, _HUMAN, _HUMAN_BOXABLE)
     return names
 
 
@@ -173,11 +188,12 @@ def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: st
 def _file(official: str, v3: str, later: str, content: str, *, optional: bool = False) -> RequiredFile:
     """Return a file of a split, as V3 and the later versions have it."""
     spelled = "val*" if official == "validation" else official
-    return RequiredFile(f"{official}/{v3}", content, (f"*/{official}/{v3}", f"*{spelled}-{later}"), optional)
+    names = f"*{spelled}-{later}", *([f"*{spelled}-{_HUMAN_BOXABLE}"] if later == _HUMAN_LATER else [])
+    return RequiredFile(f"{official}/{v3}", content, (f"*/{official}/{v3}", *names), optional)
 
 
-def _class_file(name: str, content: str) -> RequiredFile:
-    return RequiredFile(name, content, (f"*/{name}", f"oidv*-{name}"))
+def _class_file(name: str, content: str, *others: str, optional: bool = False) -> RequiredFile:
+    return RequiredFile(name, content, (f"*/{name}", f"oidv*-{name}", *others), optional)
 
 
 OPENIMAGES_LAYOUT: Final = DatasetLayout(
@@ -185,8 +201,8 @@ OPENIMAGES_LAYOUT: Final = DatasetLayout(
     "annotations CC BY 4.0 (Google); images listed as CC BY 2.0, to be verified for each",
     "openimages/",
     (
-        _class_file("class-descriptions.csv", "id and name of every class"),
-        _class_file("classes-trainable.txt", "the classes in use, unless --classes says otherwise"),
+        _class_file(_DESCRIPTIONS, "id and name of every class", f"*{_BOXABLE}", f"*/{_BOXABLE}"),
+        _class_file(_TRAINABLE, "the classes in use, unless --classes says otherwise; without it all", optional=True),
         *(
             _file(official, v3, later, content, optional=optional)
             for official in OFFICIAL_SPLITS.values()
