@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import matplotlib
@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from labelgap.reporting.formatting import single_line
 
@@ -35,11 +36,14 @@ __all__ = [
     "VERMILLION",
     "WIDE",
     "add_legend",
+    "draw_value",
     "inline_svg",
     "make_figure",
     "set_epoch_axis",
+    "set_rows",
     "style_axes",
     "svg_document",
+    "swap_grid",
 ]
 
 TEXT_COLOR: Final = "#1d2129"
@@ -107,6 +111,24 @@ def set_epoch_axis(axis: Axes, epochs: int, first: int = 1) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     margin = max(0.3, 0.03 * epochs)
     axis.set_xlim(first - margin, max(epochs, 1) + margin)
+
+
+def set_rows(axis: Axes, places: Sequence[float] | NDArray[Any], names: Sequence[str], size: int = _SIZE - 1) -> None:
+    """Label the y axis with the names of rows, from the top down."""
+    axis.set_yticks(places, names, parse_math=False)
+    axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=size)
+    axis.set_ylim((places[-1] if len(places) else 0) + 0.6, -0.6)
+
+
+def swap_grid(axis: Axes) -> None:
+    """Draw the grid of the x axis in place of that of the y axis, for rows."""
+    axis.grid(False)
+    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+
+
+def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, color: str = TEXT_COLOR) -> None:
+    """Write a value to the right of its mark, so many points from it."""
+    axis.annotate(text, (x, y), (offset, 0), textcoords="offset points", va="center", color=color, fontsize=_SIZE - 1)
 
 
 def add_legend(

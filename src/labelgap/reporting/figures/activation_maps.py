@@ -27,6 +27,7 @@ from labelgap.reporting.style import (
     WIDE,
     add_legend,
     make_figure,
+    set_rows,
 )
 
 __all__ = ["activation_figure", "pointing_figure"]
@@ -67,9 +68,7 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = WIDE) -
         f"{truncate_label(first.classes[column], 24 if width > NARROW else 15)} ({counts[column]:,})"
         for column in columns[order].tolist()
     ]
-    axis.set_yticks(np.arange(len(columns)), names, parse_math=False)
-    axis.tick_params(axis="y", labelcolor=TEXT_COLOR)
-    axis.set_ylim(len(columns) - 0.4, -0.6)
+    set_rows(axis, np.arange(len(columns)), names)
     axis.set_xlim(0, 100)
     axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
     axis.set_xlabel("hit rate, %")

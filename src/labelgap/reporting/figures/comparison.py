@@ -15,13 +15,15 @@ from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
-    GRID_COLOR,
     MUTED_COLOR,
     NARROW,
     TEXT_COLOR,
     VERMILLION,
     WIDE,
+    draw_value,
     make_figure,
+    set_rows,
+    swap_grid,
 )
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
@@ -49,14 +51,10 @@ def comparison_figure(comparison: Comparison, *, width: float = WIDE) -> Figure:
         assert grid is not None
         grid.set_width_ratios([3, 2])
     _values(axes[0], rows, places, comparison.metric.name, _lowest(rows))
-    axes[0].set_yticks(
-        places, [truncate_label(row.name, 24 if width > NARROW else 16) for row in rows], parse_math=False
-    )
-    for axis in axes:
-        axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
-        axis.set_ylim(places[-1] + 0.6, -0.6)
+    set_rows(axes[0], places, [truncate_label(row.name, 24 if width > NARROW else 16) for row in rows], 12)
     if gaps:
         _gaps(axes[1], rows, places, _lowest(rows))
+        axes[1].set_ylim(axes[0].get_ylim())
     return figure
 
 
@@ -75,8 +73,7 @@ def _values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], n
     low, high = min(every), max(every)
     pad = max(0.08 * (high - low), 0.4)
     axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
-    axis.grid(False)
-    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    swap_grid(axis)
     for row, mean, place in zip(rows, means, places, strict=True):
         color = MUTED_COLOR if row.extra_labels else BLUE
         if mean < axis.get_xlim()[0]:
@@ -88,15 +85,8 @@ def _values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], n
             axis.plot(seeds, [place] * len(seeds), "|", color=color, markersize=9, markeredgewidth=1.3, alpha=0.75)
         face = BACKGROUND_COLOR if row.extra_labels else color
         axis.plot([mean], [place], "o", markersize=7.5, markerfacecolor=face, markeredgecolor=color, zorder=3)
-        axis.annotate(
-            f"{mean:.1f}",
-            (max(seeds), place),
-            (9, 0),
-            textcoords="offset points",
-            va="center",
-            color=MUTED_COLOR if row.extra_labels else TEXT_COLOR,
-            fontsize=11,
-        )
+        value_color = MUTED_COLOR if row.extra_labels else TEXT_COLOR
+        draw_value(axis, f"{mean:.1f}", max(seeds), place, color=value_color)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     axis.set_xlabel(name)
 
@@ -110,8 +100,7 @@ def _gaps(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], low
     ]
     limit = max([1.0, *(100 * (gap.mean + (gap.half_width or 0.0)) for gap, _ in shown)])
     axis.set_xlim(-1.06 * limit, 0.18 * limit)
-    axis.grid(False)
-    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    swap_grid(axis)
     axis.axvline(0, color=MUTED_COLOR, linewidth=1.0)
     for gap, place in shown:
         mean, half = -100 * gap.mean, 100 * (gap.half_width or 0.0)

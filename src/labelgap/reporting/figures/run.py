@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_class_rows
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
-    GRID_COLOR,
     MUTED_COLOR,
     NARROW,
     TEXT_COLOR,
@@ -121,29 +121,17 @@ def average_precision_bars(
         width: in inches. Of more than ``MAX_BARS`` classes the lowest and the highest are shown.
     """
     counted = sorted(((value, name) for name, value in average_precision.items() if value is not None), reverse=True)
-    half = MAX_BARS // 2
-    shown = counted if len(counted) <= MAX_BARS else [*counted[:half], *counted[-half:]]
+    shown = outermost(counted, MAX_BARS)
     values = [100 * value for value, _ in shown]
     figure, (axis,) = make_figure(width=width, height=0.55 + 0.25 * max(len(shown), 1))
-    places = np.arange(len(shown), dtype=np.float64)
-    if len(shown) < len(counted):
-        places[half:] += 1
-        axis.text(0, half, f"… {len(counted) - len(shown):,} more classes between …", va="center", color=MUTED_COLOR)
-    axis.barh(places, values, height=0.66, color=BLUE)
+    names = [truncate_label(name, 28 if width > NARROW else 18) for _, name in shown]
+    places = set_class_rows(axis, names, len(counted))
+    draw_bars(axis, places, values, BLUE, 100, 108)
     ends = [(intervals or {}).get(name, (np.nan, np.nan)) for _, name in shown]
     low, high = 100 * np.array(ends, dtype=np.float64).reshape(-1, 2).T
     for color, linewidth in ((BACKGROUND_COLOR, 3.2), (TEXT_COLOR, 1.4)):
         axis.hlines(places, low, high, color=color, linewidth=linewidth)
-    for place, value in zip(places, values, strict=True):
-        axis.text(107, place, f"{value:.1f}", va="center", ha="right", color=MUTED_COLOR, fontsize=11)
-    axis.set_yticks(places, [truncate_label(name, 28 if width > NARROW else 18) for _, name in shown], parse_math=False)
-    axis.tick_params(axis="y", labelcolor=TEXT_COLOR)
-    axis.set_ylim((places[-1] if len(shown) else 0) + 0.6, -0.6)
-    axis.set_xlim(0, 108)
     axis.set_xticks([0, 25, 50, 75, 100])
-    axis.grid(False, axis="y")
-    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
-    axis.spines["bottom"].set_visible(False)
     if mean is not None:
         axis.axvline(100 * mean, color=TEXT_COLOR, linewidth=1.2, linestyle=(0, (4, 3)))
     axis.set_xlabel(label if mean is None else f"{label} (dashed: the mean, {100 * mean:.1f})")

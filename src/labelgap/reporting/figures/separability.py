@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from labelgap.reporting.analysis.label_scores import BINS
 from labelgap.reporting.analysis.separability import ClassSeparability, UnknownPositives
+from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_class_rows
 from labelgap.reporting.formatting import NO_VALUE, truncate_label
 from labelgap.reporting.style import (
     BLUE,
-    GRID_COLOR,
     MUTED_COLOR,
     NARROW,
     TEXT_COLOR,
@@ -25,22 +25,10 @@ from labelgap.reporting.style import (
     make_figure,
 )
 
-__all__ = ["MAX_CLASSES", "outermost", "score_density_figure", "unknown_positive_bars"]
+__all__ = ["MAX_CLASSES", "score_density_figure", "unknown_positive_bars"]
 
 MAX_CLASSES = 12
 """Classes that a figure shows: half of them the first, half the last."""
-
-
-def outermost(order: Sequence[int] | NDArray[np.int64]) -> list[int]:
-    """Return the first and the last of an order, ``MAX_CLASSES`` together, or all if there are not more.
-
-    Example:
-        >>> outermost(range(5000))[4:8]
-        [4, 5, 4994, 4995]
-    """
-    numbers = [int(number) for number in order]
-    half = MAX_CLASSES // 2
-    return numbers if len(numbers) <= MAX_CLASSES else [*numbers[:half], *numbers[-half:]]
 
 
 def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = WIDE) -> Figure:
@@ -55,13 +43,14 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
     """
     first = next(iter(splits.values()))
     order = first.counted[::-1]
-    shown = outermost(order)
+    shown = outermost(order.tolist(), MAX_CLASSES)
+    names = [truncate_label(first.classes[number], 24 if width > NARROW else 16) for number in shown]
     columns = 1 if width <= NARROW else len(splits)
     rows = -(-len(splits) // columns)
     height = rows * (1.0 + 0.52 * max(len(shown), 1))
     figure, axes = make_figure(rows, columns, width=width, height=height)
     for place, (axis, (name, found)) in enumerate(zip(axes, splits.items(), strict=True)):
-        places = _set_class_axis(axis, found.classes, shown, len(order), width)
+        places = set_class_rows(axis, names, len(order))
         _draw_densities(axis, found, shown, places)
         axis.set_title(name, loc="left", color=TEXT_COLOR)
         axis.tick_params(axis="y", labelleft=place % columns == 0)
@@ -87,22 +76,6 @@ def _draw_densities(axis: Axes, found: ClassSeparability, shown: Sequence[int], 
     axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
-def _set_class_axis(
-    axis: Axes, classes: Sequence[str], shown: Sequence[int], counted: int, width: float
-) -> NDArray[np.float64]:
-    """Label the y axis with the classes shown, of so many, from the top down, and return their places."""
-    places = np.arange(len(shown), dtype=np.float64)
-    if len(shown) < counted:
-        half = MAX_CLASSES // 2
-        places[half:] += 1
-        axis.text(0, half, f"… {counted - len(shown):,} more classes between …", va="center", color=MUTED_COLOR)
-    names = [truncate_label(classes[number], 24 if width > NARROW else 16) for number in shown]
-    axis.set_yticks(places, names, parse_math=False)
-    axis.tick_params(axis="y", labelcolor=TEXT_COLOR)
-    axis.set_ylim((places[-1] if len(shown) else 0) + 0.6, -0.6)
-    return places
-
-
 def unknown_positive_bars(found: UnknownPositives, *, width: float = WIDE) -> Figure:
     """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10).
 
@@ -111,17 +84,12 @@ def unknown_positive_bars(found: UnknownPositives, *, width: float = WIDE) -> Fi
     share = 100 * found.share
     counted = np.flatnonzero(np.isfinite(share))
     order = counted[np.argsort(-share[counted], kind="stable")]
-    shown = outermost(order)
+    shown = outermost(order.tolist(), MAX_CLASSES)
     figure, (axis,) = make_figure(width=width, height=0.7 + 0.27 * max(len(shown), 1))
-    places = _set_class_axis(axis, found.classes, shown, len(order), width)
+    names = [truncate_label(found.classes[number], 24 if width > NARROW else 16) for number in shown]
+    places = set_class_rows(axis, names, len(order))
     top = float(np.nanmax(share, initial=0.0)) or 1.0
-    axis.barh(places, share[shown], height=0.66, color=VERMILLION)
-    for place, number in zip(places, shown, strict=True):
-        axis.text(1.12 * top, place, f"{share[number]:.1f}", va="center", ha="right", color=MUTED_COLOR, fontsize=11)
-    axis.set_xlim(0, 1.13 * top)
-    axis.grid(False, axis="y")
-    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
-    axis.spines["bottom"].set_visible(False)
+    draw_bars(axis, places, share[shown].tolist(), VERMILLION, top, 1.13 * top)
     total = 100 * found.present.sum() / max(found.unknown.sum(), 1)
     axis.axvline(total, color=TEXT_COLOR, linewidth=1.2, linestyle=(0, (4, 3)))
     what = "of the unknown labels, truly present" if width > NARROW else "of unknown"

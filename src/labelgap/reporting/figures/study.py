@@ -22,7 +22,9 @@ from labelgap.reporting.style import (
     TEXT_COLOR,
     WIDE,
     add_legend,
+    draw_value,
     make_figure,
+    set_rows,
     style_axes,
 )
 from labelgap.reporting.tables.study import study_rows
@@ -54,16 +56,8 @@ def draw_method_map(
     axis.set_xlim(max(low - 2 * pad, 0), min(high + 2 * pad, max(high, 100) + 0.3 * pad))
     axis.hlines(places, axis.get_xlim()[0], values, color=GRID_COLOR, linewidth=1.2)
     axis.plot(values, places, linestyle="none", marker="o", markersize=9, color=BLUE, markeredgecolor=BACKGROUND_COLOR)
-    for place, value in zip(places, values, strict=True):
-        axis.annotate(
-            f"{value:.1f}",
-            (value, place),
-            (9, 0),
-            textcoords="offset points",
-            va="center",
-            color=TEXT_COLOR,
-            fontsize=11,
-        )
+    for place, value in enumerate(values):
+        draw_value(axis, f"{value:.1f}", value, place)
     for number, (name, value) in enumerate(limits.items()):
         axis.axvline(value, color=TEXT_COLOR, linewidth=1.4, linestyle=(0, (5, 3)))
         axis.annotate(
@@ -78,9 +72,7 @@ def draw_method_map(
             fontsize=11,
             parse_math=False,
         )
-    axis.set_yticks(places, [truncate_label(name, length) for name, _ in shown], parse_math=False)
-    axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
-    axis.set_ylim(len(shown) - 0.4, -0.6)
+    set_rows(axis, places, [truncate_label(name, length) for name, _ in shown], 12)
     axis.grid(False)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axis.set_xlabel("test mAP")

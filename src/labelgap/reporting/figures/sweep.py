@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -13,13 +14,15 @@ from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import (
     BACKGROUND_COLOR,
     BLUE,
-    GRID_COLOR,
     MUTED_COLOR,
     NARROW,
     TEXT_COLOR,
     VERMILLION,
     WIDE,
+    draw_value,
     make_figure,
+    set_rows,
+    swap_grid,
 )
 from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter, Value
@@ -38,23 +41,12 @@ def importance_figure(sweep: Sweep, *, width: float = WIDE) -> Figure:
     figure, (axis,) = make_figure(width=width, height=0.8 + 0.36 * len(rows))
     places = np.arange(len(rows))
     axis.barh(places, [value for _, value in rows], height=0.55, color=BLUE)
-    for place, (_, value) in zip(places, rows, strict=True):
-        axis.annotate(
-            f"{100 * value:.0f} %",
-            (value, place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            color=TEXT_COLOR,
-            fontsize=11,
-        )
+    for place, (_, value) in enumerate(rows):
+        draw_value(axis, f"{100 * value:.0f} %", value, place, offset=6)
     names = [truncate_label(name.replace("_", " "), 24 if width > NARROW else 16) for name, _ in rows]
-    axis.set_yticks(places, names, parse_math=False)
-    axis.tick_params(axis="y", labelcolor=TEXT_COLOR, labelsize=12)
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+    set_rows(axis, places, names, 12)
     axis.set_xlim(0, max(1.15 * max(value for _, value in rows), 0.1))
-    axis.grid(False)
-    axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+    swap_grid(axis)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
     axis.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     return figure
@@ -128,10 +120,7 @@ class _Column:
         return [(self.height(value), f"{value:.3g}") for value in (self.low, middle, self.high)]
 
 
-def _draw_columns(axis: object, columns: Sequence[_Column]) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axis, Axes)
+def _draw_columns(axis: Axes, columns: Sequence[_Column]) -> None:
     for place, column in enumerate(columns):
         axis.plot([place, place], [0, 1], color=MUTED_COLOR, linewidth=1.0, zorder=2)
         for height, text in column.ticks():

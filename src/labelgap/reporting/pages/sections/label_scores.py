@@ -18,13 +18,14 @@ from labelgap.reporting.analysis.separability import (
     unknown_positives_from_run,
 )
 from labelgap.reporting.figure_data import Columns, stack_columns
+from labelgap.reporting.figures.class_rows import outermost
 from labelgap.reporting.figures.label_scores import (
     KIND_NAMES,
     absolute_logit_panels,
     positive_loss_figure,
     probability_panels,
 )
-from labelgap.reporting.figures.separability import outermost, score_density_figure, unknown_positive_bars
+from labelgap.reporting.figures.separability import MAX_CLASSES, score_density_figure, unknown_positive_bars
 from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.training import Run
@@ -212,7 +213,7 @@ def _class_rows(values: ClassSeparability) -> list[tuple[str, list[str]]]:
                 _decimals(values.overlap[number]),
             ],
         )
-        for number in outermost(values.counted[::-1])
+        for number in outermost(values.counted[::-1].tolist(), MAX_CLASSES)
     ]
 
 
