@@ -182,13 +182,18 @@ def summarize(name: str, seeds: Sequence[Outcome]) -> None:
         print(f"{order}: {spread([seed.reached(order, points) for seed in seeds], 0)}")
 
 
-def main() -> None:
-    """Run all settings and seeds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_arguments(description: str) -> argparse.Namespace:
+    """Return which settings to run, with how many seeds, and the file of features."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=",".join(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--features", type=Path, default=FEATURES)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run all settings and seeds."""
+    arguments = parse_arguments(__doc__)
     names = arguments.data.split(",")
     loaded = {name: load(name, arguments.features) for name in names}
     results: dict[str, list[Outcome]] = {name: [] for name in names}

@@ -11,7 +11,6 @@ the other, until the page puts the queue away (``review.queues.wrong_labels``). 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -29,7 +28,7 @@ from labelgap.studies.review_simulation import audit_once
 from labelgap.training.heads.configs import HeadConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.review_loop import FEATURES, LIMITS, SETTINGS, hide, load
+from benchmarks.review_loop import LIMITS, SETTINGS, hide, load, parse_arguments
 
 SHARES = (0.0, 0.02, 0.05)
 
@@ -105,11 +104,7 @@ def simulate(name: str, data: lg.Dataset, share: float, seed: int) -> Outcome:
 
 def main() -> None:
     """Run all settings and seeds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=",".join(SETTINGS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--features", type=Path, default=FEATURES)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__)
     started, summary = time.perf_counter(), []
     print("| data | seed | known | made wrong | suggested | of these wrong | answers | found | lost | interval held |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)

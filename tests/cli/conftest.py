@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 from tests.sample_photos import write_color_photos
+from tests.studies.compare.small_features import write
 
 from labelgap.cli.main import main
 
-__all__ = ["call", "drawn", "photos", "undraw", "undrawn"]
+__all__ = ["call", "drawn", "photos", "undraw", "undrawn", "vectors"]
 
 
 def call(*arguments: str) -> int:
@@ -49,4 +50,13 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     write_color_photos()
+    return tmp_path
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Features with few labels, in a folder that is the current one, and a wide terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "150")
+    write(tmp_path / "vectors.npz")
     return tmp_path

@@ -9,19 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.conftest import call, undraw
-from tests.studies.compare.small_features import write
 
 import labelgap as lg
 from labelgap.studies.compare.comparison import Comparison
-
-
-@pytest.fixture
-def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "150")
-    write(tmp_path / "vectors.npz")
-    return tmp_path
-
 
 QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 

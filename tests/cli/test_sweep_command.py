@@ -10,21 +10,12 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import call, undraw
-from tests.studies.compare.small_features import write
 
 import labelgap as lg
 from labelgap.studies.sweep import Sweep
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUICK = ("--epochs", "2", "--device", "cpu")
-
-
-@pytest.fixture
-def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "150")
-    write(tmp_path / "vectors.npz")
-    return tmp_path
 
 
 def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,34 +91,14 @@ def over_classes(
 
 
 @reference("two-way-class", **TWO_WAY)
-def over_samples(
-    batch: Batch,
-    *,
-    temperature_pos: float = 4.0,
-    temperature_neg: float = 1.0,
-    bias: float = 0.0,
-    unknown: str = "ignore",
-) -> Answer:
-    def line(xs: list[float], ys: list[int]) -> Line:
-        return contrast(xs, ys, temperature_pos, temperature_neg, bias, unknown)
-
-    turned = mean_of_lines(batch.logits.T, batch.labels.T, line, positive_only=True)
+def over_samples(batch: Batch, **options: Any) -> Answer:
+    turned = over_classes(replace(batch, logits=batch.logits.T, labels=batch.labels.T), **options)
     return Answer(turned.loss, turned.gradient.T)
 
 
 @reference("two-way", **TWO_WAY)
-def both_ways(
-    batch: Batch,
-    *,
-    temperature_pos: float = 4.0,
-    temperature_neg: float = 1.0,
-    bias: float = 0.0,
-    unknown: str = "ignore",
-) -> Answer:
-    halves = [
-        half(batch, temperature_pos=temperature_pos, temperature_neg=temperature_neg, bias=bias, unknown=unknown)
-        for half in (over_classes, over_samples)
-    ]
+def both_ways(batch: Batch, **options: Any) -> Answer:
+    halves = [half(batch, **options) for half in (over_classes, over_samples)]
     return Answer(sum(half.loss for half in halves), sum((half.gradient for half in halves), np.zeros(())))
 
 

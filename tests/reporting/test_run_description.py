@@ -7,28 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.plain_config import PLAIN
 
 from labelgap.reporting import write_report
 from labelgap.reporting.run_description import describe_settings
 from labelgap.training import Run
 from labelgap.training.config.schema import LinearPhase, RunConfig
-
-PLAIN: dict[str, Any] = {
-    "data": {"name": "csv", "path": "/photos/tags.csv", "options": {}, "steps": []},
-    "classes": ("cat", "dog"),
-    "method": "ll-r",
-    "why": None,
-    "backbone": "small-cnn",
-    "protocol": "end-to-end",
-    "epochs": 4,
-    "lr": 0.003,
-    "backbone_lr": 0.003,
-    "batch_size": 64,
-    "flip": False,
-    "seed": 0,
-    "select": "clean",
-    "trace": "off",
-}
 
 
 def described(everything: bool = False, **settings: Any) -> dict[str, str]:

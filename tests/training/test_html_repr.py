@@ -8,27 +8,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.training.plain_config import PLAIN
 
 import labelgap as lg
 from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.schema import RunConfig, write_config
-
-PLAIN: dict[str, Any] = {
-    "data": {"name": "csv", "path": "/photos/tags.csv", "options": {}, "steps": []},
-    "classes": ("cat", "dog"),
-    "method": "ll-r",
-    "why": None,
-    "backbone": "small-cnn",
-    "protocol": "end-to-end",
-    "epochs": 4,
-    "lr": 0.003,
-    "backbone_lr": 0.003,
-    "batch_size": 64,
-    "flip": False,
-    "seed": 0,
-    "select": "clean",
-    "trace": "off",
-}
 
 
 def run_with_scores(

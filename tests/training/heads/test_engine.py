@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,16 +33,10 @@ from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.heads.stack import initial_head
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 TABLE = some_labels()
 FEATURES = some_features(TABLE)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Warnings of thresholds and rounds are not tested here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
 
 
 def plans_of_every_method() -> list[HeadPlan]:

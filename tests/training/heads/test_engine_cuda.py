@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,13 @@ from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, so
 import labelgap as lg
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES = some_features(TABLE)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
 
 
 def plans_of(method: str) -> list[HeadPlan]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +14,8 @@ import labelgap as lg
 from labelgap.training.heads import HeadPlan, LinearEngine, grouping
 from labelgap.training.heads.optimizers import StackedAdam
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 TABLE = some_labels()
 FEATURES = some_features(TABLE)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -24,13 +24,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "em-apl": {"warmup": 2},
 }
 METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "imcl", "l1r", "asl", "two-way")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
 
 
 def as_on_a_device(plans: list[HeadPlan]) -> LinearEngine:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
 from labelgap.training.heads.train import BestEpochs
 from labelgap.training.selection import measurable_labels
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -39,13 +40,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "imcl": {"lambda_features": 0.0},
     "l1r": {"weight": 1e-3},
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
 
 
 def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[HeadPlan]:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, RunError, describe_missing_path
-from labelgap.core.findings import Note
+from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import READ_ERRORS, parse_json, read_arrays
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
@@ -35,7 +35,7 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.labels.io.parquet import open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
-__all__ = ["is_feature_file", "load_features"]
+__all__ = ["feature_dataset", "is_feature_file", "load_features"]
 
 _KINDS: Final = ("labels", "truth", "observed")
 _DIMENSIONS: Final = {"classes": 1, **{f"{split}_ids": 1 for split in SPLITS}} | {
@@ -84,16 +84,13 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
         parts = {name: replace(split, origin=origins.get(name)) for name, split in parts.items()}
         origin = "train and val are the papers' split of one set (recognized): labels are drawn over all of it"
         findings.append(Note(origin, "split"))
-    return Dataset(
-        path.name,
-        parts["train"],
-        parts.get("val"),
-        parts.get("test"),
-        findings=tuple(findings),
-        backbone=FEATURES,
-        protocol="linear",
-        flip=False,
-    )
+    return feature_dataset(path.name, parts, findings)
+
+
+def feature_dataset(name: str, parts: Mapping[str, Split], findings: Sequence[Finding]) -> Dataset:
+    """Return splits of features as a data set, on which linear heads are trained."""
+    splits = (parts["train"], parts.get("val"), parts.get("test"))
+    return Dataset(name, *splits, findings=tuple(findings), backbone=FEATURES, protocol="linear", flip=False)
 
 
 def is_feature_file(path: Path) -> bool:

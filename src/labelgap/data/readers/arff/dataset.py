@@ -21,10 +21,11 @@ from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import FileSplit, LabelsCounted, NoSplit, NoValRows
 from labelgap.data.readers.arff.labels import find_labels, label_states
 from labelgap.data.readers.arff.parser import ArffFile, Attribute, parse_arff
+from labelgap.data.readers.features import feature_dataset
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.labels import UNKNOWN, LabelTable
@@ -187,16 +188,7 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
     findings += [FileSplit(sizes)] if len(sizes) > 1 else [NoSplit(sizes["train"])]
     if len(sizes) > 1 and "val" not in sizes:
         findings.append(NoValRows(sizes["train"]))
-    return Dataset(
-        path.name,
-        parts["train"],
-        parts.get("val"),
-        parts.get("test"),
-        findings=tuple(findings),
-        backbone=FEATURES,
-        protocol="linear",
-        flip=False,
-    )
+    return feature_dataset(path.name, parts, findings)
 
 
 def _entries(file: ArffFile) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
