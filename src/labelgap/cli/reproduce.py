@@ -64,7 +64,7 @@ def reproduce(
     plan = plan_reproduction(table, data or [], out=out, **settings)
     if not as_json:
         _print_plan(plan)
-        for line in describe_cost(plan, device=device, workers=workers):
+        for line in describe_cost(plan, device=device, workers=workers, tolerate_missing=dry_run):
             make_console(soft_wrap=True).print(line)
     if dry_run:
         return None

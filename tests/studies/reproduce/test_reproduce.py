@@ -23,6 +23,7 @@ from tests.cli.conftest import call
 from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
+from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.core.text import DAY
@@ -249,6 +250,31 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     assert len(scores_of_seed) == 7 and scores_of_seed.index(max(scores_of_seed)) + 1 == precision.epochs[0]
     page = write_report(parts).read_text(encoding="utf-8")
     assert "end-to-end:voc2012, epoch by epoch" in page and page.count("<svg") == 2, "both rows in one figure"
+
+
+def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
+    photos: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    timm_or_skip()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    network = ("--backbone", "timm:resnet18", "--size", "32", "--device", "cpu", "--workers", "0")
+    asked = ("reproduce", "kim-table2", "--data", photos, "--cells", "an/end-to-end:voc2012", "--seeds", "2", *network)
+    assert call(*asked, "--batch-size", "2", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 networks to train, one at a time: at most about" in said
+    assert "missing   for 2 networks: the pretrained weights of timm:resnet18" in said and "--weights FILE" in said, (
+        said
+    )
+    assert (
+        call("reproduce", "cole-table1", "--data", photos, "--cells", "an/*", "--seeds", "1", *network, "--dry-run")
+        == 0
+    )
+    assert re.search(
+        r"missing   for \d+ linear heads: the pretrained weights of timm:resnet18", capsys.readouterr().out
+    )
+    assert call(*asked, "--batch-size", "2") == 2 and "weights of timm:resnet18" in capsys.readouterr().err
+    assert not Path("runs/reproduce").exists(), "nothing is trained that cannot be finished"
 
 
 def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(

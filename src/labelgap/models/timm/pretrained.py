@@ -19,10 +19,14 @@ import torch
 from labelgap.core.errors import InputError
 from labelgap.core.terminal.streams import unescaped_output
 
-__all__ = ["TIMEOUT_SECONDS", "pretrained_file"]
+__all__ = ["TIMEOUT_SECONDS", "UnavailableWeightsError", "pretrained_file"]
 
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of the request that finds out whether the server can be reached."""
+
+
+class UnavailableWeightsError(InputError):
+    """Pretrained weights are not on this machine, and cannot be downloaded."""
 
 
 def pretrained_file(configuration: Any, name: str) -> Path:
@@ -89,9 +93,9 @@ def _check_reachable(address: str) -> None:
             raise
 
 
-def _unreachable(name: str, address: str, remedy: str, error: Exception) -> InputError:
+def _unreachable(name: str, address: str, remedy: str, error: Exception) -> UnavailableWeightsError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
-    return InputError(
+    return UnavailableWeightsError(
         f"the pretrained weights of {name} ({address}) are not on this machine and cannot be downloaded ({reason}). "
         f"Give a file of weights: --weights FILE (in Python, weights=); or put them into the cache ({remedy}); "
         "or start from random weights: --weights none."

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from labelgap.core.errors import LabelGapError
 from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.studies.reproduce.linear import linear_groups, train_linear
-from labelgap.studies.reproduce.networks import network_runs
+from labelgap.models import create_backbone
+from labelgap.models.timm.pretrained import UnavailableWeightsError
+from labelgap.models.weight_files import NO_WEIGHTS
+from labelgap.studies.reproduce.linear import backbone_settings, linear_groups, train_linear
+from labelgap.studies.reproduce.networks import NetworkRun, network_runs
 from labelgap.studies.reproduce.runner import Plan
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training.devices import choose_device
@@ -28,10 +34,18 @@ SAMPLE: Final = 256
 EPOCHS: Final = 2
 
 
-def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = None) -> Iterator[str]:
+def describe_cost(
+    plan: Plan, *, device: str = "auto", workers: int | None = None, tolerate_missing: bool = False
+) -> Iterator[str]:
     """Yield what will be trained, and about how long it takes; trials of a few batches are run for that.
 
     Of heads that are there already the time is counted, too, and of the networks of further seeds.
+
+    Args:
+        plan: what is to be trained.
+        device: "auto", "cpu", "cuda", "mps".
+        workers: processes that decode images.
+        tolerate_missing: whether to name what networks cannot be trained without, e.g. weights; else it is an error.
     """
     settings, execution = plan.reproduction.settings, {"device": device, "workers": workers}
     for group in linear_groups(plan.trainings("linear"), settings):
@@ -43,23 +57,68 @@ def describe_cost(plan: Plan, *, device: str = "auto", workers: int | None = Non
         if data.backbone == FEATURES:
             text += f": at most about {format_duration(_linear_seconds(group, data, plan, execution))}"
         yield f"cost      {text}"
-    measured: dict[tuple[str, str], float] = {}
-    count, seconds = 0, 0.0
+        if tolerate_missing and (error := _missing_weights(backbone_settings(group[0], data, settings))) is not None:
+            yield f"missing   for {pluralize(heads, 'linear head')}: {error}"
+    measured: dict[tuple[str, str], _NetworkCost] = {}
+    counts = Counter[tuple[str, str]]()
     for training in plan.trainings("end-to-end", "linear-init"):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
         left = sum(not run.finished for run in runs) + plan.seeds - 1
         kind = training.data, training.protocol
+        counts[kind] += left
         if left and kind not in measured:
-            measured[kind] = dry_run(runs[0].data, runs[0].request, device=device, workers=workers).seconds
-        count += left
-        seconds += left * measured.get(kind, 0.0)
-    if count:
-        processor = choose_device(device).type
-        about = format_duration(seconds)
-        yield f"cost      {pluralize(count, 'network')} to train, one at a time: at most about {about}"
+            measured[kind] = _measure(runs[0], execution, tolerate_missing=tolerate_missing)
+    yield from _describe_networks(measured, counts, choose_device(device).type)
+
+
+class _NetworkCost(NamedTuple):
+    """The time of a network, None where it cannot be measured; and the error that its training would end with."""
+
+    seconds: float | None
+    missing: LabelGapError | None = None
+
+
+def _measure(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> _NetworkCost:
+    """Measure a few steps of a network; with random weights, which take as long, where its own are missing."""
+    try:
+        return _NetworkCost(dry_run(run.data, run.request, **execution).seconds)
+    except LabelGapError as error:
+        if not tolerate_missing:
+            raise
+        if isinstance(error, UnavailableWeightsError):
+            with suppress(LabelGapError):
+                request = replace(run.request, weights=NO_WEIGHTS)
+                return _NetworkCost(dry_run(run.data, request, **execution).seconds, error)
+        return _NetworkCost(None, error)
+
+
+def _missing_weights(network: dict[str, Any]) -> LabelGapError | None:
+    """Return the error of a backbone that cannot be built; None where it can, and for data that are features."""
+    if network:
+        try:
+            create_backbone(network["backbone"], weights=network["weights"], size=network["size"])
+        except LabelGapError as error:
+            return error
+    return None
+
+
+def _describe_networks(
+    measured: Mapping[tuple[str, str], _NetworkCost], counts: Mapping[tuple[str, str], int], processor: str
+) -> Iterator[str]:
+    known = {kind: cost.seconds for kind, cost in measured.items() if cost.seconds is not None}
+    if known:
+        seconds = sum(counts[kind] * each for kind, each in known.items())
+        networks, about = pluralize(sum(counts[kind] for kind in known), "network"), format_duration(seconds)
+        yield f"cost      {networks} to train, one at a time: at most about {about}"
         yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
         if processor == "cpu" and seconds > DAY:
             yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
+    if unknown := [kind for kind in measured if kind not in known]:
+        yield f"cost      {pluralize(sum(counts[kind] for kind in unknown), 'network')} to train: not measured"
+    missing = {kind: str(cost.missing) for kind, cost in measured.items() if cost.missing is not None}
+    for reason in dict.fromkeys(missing.values()):
+        count = sum(counts[kind] for kind, each in missing.items() if each == reason)
+        yield f"missing   for {pluralize(count, 'network')}: {reason}"
 
 
 def _linear_seconds(group: Sequence[Training], data: Dataset, plan: Plan, execution: dict[str, Any]) -> float:

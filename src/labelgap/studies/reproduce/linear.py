@@ -18,7 +18,14 @@ from labelgap.studies.reproduce.sources import observed
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training.config.presets import preset
 
-__all__ = ["evaluate_features", "linear_groups", "measure_evaluation", "measure_head", "train_linear"]
+__all__ = [
+    "backbone_settings",
+    "evaluate_features",
+    "linear_groups",
+    "measure_evaluation",
+    "measure_head",
+    "train_linear",
+]
 
 FOLDER: Final = "linear"
 EVALUATION_FOLDER: Final = "linear-eval"
@@ -34,6 +41,15 @@ def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings)
         )
         groups.setdefault((number, *same), []).append(training)
     return list(groups.values())
+
+
+def backbone_settings(training: Training, data: Dataset, settings: ReproductionSettings) -> dict[str, Any]:
+    """Return backbone, weights and size that compute the features of a data set; none where it consists of features."""
+    if data.backbone == FEATURES:
+        return {}
+    network = preset(training.preset, method=training.method, dataset=training.data, protocol="linear")
+    own = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
+    return {**own, "size": settings.size or network["size"]}
 
 
 def train_linear(
@@ -52,10 +68,6 @@ def train_linear(
     first = trainings[0]
     rates, batches = _grid(first, settings)
     network = preset(first.preset, method=first.method, dataset=first.data, protocol="linear")
-    image_settings: dict[str, Any] = {}
-    if data.backbone != FEATURES:
-        image_settings = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
-        image_settings["size"] = settings.size or network["size"]
     comparison = compare(
         observed(first, data),
         [training.method for training in trainings],
@@ -67,7 +79,7 @@ def train_linear(
         batch_sizes=batches,
         epochs=settings.epochs or network["epochs"],
         shuffle=True,
-        **image_settings,
+        **backbone_settings(first, data, settings),
         **execution,
     )
     rows = {row.method: row for row in comparison.methods}
