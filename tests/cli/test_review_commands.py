@@ -64,6 +64,32 @@ def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
     assert json.loads(capsys.readouterr().out)["progress"]["total"] == 9 and (photos / "mine").is_dir()
 
 
+def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_it(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("tags.csv", "--images", "photos", "--duplicates", "off")
+    assert call("train", *data, "--out", "my runs/a", "--epochs", "1", "--method", "an", "--device", "cpu") == 0
+    drawn = ("review", "my runs/a", "--random", "5", "--split", "train", "--summary")
+    assert call(*drawn) == 0
+    capsys.readouterr()
+    assert call("report", "my runs/a") == 0
+    assert capsys.readouterr().out == "report    my runs/a/report.html\n", "nothing is decided yet"
+    decide("my runs/a", ("0.jpg", "dog", PRESENT))
+    decide("my runs/a-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", ABSENT))
+    assert call("report", "my runs/a") == 0
+    note = "decided in the review my runs/a{}: not in this report, which shows the labels that the run was trained on"
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        f"note      1 label {note.format('')}",
+        "          labelgap apply 'my runs/a' --out better.csv",
+        f"note      2 labels {note.format('-review')}",
+        "          labelgap evaluate 'my runs/a' 'my runs/a-review'",
+    ]
+    assert call("apply", "my runs/a", "--out", "better.csv") == 0
+    Path("my runs/a/review.sqlite").write_bytes(b"nothing")
+    assert call("report", "my runs/a") == 0
+    assert "note      my runs/a/review.sqlite" in capsys.readouterr().out
+
+
 def test_the_summary_counts_people_and_what_was_found(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("review", "tags-review", "--summary") == 0
     said = capsys.readouterr().out

@@ -36,6 +36,7 @@ def report(
     print(f"report    {write_report(run, data=_load_data(run, data), images=not no_images, figures=figures)}")
     if figures is not None:
         print(f"figures   {figures}")
+    _print_decisions(run)
 
 
 def _load_data(folder: Path, source: str | None) -> Dataset | None:
@@ -53,6 +54,30 @@ def _load_data(folder: Path, source: str | None) -> Dataset | None:
         print(f"note      without label counts and example images: {error}")
         return None
     return data if data.classes == run.config.classes else None
+
+
+def _print_decisions(folder: Path) -> None:
+    """Print how many labels of a run people have decided since, and the command that uses them."""
+    import shlex
+
+    from labelgap.core.text import pluralize
+    from labelgap.review.store import read_decisions
+    from labelgap.training.config.schema import CONFIG_FILE
+
+    if not (folder / CONFIG_FILE).is_file():
+        return
+    random = Path(f"{folder}-review")
+    commands = {folder: ["apply", str(folder), "--out", "better.csv"], random: ["evaluate", str(folder), str(random)]}
+    for place, words in commands.items():
+        try:
+            count = len(read_decisions(place)) if place.is_dir() else 0
+        except LabelGapError as error:
+            print(f"note      {error}")
+            continue
+        if count:
+            decided = f"{pluralize(count, 'label')} decided in the review {place}"
+            print(f"note      {decided}: not in this report, which shows the labels that the run was trained on")
+            print(f"          {shlex.join(['labelgap', *words])}")
 
 
 def _trained(folder: Path) -> Run | None:
