@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ __all__ = ["end_forked", "killed_at_every_operation", "run_forked", "start_forke
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _started: list[int] = []
+_PR_SET_PDEATHSIG = 1
 
 
 def killed_at_every_operation(target: Callable[[], object], folder: Path, step: int = 1) -> Iterator[int]:
@@ -66,6 +68,7 @@ def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
             os.setpgid(process, process)
         return process
     os.setpgid(0, 0)
+    _end_with_parent()
     code = 1
     try:
         if log is not None:
@@ -78,6 +81,12 @@ def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _end_with_parent() -> None:
+    """Have this process killed when its parent ends: a test that hangs is ended without being able to do it itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_forked() -> None:

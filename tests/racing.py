@@ -8,13 +8,13 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 from labelgap.core.errors import LabelGapError
 
 __all__ = ["race"]
 
 _FORKSERVER = multiprocessing.get_context("forkserver")
-_DEADLOCK = 120.0
-"""Seconds after which a process that waits for the other fails."""
 
 
 def race(function: Callable[..., object], *arguments: Any) -> tuple[str, str]:
@@ -30,15 +30,20 @@ def race(function: Callable[..., object], *arguments: Any) -> tuple[str, str]:
     ]
     for worker in workers:
         worker.start()
-    said = sorted((results.get(timeout=_DEADLOCK) for _ in workers), key=lambda text: text == "done")
-    for worker in workers:
-        worker.join()
+    try:
+        said = sorted((results.get(timeout=PATIENCE) for _ in workers), key=lambda text: text == "done")
+        for worker in workers:
+            worker.join(PATIENCE)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
     return said[0], said[1]
 
 
 def _work(function: Callable[..., object], refused: Event, results: Queue[str], arguments: tuple[Any, ...]) -> None:
     def wait() -> None:
-        assert refused.wait(_DEADLOCK), "the other process was not refused"
+        assert refused.wait(PATIENCE), "the other process was not refused"
 
     try:
         function(wait, *arguments)

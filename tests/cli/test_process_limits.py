@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE
 
 from labelgap.cli.failures import describe_failure
 
@@ -29,7 +30,7 @@ def wait():
     with atomic_path("result.txt") as temporary:
         temporary.write_text("half")
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 
 @make_app().command()
 def fail(storage: str = "", url: str = ""):
@@ -182,9 +183,13 @@ def test_a_signal_ends_a_command_with_its_code_and_nothing_half_written(
         text=True,
         preexec_fn=usual_signals,
     )
-    assert started.stdout is not None and started.stdout.readline() == "ready\n"
-    started.send_signal(number)
-    _, errors = started.communicate()
+    try:
+        assert started.stdout is not None and started.stdout.readline() == "ready\n"
+        started.send_signal(number)
+        _, errors = started.communicate(timeout=PATIENCE)
+    finally:
+        started.kill()
+        started.communicate()
     assert (started.returncode, errors) == (code, message)
     assert not list(tmp_path.iterdir())
 

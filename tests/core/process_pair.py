@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
+from tests.waiting import PATIENCE
 
 __all__ = ["run_pair"]
 
@@ -14,12 +15,17 @@ __all__ = ["run_pair"]
 def run_pair(function: Callable[[Path], None], folder: Path) -> None:
     """Call ``function(folder)`` in two processes at once; it must be importable. Both must end without an error."""
     context = multiprocessing.get_context("forkserver")
-    workers = [context.Process(target=_work, args=(function, folder, rank)) for rank in range(2)]
+    workers = [context.Process(target=_work, args=(function, folder, rank), daemon=True) for rank in range(2)]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    try:
+        for worker in workers:
+            worker.join(PATIENCE)
+        assert [worker.exitcode for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
 
 
 def _work(function: Callable[[Path], None], folder: Path, rank: int) -> None:

@@ -70,7 +70,7 @@ def test_a_thread_waits_for_another_one_of_the_same_process(tmp_path: Path) -> N
             release.wait()
             order.append("first")
 
-    thread = threading.Thread(target=first)
+    thread = threading.Thread(target=first, daemon=True)
     thread.start()
     entered.wait()
     with pytest.raises(RunError, match="in use"), lock_folder(tmp_path, "training"):

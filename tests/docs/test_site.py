@@ -19,6 +19,7 @@ from docs.builder.links import site_links
 from docs.builder.navigation import make_navigation
 from filelock import FileLock
 from tests.docs.blocks import PROJECT
+from tests.waiting import PATIENCE
 
 import labelgap as lg
 
@@ -148,6 +149,7 @@ def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in (PHONE, DESKTOP):
             page = browser.new_page(viewport={"width": width, "height": 844})
+            page.set_default_timeout(1000 * PATIENCE)
             said: list[str] = []
             asked: list[str] = []
             page.on("console", lambda message, said=said: said.append(message.text))

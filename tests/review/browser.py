@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE as SECONDS
+from tests.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine (scripts/setup installs it)"),
 ]
-PATIENCE = 300_000
+PATIENCE = 1000 * SECONDS
 """Milliseconds after which a page that does not change is broken, however busy the machine is."""
 SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
 MISPLACED = """(within) => {
@@ -68,7 +69,7 @@ def running(folder: Path, *options: str, port: str = "0") -> Iterator[Command]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            command.farewell, _ = process.communicate(timeout=PATIENCE / 1000)
+            command.farewell, _ = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -106,10 +107,7 @@ def states(page: Any, count: int) -> list[str]:
 
 def wait_for(page: Any, holds: str) -> None:
     """Wait until an expression holds (playwright's own wait_for_function is an eval, which the page forbids)."""
-    deadline = time.monotonic() + PATIENCE / 1000
-    while not page.evaluate(holds):
-        assert time.monotonic() < deadline, f"never came true: {holds}"
-        page.wait_for_timeout(30)
+    wait_until(lambda: page.evaluate(holds))
 
 
 def wait_until_sent(page: Any) -> None:

@@ -6,13 +6,14 @@ import http.client
 import json
 import re
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.waiting import PATIENCE, wait_until
 
 from labelgap.review import Review
 from labelgap.review.server import create_server
@@ -57,7 +58,7 @@ class ReviewClient:
     def request(
         self, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             own = {"Cookie": self.cookie} if self.cookie else {}
             connection.request(method, path, body, {**own, **(headers or {})})
@@ -95,11 +96,10 @@ def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
     server, listener, address = create_server(review, port=0, **options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.01)
     try:
+        wait_until(lambda: server.started or not thread.is_alive())
         yield ReviewClient(address)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         listener.close()

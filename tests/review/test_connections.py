@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 
 import pytest
 from tests.review.http_client import ReviewClient, run_server
+from tests.waiting import PATIENCE, wait_until
 
 from labelgap.review import Review
 from labelgap.review.connections import ConnectionLimits
@@ -33,7 +35,7 @@ ATTACKS: dict[str, Attack] = {
 def connect(client: ReviewClient, sent: bytes) -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    connection.settimeout(60)
+    connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", client.port))
     with suppress(ConnectionError):  # closed already
         connection.sendall(sent)
@@ -72,28 +74,36 @@ def test_an_honest_client_is_let_in_however_many_are_stalled(review: Review, nam
 def test_another_address_is_not_closed_for_the_many_of_one(review: Review) -> None:
     limits = ConnectionLimits(40, 30, 8, NEVER, NEVER, NEVER)
     with run_server(review, host="0.0.0.0", limits=limits) as client, ExitStack() as stack:
-        patient = socket.create_connection(("127.0.0.1", client.port), 60, ("127.0.0.9", 0))
+        patient = socket.create_connection(("127.0.0.1", client.port), PATIENCE, ("127.0.0.9", 0))
         stack.enter_context(patient).sendall(HEAD)
         stack.enter_context(stalled(client, ATTACKS["half a header"], STALLED))
         patient.sendall(b"\r\n")
         assert patient.recv(12) == b"HTTP/1.1 401"
 
 
+def let_in(client: ReviewClient) -> bool:
+    """Whether a client gets its page: a busy machine may take longer than the server waits."""
+    with suppress(ConnectionError, HTTPException):
+        client.enter()
+    return bool(client.csrf_token)
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_phase_has_its_time(review: Review, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     with run_server(review, limits=ConnectionLimits(40, 30, 8, 0.3, 0.3, 0.3)) as client:
-        client.enter()
+        wait_until(lambda: let_in(client))
         with stalled(client, ATTACKS[name], 3) as connections:
             for connection in connections:
                 wait_until_closed(connection)
-        assert client.request("/").status == 200
+        client.csrf_token = ""
+        wait_until(lambda: let_in(client))
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["half a header", "half a body"])
 def test_bytes_that_trickle_in_do_not_extend_it(review: Review, name: str) -> None:
     with run_server(review, limits=ConnectionLimits(40, 30, 8, 0.5, 0.5, 0.5)) as client:
-        client.enter()
+        wait_until(lambda: let_in(client))
         with connect(client, ATTACKS[name](client)) as connection:
             connection.settimeout(0.02)
             closed = False

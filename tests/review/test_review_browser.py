@@ -20,6 +20,7 @@ from tests.review.browser import (
     wait_until_sent,
 )
 from tests.review.http_client import run_server
+from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.core.files import DiskError
@@ -208,7 +209,8 @@ def test_a_page_of_thousands_loads_only_what_is_visible_and_answers_before_the_s
         page.wait_for_selector("html[data-ready]")
         wait_for(page, "document.querySelector('.entry img').naturalWidth > 0")
         count = page.locator(".entry").count()
-        assert count > 1800 and 10 < len(loaded) < 400
+        wait_until(lambda: page.locator(".entry").count() == count and len(loaded) > 10)
+        assert count > 1800 and len(loaded) < 400
         page.evaluate(
             """() => { for (let at = 0; at < 100; at++)
               document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true })); }"""

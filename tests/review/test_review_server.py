@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_photos import make_photos
 from tests.review.sample_run import write_candidates
+from tests.waiting import PATIENCE
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
@@ -325,7 +326,7 @@ def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress:
         f"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"X-CSRF-Token: {client.csrf_token}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         try:

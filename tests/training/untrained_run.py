@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.data import ArrayImages
+from labelgap.data import ArrayImages, ImageSource
 from labelgap.inference.predict import chunks
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.models import Classifier, create_backbone
@@ -92,12 +92,14 @@ def make_run(
     return Run(folder)
 
 
-def predict_many(folder: str, out: str, count: int = 400) -> None:
-    """Predict images in chunks of 16; runs in a process of its own."""
+def predict_many(
+    folder: str, out: str, count: int = 100, wrap: Callable[[ArrayImages], ImageSource] = lambda images: images
+) -> None:
+    """Predict images in chunks of 16."""
     torch.set_num_threads(1)
     pixels = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
     with patch.object(chunks, "MAX_IMAGES", 16):
-        predict_to_file(Run(folder), ArrayImages(pixels), out, device="cpu", batch_size=16)
+        predict_to_file(Run(folder), wrap(ArrayImages(pixels)), out, device="cpu", batch_size=16)
 
 
 def predict_when_refused(wait: Callable[[], None], folder: str, out: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import signal
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
-from tests.killing import killed_at_every_operation
+from tests.killing import killed_at_every_operation, run_forked
 from tests.mutations import mutations
 from tests.racing import race
 from tests.training.untrained_run import make_run, predict_many, predict_when_refused
@@ -20,8 +19,6 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data import ArrayImages
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.training import Run
-
-FORKSERVER = multiprocessing.get_context("forkserver")
 
 
 class KilledError(Exception):
@@ -42,14 +39,24 @@ class InterruptedImages:
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         self.rows_read.append(row)
         if row == self.at:
-            raise KilledError
+            self.interrupt()
         return self.images[row]
+
+    def interrupt(self) -> None:
+        raise KilledError
 
     def select(self, rows: ArrayLike) -> ArrayImages:
         return self.images.select(rows)
 
     def fingerprint(self) -> str:
         return self.images.fingerprint()
+
+
+class KillingImages(InterruptedImages):
+    """Images of which one kills the process."""
+
+    def interrupt(self) -> None:
+        signal.raise_signal(signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -99,15 +106,9 @@ def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path
 @pytest.mark.usefixtures("small_chunks")
 def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path, suffix: str) -> None:
     out, chunks = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
-    process = FORKSERVER.Process(target=predict_many, args=(str(run.path), str(out)))
-    process.start()
-    while not (chunks / "chunk-000002.safetensors").exists():
-        assert process.is_alive(), "it ended too early"
-        time.sleep(0.0005)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL and not out.exists()
-    assert 3 <= len(list(chunks.glob("chunk-*.safetensors"))) < 25
+    killing = partial(KillingImages, at=60)
+    assert run_forked(lambda: predict_many(str(run.path), str(out), wrap=killing)) == -signal.SIGKILL
+    assert not out.exists() and len(list(chunks.glob("chunk-*.safetensors"))) == 3
     predict_many(str(run.path), str(out))
     assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
     predict_many(str(run.path), str(tmp_path / f"b.{suffix}"))

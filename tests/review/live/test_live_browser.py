@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, running, wait_for, wait_until_sent
-from tests.review.live.test_live_rankings import children, command_line
+from tests.review.live.test_live_rankings import worker_of
 
 from labelgap.review.store import FILE, DecisionStore
 
@@ -44,8 +44,7 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, fold
         following = names(page)
         assert not set(following) & set(shown[:12]) and following != shown[12:]
 
-        (worker,) = [pid for pid in children(command.process.pid) if "spawn_main" in command_line(pid)]
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_of(command.process.pid), signal.SIGKILL)
         for _ in range(12):
             page.keyboard.press("y")
         wait_until_sent(page)

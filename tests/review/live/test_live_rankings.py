@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
+from tests.review.test_review_processes import running
+from tests.waiting import has_ended, wait_until
 
 from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT
@@ -26,16 +24,6 @@ from labelgap.review.panel import panel_context
 from labelgap.review.queues.feeds import class_feed
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.views import render
-
-PATIENCE = 300.0
-"""Seconds after which something that does not happen is broken, however busy the machine is."""
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -60,7 +48,7 @@ def learned(review: Review, decisions: int) -> bool:
 def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_restart(folder: Path) -> None:
     with ranked(folder) as (review, rankings):
         decide(review, 3, EVERY, ABSENT)
-        wait_for(lambda: learned(review, EVERY))
+        wait_until(lambda: learned(review, EVERY))
         first = review.ranking()
         assert first is not None and class_feed(review, 3).ranking == first.number
         open_ones = class_feed(review, 3).numbers
@@ -71,13 +59,13 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         assert worker is not None
         os.kill(worker, signal.SIGKILL)
         decide(review, 5, EVERY, PRESENT)
-        wait_for(lambda: learned(review, 2 * EVERY))
+        wait_until(lambda: learned(review, 2 * EVERY))
         assert rankings.worker_id != worker and not rankings.problem
         newest = review.ranking()
         assert newest is not None
-        wait_for(lambda: review.ranking("classifier") is not None)
+        wait_until(lambda: review.ranking("classifier") is not None)
     with ranked(folder) as (again, _):
-        wait_for(lambda: learned(again, 2 * EVERY))
+        wait_until(lambda: learned(again, 2 * EVERY))
         same = again.ranking()
         assert same is not None and same.number == newest.number
         assert np.array_equal(same.position, newest.position)
@@ -94,7 +82,7 @@ def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder:
         job = review.rankings.job
         broken = type(job)(**{**vars(job), "path": str(tmp_path / "gone")})
         review.rankings = LiveRankings(broken, review.store, review._decisions)
-        wait_for(lambda: review.rankings is not None and bool(review.rankings.problem))
+        wait_until(lambda: review.rankings is not None and bool(review.rankings.problem))
         assert "gone" in review.rankings.problem and "gone" in render("panel.html", panel=panel_context(review, 3))
         assert class_feed(review, 3).numbers.tolist() == before
 
@@ -110,46 +98,35 @@ def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
 
     live = LiveRankings(RankingJob.of(review.folder, review.candidates), review.store, state)
     worker = live.worker_id
-    wait_for(lambda: bool(live.problem))
+    wait_until(lambda: bool(live.problem))
     live.stop()
     assert live.problem == "of a bug" and not errors and live.worker_id == worker
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found by /proc")
 def test_the_worker_ends_with_a_server_that_is_killed_and_no_decision_is_lost(folder: Path) -> None:
-    words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--port", "0"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert server.stdout is not None
-    try:
-        for line in server.stdout:
-            if re.search(r"http://127\.0\.0\.1:\d+/", line):
-                break
-        wait_for(lambda: bool(children(server.pid)))
-        (worker,) = [pid for pid in children(server.pid) if "spawn_main" in command_line(pid)]
+    with running(folder) as server:
+        worker = worker_of(server.process.pid)
         with closing(Review(open_review_folder(folder))) as other:  # somebody else decides in the same folder
             decide(other, 3, EVERY, PRESENT)
-            wait_for(lambda: any(each.decisions for each in other.store.rankings()))
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
-    wait_for(lambda: has_ended(worker))
+            wait_until(lambda: any(each.decisions for each in other.store.rankings()))
+    wait_until(lambda: has_ended(worker))
     with closing(DecisionStore(folder / FILE, read_only=True)) as store:
         assert len(store.current()) == EVERY
 
 
-def children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in found]
+def worker_of(server: int) -> int:
+    """Wait for the process that ranks, and return its id; until it runs its own program it looks like the server."""
+    found: list[int] = []
+
+    def started() -> bool:
+        children = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+        found[:] = [child for child in children if not has_ended(child) and "spawn_main" in command_line(child)]
+        return len(found) == 1
+
+    wait_until(started)
+    return found[0]
 
 
-def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
+def command_line(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()

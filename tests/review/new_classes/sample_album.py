@@ -9,6 +9,8 @@ from PIL import Image
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
+from labelgap.review.store import FILE
+from labelgap.review.store.database import create_database
 
 IMAGES = 80
 COPY = "copy.png"
@@ -38,4 +40,5 @@ def make_album(place: Path) -> Path:
     data = lg.load("csv", place / "tags.csv", images=place / "photos", duplicates="exact")
     lg.fit(data, "an", backbone="efficientnet-lite0", out=place / "run", epochs=1, device="cpu", quiet=True)
     write_candidates(place / "run" / "candidates.parquet", likely_rows(data, share=0.3), data)
+    create_database(place / "run" / FILE, 32 * "0")  # its id decides the random orders
     return place / "run"

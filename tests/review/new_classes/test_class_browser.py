@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, running, wait_for, wait_until_sent
+from tests.review.http_client import run_server
 from tests.review.new_classes.sample_album import COPY, is_bright
+from tests.waiting import wait_until
+
+from labelgap.review import Review, open_review_folder
 
 pytestmark = needs_browser
 
@@ -22,6 +26,12 @@ def follow(page: Any, key: str) -> None:
     with page.expect_navigation():
         page.keyboard.press(key)
     page.wait_for_selector("html[data-ready]")
+
+
+def reloaded(page: Any) -> Any:
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    return page
 
 
 def test_a_class_is_added_its_examples_found_by_similarity_and_a_ranking_comes(chromium: Any, album_run: Path) -> None:
@@ -41,9 +51,7 @@ def test_a_class_is_added_its_examples_found_by_similarity_and_a_ranking_comes(c
         for _ in range(at):
             page.keyboard.press("ArrowRight")
         follow(page, "s")
-        while "being computed" in page.inner_text("main"):
-            page.reload()
-            page.wait_for_selector("html[data-ready]")
+        wait_until(lambda: "being computed" not in reloaded(page).inner_text("main"))
         similar = names(page)
         assert similar[0] == shown[at] and sum(map(is_bright, similar[:6])) >= 5
         copied = {COPY, "00.png"}  # an answer on one of them would be two decisions
@@ -68,19 +76,22 @@ def test_a_class_is_added_its_examples_found_by_similarity_and_a_ranking_comes(c
         assert page.errors == []
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_buttons_stay_inside_the_window_and_apart(chromium: Any, album_run: Path, size: str) -> None:
-    with running(album_run) as command:
-        page = opened(chromium, command.address, size)
-        assert page.evaluate(MISPLACED, ".new-class")[1:] == [[], [], False]
-        page.fill("#new-class", "bright")
-        with page.expect_navigation():
-            page.click("#add-class")
-        page.wait_for_selector("html[data-ready]")
-        assert page.evaluate("document.querySelector('.bar').offsetHeight") <= 90, "the head stays small"
-        for part in (".actions", ".entry"):
-            assert page.evaluate(MISPLACED, part)[1:] == [[], [], False]
-        page.click(".entry >> nth=1", position={"x": 20, "y": 20})
-        with page.expect_navigation():
-            page.click(".entry >> nth=1 >> .similar")
-        assert page.errors == []
+def test_buttons_stay_inside_the_window_and_apart(chromium: Any, album_run: Path) -> None:
+    with closing(Review(open_review_folder(album_run))) as review, run_server(review) as client:
+        for number, size in enumerate(SIZES):
+            check_buttons(opened(chromium, client.address, size), f"bright {number}")
+
+
+def check_buttons(page: Any, name: str) -> None:
+    assert page.evaluate(MISPLACED, ".new-class")[1:] == [[], [], False]
+    page.fill("#new-class", name)
+    with page.expect_navigation():
+        page.click("#add-class")
+    page.wait_for_selector("html[data-ready]")
+    assert page.evaluate("document.querySelector('.bar').offsetHeight") <= 90, "the head stays small"
+    for part in (".actions", ".entry"):
+        assert page.evaluate(MISPLACED, part)[1:] == [[], [], False]
+    page.click(".entry >> nth=1", position={"x": 20, "y": 20})
+    with page.expect_navigation():
+        page.click(".entry >> nth=1 >> .similar")
+    assert page.errors == []

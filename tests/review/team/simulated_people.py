@@ -68,7 +68,7 @@ class Person:
     def __init__(self, plan: Plan, number: int) -> None:
         self.plan, self.random = plan, random.Random(number)
         self.work = Work(f"person-{number:02d}")
-        self.connection = http.client.HTTPConnection("127.0.0.1", plan.port, timeout=60)
+        self.connection = http.client.HTTPConnection("127.0.0.1", plan.port, timeout=300)
         self.cookie = ""
         self.client = uuid.uuid4().hex
 
@@ -154,17 +154,30 @@ class Person:
 
 
 def simulate(plan: Plan) -> list[Work]:
-    """Let the people work, and return what each did. This file is the script of the processes: they import little."""
+    """Let the people begin together, and return what each did. This file is the script: its processes import little."""
     groups = [list(range(plan.people))[part :: plan.processes] for part in range(plan.processes)]
     words = [sys.executable, __file__, json.dumps(asdict(plan))]
-    started = [subprocess.Popen([*words, json.dumps(group)], stdout=subprocess.PIPE, text=True) for group in groups]
-    results = [json.loads(process.communicate()[0]) for process in started]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([*words, json.dumps(group)], **pipes) for group in groups]
+    try:
+        for process in started:
+            process.stdout.readline()  # type: ignore[union-attr]
+        for process in started:
+            process.stdin.write("\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+        results = [json.loads(process.communicate()[0]) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
     return [Work(**work) for group in results for work in group]
 
 
 def _main(plan: Plan, numbers: list[int]) -> None:
     people = [Person(plan, number) for number in numbers]
     threads = [threading.Thread(target=person.run) for person in people]
+    print("ready", flush=True)
+    sys.stdin.readline()
     for thread in threads:
         thread.start()
     for thread in threads:

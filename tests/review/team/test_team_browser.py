@@ -102,7 +102,9 @@ def test_a_second_opinion_is_blind_and_a_disagreement_is_settled(chromium: Any, 
         wait_until_sent(ben)
         ben.keyboard.press("z")
         wait_until_sent(ben)
-        ben.wait_for_timeout(4000)  # a poll brings the answer that is in force again
+        for _ in range(2):
+            with ben.expect_response(lambda response: "/api/changes" in response.url):
+                pass  # a poll brings the answer that is in force again
         assert states(ben, 1) == [""], "what is undone is to be settled again"
         ben.keyboard.press("n")
         wait_until_sent(ben)

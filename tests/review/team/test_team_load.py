@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import closing
 from itertools import combinations
@@ -10,24 +9,18 @@ from pathlib import Path
 
 from tests.review.team.simulated_people import Plan, Work, simulate
 from tests.review.test_review_processes import running
+from tests.waiting import PATIENCE, wait_until
 
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import WRONG
+from labelgap.review.live.rankings import EVERY
 from labelgap.review.store import FILE, DecisionStore
 
-PATIENCE = 300.0
-"""Seconds after which something that has not happened never will, however busy the machine is."""
 
-
-def wait_for_ranking(folder: Path) -> None:
-    """Wait for the first ranking of the worker; that of the audit is stored with the first page."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        with closing(DecisionStore(folder / FILE, read_only=True)) as store:
-            if len(store.rankings()) > 0:
-                return
-        assert time.monotonic() < deadline, "the worker never ranked anything"
-        time.sleep(0.2)
+def has_ranking(folder: Path, decisions: int) -> bool:
+    """Whether the worker has ranked after some decisions; the ranking of the audit is stored with the first page."""
+    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+        return any(ranking.decisions >= decisions for ranking in store.rankings())
 
 
 def shown_at_once(people: list[Work]) -> list[str]:
@@ -43,18 +36,18 @@ def shown_at_once(people: list[Work]) -> list[str]:
 
 def test_twenty_people_decide_everything_once_and_nothing_is_lost(folder: Path) -> None:
     with running(folder) as server:
-        wait_for_ranking(folder)
-        people = simulate(Plan(server.client.port, people=20, seconds=PATIENCE, pause=0.01, size=12))
+        wait_until(lambda: has_ranking(folder, 0))
+        people = simulate(Plan(server.client.port, people=20, seconds=PATIENCE, pause=0.01, size=5))
         assert [person.problem for person in people if person.problem] == []
+        wait_until(lambda: has_ranking(folder, EVERY))  # it is ranked again in the meantime
         with closing(DecisionStore(folder / FILE, read_only=True)) as store:
-            events, rankings = store.events(), store.rankings()
+            events = store.events()
     confirmed = [each for person in people for each in person.decided]
     assert Counter(event.request_id for event in events if event.is_answer) == Counter(each[0] for each in confirmed)
     assert all(event.accepted for event in events) and not [person.refused for person in people if person.refused]
     assert max(Counter(identity for _, identity, _ in confirmed).values()) == 1, "nobody decides what another has"
     assert shown_at_once(people) == []
     assert sum(bool(person.decided) for person in people) >= 15, "everybody has something to do"
-    assert any(ranking.decisions for ranking in rankings), "it was ranked again in the meantime"
     with closing(Review(open_review_folder(folder), read_only=True)) as review:
         open_ones = ~review.current.decided & (review.candidates.columns.kind != WRONG) & review.copies.shown
         assert not open_ones.any(), "all was decided"

@@ -24,6 +24,7 @@ from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
 from tests.timm_models import timm_or_skip
+from tests.waiting import has_ended, wait_until
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.core.text import DAY
@@ -356,8 +357,13 @@ def train_or_wait(run: Any, **settings: Any) -> Any:
     """Train a network; with `wan`, wait for ever."""
     if run.request.method != "wan":
         return TRAIN(run, **settings)
-    Path("waiting").write_text(str(os.getpid()), encoding="utf-8")
+    Path(f"waiting-{os.getpid()}").touch()
     return threading.Event().wait()
+
+
+def waiting() -> list[int]:
+    """The processes that wait."""
+    return [int(path.name.partition("-")[2]) for path in Path().glob("waiting-*")]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -366,7 +372,7 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
 ) -> None:
     cells = ["wan/end-to-end:voc2012", "an/end-to-end:voc2012", "ll-r/end-to-end:voc2012"]
     asked: dict[str, Any] = {"cells": cells, **NETWORK, **QUICK}
-    stored, waiting = Path("runs/reproduce/reproduce.json"), Path("waiting")
+    stored = Path("runs/reproduce/reproduce.json")
     with monkeypatch.context() as patch:
         patch.setattr(networks, "_train", train_or_wait)
         patch.setattr(networks, "_POLL_SECONDS", 0.02)
@@ -374,7 +380,7 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
         patch.setattr(progress, "LINE_SHARE", 0.0)
         work = partial(reproduce, "kim-table2", [photos], **{**asked, "jobs": 2, "quiet": False})
         process = start_forked(work, Path("screen"))
-        while not (stored.exists() and len(Reproduction.open("runs/reproduce").cells) == 2 and waiting.exists()):
+        while not (stored.exists() and len(Reproduction.open("runs/reproduce").cells) == 2 and waiting()):
             assert os.waitpid(process, os.WNOHANG) == (0, 0), Path("screen").read_text(encoding="utf-8")
             time.sleep(0.05)
         os.kill(process, signal.SIGKILL)
@@ -383,8 +389,7 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
     assert said.count("voc2012-an-end-to-end-") == 2 and "(4 of 6)" in said, "one line for each network"
     assert re.search(r"^networks: \d+ %  in training, epochs: \d/1, \d/1$", said, re.MULTILINE), "and some in between"
     found = Reproduction.open("runs/reproduce").cells
-    while Path(f"/proc/{waiting.read_text(encoding='utf-8')}").exists():
-        time.sleep(0.05)  # the processes of a command that is killed end with it
+    wait_until(lambda: all(map(has_ended, waiting())))  # with the command that was killed
     made = reproduce("kim-table2", [photos], **asked)
     assert len(trained) == 2 and all("-wan-" in name for name in trained), "nothing that had ended is trained again"
     assert len(made.cells) == 3 and {name: made.cells[name] for name in found} == found

@@ -6,16 +6,15 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE, reserved_port, wait_until
 
 __all__ = ["PASSWORD", "postgresql"]
 
@@ -42,9 +41,6 @@ def postgresql() -> Iterator[str]:
     secret.chmod(0o644)
     data = folder / "data"
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     try:
         initialize: list[str | Path] = [
             programs / "initdb",
@@ -58,24 +54,24 @@ def postgresql() -> Iterator[str]:
             "-N",
         ]
         subprocess.run(initialize, check=True, **quiet, **user)
-        settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
-        options = [word for setting in settings for word in ("-c", setting)]
-        server = subprocess.Popen([programs / "postgres", "-D", data, *options], **quiet, **user)
-        try:
-            _wait(psycopg, port, server)
-            yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
-        finally:
-            server.send_signal(signal.SIGINT)  # the fast shutdown, which waits for no client
-            server.wait()
+        with reserved_port() as port:
+            settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
+            options = [word for setting in settings for word in ("-c", setting)]
+            server = subprocess.Popen([programs / "postgres", "-D", data, *options], **quiet, **user)
+            try:
+                wait_until(lambda: _accepts(psycopg, port, server))
+                yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
+            finally:
+                server.send_signal(signal.SIGINT)  # the fast shutdown, which waits for no client
+                server.wait(PATIENCE)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> None:
-    """Wait until the server accepts connections."""
-    while server.poll() is None:
-        with suppress(psycopg.OperationalError):
-            psycopg.connect(host="127.0.0.1", port=port, user="ann", password=PASSWORD, dbname="postgres").close()
-            return
-        time.sleep(0.1)
-    raise AssertionError("the server has ended")
+def _accepts(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> bool:
+    """Whether the server accepts connections."""
+    assert server.poll() is None, "the server has ended"
+    with suppress(psycopg.OperationalError):
+        psycopg.connect(host="127.0.0.1", port=port, user="ann", password=PASSWORD, dbname="postgres").close()
+        return True
+    return False

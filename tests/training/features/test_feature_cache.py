@@ -26,6 +26,7 @@ from tests.training.features.tiny_backbone import (
     random_images,
     several,
 )
+from tests.waiting import PATIENCE
 
 from labelgap.core.cache import row_store
 from labelgap.core.cache.segments import list_folders, list_segments
@@ -66,14 +67,14 @@ class SlowProcess:
     ) -> None:
         self.pipe, theirs = FORKSERVER.Pipe(duplex=False)
         arguments = (theirs, str(cache.parent), first, stop, seconds, hangs_at)
-        self.process = FORKSERVER.Process(target=extract_slowly, args=arguments)
+        self.process = FORKSERVER.Process(target=extract_slowly, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
 
     def until(self, word: object, count: int = 1) -> None:
         """Wait until it has sent ``word`` ``count`` times."""
         while count:
-            assert self.pipe.poll(60), "it sends nothing"
+            assert self.pipe.poll(PATIENCE), "it sends nothing"
             count -= self.pipe.recv() == word
 
     def kill(self) -> None:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import struct
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from tests.cli.conftest import call
 from tests.killing import run_forked
 from tests.studies.compare.small_features import features, write
+from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
@@ -129,7 +129,8 @@ def test_a_killed_log_is_readable_and_a_resumed_one_has_every_epoch_once(
 
     def kill(history: Sequence[Mapping[str, Any]]) -> None:
         if len(history) == 2:
-            time.sleep(3 if name == "wandb" else 0)  # it writes every second
+            if name == "wandb":  # another process writes it, every second
+                wait_until(lambda: len(READERS[name](out)[0].get("train/loss", [])) == 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert run_forked(lambda: fit(out, name, on_epoch=kill)) == -signal.SIGKILL
