@@ -86,7 +86,7 @@ def test_a_reader_that_is_gone_ends_a_command_as_its_signal_would(tmp_path: Path
     for arguments in (["cache"], ["cache", "--json"], ["--help"]):
         ended = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (141, b"")
-    both = subprocess.run([*COMMAND, "train", "none.csv", "--out", "a"], stdout=writing, stderr=writing, cwd=tmp_path)
+    both = subprocess.run([*COMMAND, "cache", "--limit", "x"], stdout=writing, stderr=writing, cwd=tmp_path)
     assert both.returncode in (2, 141)
     os.close(writing)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.review.browser import CHROMIUM
 from tests.review.http_client import ReviewClient, run_server
+from tests.review.live.preloaded_worker import preload_workers
 from tests.review.sample_run import make_run
 
 from labelgap.review import Review, open_review_folder
@@ -36,6 +37,13 @@ def review(folder: Path) -> Iterator[Review]:
     opened = Review(open_review_folder(folder))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def preloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run, of which reviews in this process rank in copies of a process that has imported everything."""
+    preload_workers(monkeypatch)
+    return folder
 
 
 @pytest.fixture

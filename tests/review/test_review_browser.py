@@ -35,7 +35,7 @@ MEANS = {"y": "1", "n": "0", "u": "-1"}
 
 def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: Any, folder: Path) -> None:
     expected = [MEANS[key] for key in KEYS]
-    with running(folder, "--budget", "15m") as command:
+    with running(folder, "--budget", "15m", "--fixed-order") as command:
         page = opened(chromium, f"{command.address}/class/3")
         names = page.eval_on_selector_all(".entry", "list => list.map((entry) => entry.dataset.name)")[:20]
         for key in KEYS:
@@ -57,7 +57,7 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
         assert "does not answer" in page.inner_text("#banner") and "1 answer waits" in page.inner_text("#banner")
         expected[19] = "0"
         port = command.port
-    with running(folder, port=port) as command:
+    with running(folder, "--fixed-order", port=port) as command:
         page.wait_for_selector("#banner[hidden]", state="attached")
         wait_until_sent(page)
         page.goto(f"{command.address}/class/3?show=decided")

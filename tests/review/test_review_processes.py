@@ -58,7 +58,7 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Server]:
+def running(folder: Path, *options: str) -> Iterator[Server]:
     """Serve a folder from a process that may open few files, as on some systems; killed in the end."""
 
     def limit() -> None:
@@ -66,7 +66,7 @@ def running(folder: Path) -> Iterator[Server]:
 
     words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--port", "0"]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=limit, bufsize=1
+        [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=limit, bufsize=1
     )
     try:
         assert process.stdout is not None
@@ -130,7 +130,8 @@ def test_two_servers_a_kill_stalled_clients_and_apply_lose_no_decision(
 ) -> None:
     candidates = Candidates(review_folder.path / "candidates.parquet", CLASSES)
     ids = [f"{int(each):016x}" for each in candidates.columns.ids]
-    with running(review_folder.path) as first, running(review_folder.path) as second, ExitStack() as stack:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(running(review_folder.path, "--fixed-order")) for _ in range(2))
         for server in (first, second):
             server.client.enter()
         for name in ("nothing is sent", "half a header", "half a body"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,13 @@ SIZES = (8, 8, 8)
 """So few scenes that an epoch is one step."""
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_trainings_in_two_processes_come_back_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "METHODS", ("ll-r",))
+    start = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: start("fork"))  # nothing is loaded again
     calls: list[str] = []
     study = run_demo(
         tmp_path / "demo",

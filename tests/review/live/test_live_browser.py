@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, running, wait_for, wait_until_sent
-from tests.review.live.test_live_rankings import worker_of
+from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, wait_for, wait_until_sent
+from tests.review.http_client import run_server
 
+from labelgap.review import Review, open_review_folder
 from labelgap.review.store import FILE, DecisionStore
 
 pytestmark = needs_browser
@@ -21,9 +23,10 @@ def names(page: Any) -> list[str]:
     return found
 
 
-def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, folder: Path) -> None:
-    with running(folder) as command:
-        page = opened(chromium, f"{command.address}/class/3?size=40")
+def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, preloaded: Path) -> None:
+    with closing(Review(open_review_folder(preloaded))) as review, run_server(review) as client:
+        review.start_ranking()
+        page = opened(chromium, f"{client.address}class/3?size=40")
         shown = names(page)
         for _ in range(12):
             page.keyboard.press("n")
@@ -44,13 +47,14 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, fold
         following = names(page)
         assert not set(following) & set(shown[:12]) and following != shown[12:]
 
-        os.kill(worker_of(command.process.pid), signal.SIGKILL)
+        assert review.rankings is not None and review.rankings.worker_id is not None
+        os.kill(review.rankings.worker_id, signal.SIGKILL)
         for _ in range(12):
             page.keyboard.press("y")
         wait_until_sent(page)
         wait_for(page, "!document.getElementById('update').hidden")
         assert page.errors == []
-    store = DecisionStore(folder / FILE, read_only=True)
+    store = DecisionStore(preloaded / FILE, read_only=True)
     asked = [(event.kind, event.ranking) for event in store.events()]
     numbers = {stored.number for stored in store.rankings()}
     store.close()

@@ -45,8 +45,8 @@ def learned(review: Review, decisions: int) -> bool:
     return ranking is not None and ranking.decisions >= decisions
 
 
-def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_restart(folder: Path) -> None:
-    with ranked(folder) as (review, rankings):
+def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_restart(preloaded: Path) -> None:
+    with ranked(preloaded) as (review, rankings):
         decide(review, 3, EVERY, ABSENT)
         wait_until(lambda: learned(review, EVERY))
         first = review.ranking()
@@ -64,7 +64,7 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         newest = review.ranking()
         assert newest is not None
         wait_until(lambda: review.ranking("classifier") is not None)
-    with ranked(folder) as (again, _):
+    with ranked(preloaded) as (again, _):
         wait_until(lambda: learned(again, 2 * EVERY))
         same = again.ranking()
         assert same is not None and same.number == newest.number
@@ -73,8 +73,8 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         assert len(models) == len(set(models)) and all(models.values())
 
 
-def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder: Path, tmp_path: Path) -> None:
-    with closing(Review(open_review_folder(folder))) as review:
+def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(preloaded: Path, tmp_path: Path) -> None:
+    with closing(Review(open_review_folder(preloaded))) as review:
         before = class_feed(review, 3).numbers.tolist()
         review.start_ranking()
         assert review.rankings is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.review.live.preloaded_worker import preload_workers
 from tests.review.new_classes.sample_album import COPY, is_bright
 from tests.review.sample_photos import make_photos
 from tests.waiting import PATIENCE, wait_until
@@ -106,7 +107,10 @@ def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(revie
     assert (lines["image"], lines[COPY], lines["00.png"], lines["01.png"]) == ("bright", "1", "1", "")
 
 
-def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Review) -> None:
+def test_similar_images_come_first_and_a_ranking_follows_the_examples(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preload_workers(monkeypatch)
     review.start_ranking()
     number = add(review)
     similarity = review.similar
@@ -128,7 +132,10 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     assert review.rankings is not None and not review.rankings.problem
 
 
-def test_a_class_may_be_added_while_others_are_asked_and_ranked(review: Review) -> None:
+def test_a_class_may_be_added_while_others_are_asked_and_ranked(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preload_workers(monkeypatch)
     review.start_ranking()
     errors: list[Exception] = []
     done = threading.Event()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from tests.cli.conftest import call
 from tests.review.sample_photos import TAGS, make_photos
 
 import labelgap as lg
@@ -240,13 +239,15 @@ def test_an_accuracy_is_that_of_the_classes_of_the_data(data: Dataset, tmp_path:
     assert measured.classes == data.classes and len(measured.train) == len(data.train)
 
 
-def test_the_commands_take_the_class_along(data: Dataset, tmp_path: Path) -> None:
+def test_the_commands_take_the_class_along(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = reviewed(data, tmp_path / "review", *SAID)
+    monkeypatch.chdir(tmp_path)
 
     def command(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "labelgap", *words], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert call(*words) == 0
+        return capsys.readouterr().out
 
     applied = command("apply", str(folder.path), "--out", "better.csv")
     assert "1 added: zebra; unknown where nobody decided" in applied

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.browser import MISPLACED, needs_browser, opened, running, states, wait_for, wait_until_sent
+from tests.review.browser import MISPLACED, needs_browser, opened, states, wait_for, wait_until_sent
 from tests.review.http_client import run_server
 from tests.review.queues.suggestions import suggest_wrong
 
@@ -81,13 +82,14 @@ def test_right_labels_fold_the_queue_and_it_can_be_opened_again(chromium: Any, f
     review.close()
 
 
-def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium: Any, folder: Path) -> None:
-    with running(folder) as command:
-        page = opened(chromium, command.address)
+def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium: Any, preloaded: Path) -> None:
+    with closing(Review(open_review_folder(preloaded))) as review, run_server(review) as client:
+        review.start_ranking()
+        page = opened(chromium, client.address)
         page.wait_for_selector("#plan ol")
         page.click("a.aim[data-aim='classifier']")
         page.wait_for_url("**/?aim=classifier")
-        page.goto(command.address)
+        page.goto(client.address)
         page.wait_for_url("**/?aim=classifier")
         page.wait_for_selector("html[data-ready]")
         page.click("text=Start with what the model is least sure of")
@@ -103,7 +105,7 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
         with page.expect_navigation():
             page.keyboard.press("g")
         page.wait_for_selector("html[data-ready]")
-        assert states(page, 1) == [""] and [kind for kind, _ in kinds(folder)] == ["classifier"] * 12
+        assert states(page, 1) == [""] and [kind for kind, _ in kinds(preloaded)] == ["classifier"] * 12
 
         page.click(".aims [data-aim='random']")
         page.wait_for_selector("p:has-text('Drawn at random')")
@@ -111,8 +113,8 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
         for key in "nny":
             page.keyboard.press(key)
         wait_until_sent(page)
-        assert [kind for kind, _ in kinds(folder)][12:] == ["random"] * 3
-        page.goto(command.address)
+        assert [kind for kind, _ in kinds(preloaded)][12:] == ["random"] * 3
+        page.goto(client.address)
         page.wait_for_url("**/?aim=random")
         page.wait_for_selector("html[data-ready]")
         brought = page.locator(".aim small").all_inner_texts()

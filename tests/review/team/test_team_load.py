@@ -7,10 +7,12 @@ from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 
+from tests.review.sample_run import likely_rows, write_candidates
 from tests.review.team.simulated_people import Plan, Work, simulate
 from tests.review.test_review_processes import running
 from tests.waiting import PATIENCE, wait_until
 
+import labelgap as lg
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import WRONG
 from labelgap.review.live.rankings import EVERY
@@ -35,6 +37,8 @@ def shown_at_once(people: list[Work]) -> list[str]:
 
 
 def test_twenty_people_decide_everything_once_and_nothing_is_lost(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.2), data)
     with running(folder) as server:
         wait_until(lambda: has_ranking(folder, 0))
         people = simulate(Plan(server.client.port, people=20, seconds=PATIENCE, pause=0.01, size=5))

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
-from scipy import stats
+from scipy.special import stdtrit
 
 from labelgap.core.seeds import numpy_generator
 from labelgap.metrics.bootstrap import bootstrap_weights
@@ -77,7 +77,7 @@ def gaps_to_best(
         difference = best - np.asarray(values[name], dtype=np.float64)
         count, half_width = len(difference), None
         if count > 1:
-            seeds = float(stats.t.ppf(0.975, count - 1)) * float(difference.std(ddof=1)) / np.sqrt(count)
+            seeds = float(stdtrit(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
             images = 0.0 if resampled is None else 1.96 * _deviation(resampled[order[0]] - resampled[name])
             half_width = float(np.hypot(seeds, images))
         gaps[name] = GapToBest(float(difference.mean()), half_width)
