@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.browsers import CHROMIUM, new_page, start_browser
 from tests.cli.conftest import call, undraw
 
 import labelgap as lg
 from labelgap.studies.sweep import Sweep
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUICK = ("--epochs", "2", "--device", "cpu")
 
 
@@ -43,18 +41,15 @@ def look_at(page: Path) -> None:
     """Open a page in a browser, where there is one: all figures are shown, and nothing is wider than the window."""
     if CHROMIUM is None:
         return
-    playwright: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with start_browser() as browser:
         for width in (1280, 390):
-            opened = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+            opened = new_page(browser, width)
             problems: list[str] = []
             opened.on("console", lambda message, problems=problems: problems.append(message.text))
             opened.goto(page.as_uri())
             shown = "() => [...document.querySelectorAll('svg')].filter((each) => each.checkVisibility()).length"
             wide = "() => document.documentElement.scrollWidth > innerWidth"
             assert opened.evaluate(shown) == 5 and not opened.evaluate(wide) and not problems
-        browser.close()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,14 +17,13 @@ from docs.builder.equations import mathml
 from docs.builder.links import site_links
 from docs.builder.navigation import make_navigation
 from filelock import FileLock
+from tests.browsers import new_page, start_browser
 from tests.docs.blocks import PROJECT
-from tests.waiting import PATIENCE
 
 import labelgap as lg
 
 SITE = PROJECT / "site"
 PHONE, DESKTOP = 390, 1280
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class _Page(HTMLParser):
@@ -133,9 +131,7 @@ def test_an_equation_is_mathml() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
     names = (
         "index",
         "start",
@@ -145,11 +141,9 @@ def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None
         "reference/losses",
         "results/index",
     )
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with start_browser() as browser:
         for width in (PHONE, DESKTOP):
-            page = browser.new_page(viewport={"width": width, "height": 844})
-            page.set_default_timeout(1000 * PATIENCE)
+            page = new_page(browser, width, 844)
             said: list[str] = []
             asked: list[str] = []
             page.on("console", lambda message, said=said: said.append(message.text))
@@ -163,4 +157,3 @@ def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None
                 page.keyboard.type("pseudo-labels")
                 page.locator(".md-search-result__item").first.wait_for()
             assert not said and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)
-        browser.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.waiting import PATIENCE as SECONDS
-from tests.waiting import wait_until
+from tests.browsers import new_page
+from tests.waiting import PATIENCE, wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine (scripts/setup installs it)"),
-]
-PATIENCE = 1000 * SECONDS
-"""Milliseconds after which a page that does not change is broken, however busy the machine is."""
 SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
 MISPLACED = """(within) => {
   const all = [...document.querySelectorAll(`${within} button, ${within} a.button`)];
@@ -69,7 +60,7 @@ def running(folder: Path, *options: str, port: str = "0") -> Iterator[Command]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            command.farewell, _ = process.communicate(timeout=SECONDS)
+            command.farewell, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -89,9 +80,7 @@ def _address(process: subprocess.Popen[str]) -> str:
 
 def opened(chromium: Any, address: str, size: str = "desktop") -> Any:
     """Open a page; whatever its console says is an error."""
-    width, height = SIZES[size]
-    page = chromium.new_context(viewport={"width": width, "height": height}).new_page()
-    page.set_default_timeout(PATIENCE)
+    page = new_page(chromium, *SIZES[size])
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda message: page.errors.append(message.text) if "Content Security" in message.text else 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.browser import CHROMIUM
+from tests.browsers import start_browser
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.live.preloaded_worker import preload_workers
 from tests.review.sample_run import make_run
@@ -68,8 +68,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser for the tests of one file: while it is open, a process that another test forks would hold its pipes."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with start_browser() as browser:
         yield browser
-        browser.close()

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browsers import needs_browser, new_page
 from tests.review.browser import (
     MISPLACED,
-    PATIENCE,
-    needs_browser,
     opened,
     running,
     states,
@@ -201,8 +200,7 @@ def test_a_page_of_thousands_loads_only_what_is_visible_and_answers_before_the_s
     data = lg.load("digits", train=2100, val=0, test=0)
     review = Review(create_random_review(data, "train", 2100, 0, tmp_path / "review"))
     with run_server(review) as client:
-        page = chromium.new_context(viewport={"width": 1280, "height": 800}).new_page()
-        page.set_default_timeout(PATIENCE)
+        page = new_page(chromium)
         loaded: list[str] = []
         page.on("request", lambda request: loaded.append(request.url) if "/thumbnail/" in request.url else None)
         page.goto(f"{client.address}class/3?size=2000")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from markupsafe import Markup
+from tests.browsers import new_page, start_browser
 
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import html, write_report
 from labelgap.training import Run
 from labelgap.training.config.schema import RunConfig
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROWS = "[...document.querySelectorAll('.sortable tbody tr')].filter((row) => !row.hidden)"
 NAMES = f"() => {ROWS}.map((row) => row.cells[0].textContent)"
 MANY = 5000
@@ -28,11 +27,8 @@ def figure_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with start_browser() as started:
+        yield started
 
 
 def of_many_classes(run: Run, count: int) -> Run:
@@ -49,7 +45,7 @@ def test_rows_are_sorted_by_mouse_and_keyboard_and_numbers_that_are_missing_come
 ) -> None:
     run = run_of()
     each = run.metrics["test"]["average_precision"] = {"cat": 0.9, "dog": 0.09, "owl": None, "yak": 0.5}
-    page, problems = browser.new_page(), []
+    page, problems = new_page(browser), []
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(write_report(run, data=data).as_uri())
@@ -72,7 +68,7 @@ def test_five_thousand_classes_are_all_there_sortable_and_quick_to_open(
 ) -> None:
     path = write_report(of_many_classes(run_of(), MANY))
     assert path.stat().st_size < 1_500_000
-    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page = new_page(browser, 390)
     page.goto(path.as_uri())
     page.get_by_text("All 5,000 classes", exact=True).click()
     page.get_by_role("columnheader", name="test AP").get_by_role("button").click()
@@ -91,7 +87,7 @@ def test_without_a_script_it_is_a_plain_table_and_no_other_script_runs(
     path = write_report(run_of())
     path.write_text(path.read_text().replace("</h1>", "</h1><script>document.title = 'changed'</script>"))
     for enabled in (False, True):
-        page = browser.new_context(java_script_enabled=enabled).new_page()
+        page = new_page(browser, java_script_enabled=enabled)
         page.goto(path.as_uri())
         assert page.title() == "first · labelgap"
         assert page.locator(".sortable tbody tr").count() == 4

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from typing import Any
 
-import pytest
+from tests.browsers import needs_browser, new_page, start_browser
 
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import write_report
 from labelgap.training import Run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+pytestmark = needs_browser
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
 CUT = """() => [...document.querySelectorAll("body *")].filter((each) => each.checkVisibility()
   && !each.closest(".scroll, svg") && each.getBoundingClientRect().right > innerWidth + 1)
@@ -21,13 +18,10 @@ CUT = """() => [...document.querySelectorAll("body *")].filter((each) => each.ch
 
 
 def test_a_report_fits_every_screen_and_paper_and_gives_its_numbers(run_of: Callable[..., Run], data: Dataset) -> None:
-    playwright: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = write_report(run_of(method="an", trace="off"), data=data)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with start_browser() as browser:
         for width, scheme in ((1280, "light"), (390, "dark")):
-            context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
-            page = context.new_page()
+            page = new_page(browser, width, color_scheme=scheme, offline=True)
             problems: list[str] = []
             page.on("console", lambda message, problems=problems: problems.append(message.text))
             page.on("pageerror", lambda error, problems=problems: problems.append(str(error)))
@@ -51,4 +45,3 @@ def test_a_report_fits_every_screen_and_paper_and_gives_its_numbers(run_of: Call
             height = each.evaluate("each => each.getBoundingClientRect().height - each.firstElementChild.offsetHeight")
             assert height > 20 or each.locator("table").count() == 0, "what is folded on a screen is on the paper"
         assert not problems
-        browser.close()

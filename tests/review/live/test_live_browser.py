@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, wait_for, wait_until_sent
+from tests.browsers import needs_browser
+from tests.review.browser import MISPLACED, SIZES, opened, wait_for, wait_until_sent
 from tests.review.http_client import run_server
 
 from labelgap.review import Review, open_review_folder

@@ -40,5 +40,5 @@ def make_album(place: Path) -> Path:
     data = lg.load("csv", place / "tags.csv", images=place / "photos", duplicates="exact")
     lg.fit(data, "an", backbone="efficientnet-lite0", out=place / "run", epochs=1, device="cpu", quiet=True)
     write_candidates(place / "run" / "candidates.parquet", likely_rows(data, share=0.3), data)
-    create_database(place / "run" / FILE, 32 * "0")  # its id decides the random orders
+    create_database(place / "run" / FILE, 32 * "5")  # its id decides the random orders
     return place / "run"

@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, running, wait_for, wait_until_sent
+from tests.browsers import needs_browser
+from tests.review.browser import MISPLACED, SIZES, opened, running, wait_for, wait_until_sent
 from tests.review.http_client import run_server
 from tests.review.new_classes.sample_album import COPY, is_bright
 from tests.waiting import wait_until

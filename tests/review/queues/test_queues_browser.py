@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.browser import MISPLACED, needs_browser, opened, states, wait_for, wait_until_sent
+from tests.browsers import needs_browser
+from tests.review.browser import MISPLACED, opened, states, wait_for, wait_until_sent
 from tests.review.http_client import run_server
 from tests.review.queues.suggestions import suggest_wrong
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.browser import MISPLACED, SIZES, needs_browser, opened, states, wait_for, wait_until_sent
+from tests.browsers import needs_browser
+from tests.review.browser import MISPLACED, SIZES, opened, states, wait_for, wait_until_sent
 from tests.review.http_client import run_server
 
 from labelgap.labels.codes import ABSENT
