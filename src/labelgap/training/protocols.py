@@ -31,7 +31,8 @@ from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
-from labelgap.training.loop.network_trainer import NetworkTrainer, predict_logits
+from labelgap.training.loop.logits import predict_logits
+from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
 
@@ -193,7 +194,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
     return PhaseResult(
         state,
         trainer.revisions,
-        lambda split: predict_logits(network, inputs[split], trainer=trainer),
+        lambda split: predict_logits(network, inputs[split], autocast=trainer.autocast),
         0.0 if handoff is None else handoff.seconds,
     )
 

@@ -44,7 +44,7 @@ from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.html_repr import run_html
 from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs
-from labelgap.training.loop.network_trainer import predict_logits
+from labelgap.training.loop.logits import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import read_predictions

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -30,7 +30,6 @@ from labelgap.training.loop.distributed import (
     broadcast_buffers,
     gather_all,
     no_sync,
-    shard_batches,
     wrap_distributed,
 )
 from labelgap.training.loop.divergence import (
@@ -43,19 +42,18 @@ from labelgap.training.loop.divergence import (
 from labelgap.training.loop.epoch_end import finish_epoch, record_start
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
 from labelgap.training.loop.inputs import DeviceInputs, Inputs, to_device
+from labelgap.training.loop.logits import iterate_batches, iterate_logits, predict_logits
 from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, are_finite, check_scores, check_weights
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 from labelgap.training.selection import EpochScore
 
-__all__ = ["NetworkTrainer", "iterate_batches", "iterate_logits", "predict_logits"]
+__all__ = ["NetworkTrainer"]
 
 CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
 MAX_LABELS = 2**30
 """Labels of a training, known or not, up to which all are on the GPU; else every batch is copied there."""
-MAX_ON_DEVICE = 2**24
-"""Logits that stay on the device until they are copied together; every copy waits for it."""
 
 
 class NetworkTrainer(Trainer):
@@ -182,15 +180,14 @@ class NetworkTrainer(Trainer):
 
     def _revise_labels(self) -> Revisions:
         """End the epoch of the loss; return its revisions."""
-        needs_scores = "scores" in self.loss_fn.needs
-        scores = (lambda: iterate_logits(self.network, self.inputs["train"], trainer=self)) if needs_scores else None
-        return self.loss_fn.end_epoch(scores)
+        scores = partial(iterate_logits, self.network, self.inputs["train"], autocast=self.autocast)
+        return self.loss_fn.end_epoch(scores if "scores" in self.loss_fn.needs else None)
 
     def _score_val(self, epoch: int) -> EpochScore | None:
         """Return the val score of the network, or None where epochs have none."""
         if "val" not in self.inputs or self.context.selection.labels is None:
             return None
-        logits = predict_logits(self.scored_network, self.inputs["val"], trainer=self)
+        logits = predict_logits(self.scored_network, self.inputs["val"], autocast=self.autocast)
         check_scores(logits, epoch)
         return self.context.selection.score(logits)
 
@@ -295,50 +292,3 @@ class NetworkTrainer(Trainer):
         self.loss_fn.after_step()
         if self.average is not None:
             self.average.update_parameters(self.network)
-
-
-def iterate_batches(
-    inputs: Inputs, rows: NDArray[np.int64], batch_size: int, epoch: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ``(index, inputs)`` of this process's part of every batch.
-
-    All processes take the same number of steps: where the last batch is too small for all, ``index`` is empty and one
-    row of inputs comes along for the network, whose output must not count.
-    """
-    own, size, padded = shard_batches(rows, batch_size)
-    last = -(-len(own) // size)
-    for number, (index, values) in enumerate(inputs.batches(own, batch_size=size, epoch=epoch), 1):
-        yield (index[:0] if padded and number == last else index), values
-
-
-def predict_logits(
-    network: nn.Module, inputs: Inputs, batch_size: int = 256, *, trainer: NetworkTrainer | None = None
-) -> NDArray[np.float32]:
-    """Return the logits of every row, in eval mode and without augmentation."""
-    found: list[NDArray[np.float32]] = []
-    on_device: list[Tensor] = []
-    for _, logits in iterate_logits(network, inputs, batch_size, trainer=trainer):
-        on_device.append(logits)
-        if sum(part.numel() for part in on_device) > MAX_ON_DEVICE:
-            found.append(torch.cat(on_device).cpu().numpy())
-            on_device.clear()
-    return np.concatenate([*found, *([torch.cat(on_device).cpu().numpy()] if on_device else [])])
-
-
-def iterate_logits(
-    network: nn.Module, inputs: Inputs, batch_size: int = 256, *, trainer: NetworkTrainer | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ``(index, logits)`` of every row once, in eval mode and without augmentation.
-
-    Several processes share the work, and each gets the logits of all. A trainer sets the precision.
-    """
-    was_training = network.training
-    network.eval()
-    try:
-        for index, values in iterate_batches(inputs, np.arange(len(inputs)), batch_size):
-            with torch.no_grad(), trainer.autocast(values.device) if trainer is not None else nullcontext():
-                logits = network(values)[: len(index)].float()
-            index, logits = gather_all(to_device(index, logits.device), logits)
-            yield index, logits
-    finally:
-        network.train(was_training)
