@@ -13,29 +13,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.dataset import Dataset, Split
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset
 from labelgap.data.writers.formats import check_target, convert
-from labelgap.labels import LabelTable, Revision, Revisions
+from labelgap.labels import Revision
 from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.provenance import ProvenanceEntry, provenance_path, read_provenance, write_provenance
-from labelgap.labels.revisions import HUMAN_SOURCES
-from labelgap.review.candidates import FILE as CANDIDATES
-from labelgap.review.candidates import Candidates
-from labelgap.review.folder import ReviewFolder, drawn_rows
-from labelgap.review.new_classes.merging import ClassSpellings, with_classes
+from labelgap.review.apply.merging import RevisedLabel, merge_decisions, model_revisions, revise
+from labelgap.review.folder import ReviewFolder
+from labelgap.review.new_classes.merging import with_classes
 from labelgap.review.store import SOURCE, read_decisions
 
-__all__ = ["ApplyResult", "apply_decisions", "decided_images"]
+__all__ = ["ApplyResult", "apply_decisions"]
 
 _FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
 
@@ -72,15 +68,6 @@ class ApplyResult:
     others: dict[str, Path]
 
 
-@dataclass(frozen=True)
-class _Revised:
-    """A revision, and the run or review it comes from."""
-
-    split: str
-    revision: Revision
-    run: str
-
-
 def apply_decisions(
     folders: ReviewFolder | Sequence[ReviewFolder],
     out: Path,
@@ -108,7 +95,7 @@ def apply_decisions(
         raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
     check_target(data, out, force)
     made = [read_decisions(folder.path) for folder in given] if decided is None else decided
-    people, contradicted = _merge_decisions(given, made)
+    people, contradicted = merge_decisions(given, made)
     decisions, added = len(people), _added_classes(data, people)
     people = [each for each in people if each.revision.class_name in (*data.classes, *added)]
     own = _writes_own_format(data, table_format, added)
@@ -116,8 +103,8 @@ def apply_decisions(
     if own and data.recipe["options"].get("unlisted") == "absent":
         sure = [each for each in people if each.revision.value != UNKNOWN]
         people, kept = sure, len(people) - len(sure)
-    revised = [*_model_revisions(given, sources), *people]
-    new, entries = _revise(with_classes(data, added), revised, [SOURCE, *sources])
+    revised = [*model_revisions(given, sources), *people]
+    new, entries = revise(with_classes(data, added), revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
     if own:
         own_format, others = _rewrite_tables(data, changed, added, out, table_format, force)
@@ -138,45 +125,6 @@ def apply_decisions(
         added=added,
         others=others,
     )
-
-
-def decided_images(folder: ReviewFolder) -> Dataset:
-    """Return the random images of a review with the labels that a fair sample has: those to measure a model on.
-
-    An image counts once all its labels are decided or were known, and a class once it is decided for all images. Other
-    known labels are left out: they are known because somebody chose to tag them.
-
-    Raises:
-        InputError: the images were not drawn at random, or nothing is decided in full yet.
-    """
-    if not folder.random:
-        raise InputError(
-            f"{folder.path} is not a review of random images, and labels that a model chose measure nothing. Random "
-            f"ones: labelgap review {folder.path} --random 300"
-        )
-    decided = [each for each in read_decisions(folder.path) if each[1].class_name in folder.classes]
-    data, _ = _revise(folder.data, _merge_decisions([folder], [decided])[0], [SOURCE])
-    candidates = Candidates(folder.path / CANDIDATES, folder.classes)
-    split = data.split(candidates.columns.images[0][0])
-    rows = drawn_rows(folder)
-    place = {split.labels.images[row]: number for number, row in enumerate(rows.tolist())}
-    answered = {(revision.image, revision.class_name) for _, revision in decided}
-    waiting = np.zeros((len(rows), len(data.classes)), dtype=np.bool_)
-    for number in range(len(candidates)):
-        key = candidates.key(number)
-        if key.image in place and (key.image, key.class_name) not in answered:
-            waiting[place[key.image], candidates.columns.class_number[number]] = True
-    images, classes = np.asarray(~waiting.any(axis=1)), np.asarray(~waiting.any(axis=0))
-    if not images.any() and not classes.any():
-        raise InputError(
-            f"{folder.path}: of {len(rows):,} random images none has all its labels decided yet, and no class is "
-            f"decided for all of them: labelgap review {folder.path}"
-        )
-    labels = split.labels.select(rows)
-    labels = labels.keep(images[labels.rows] | classes[labels.columns])
-    kept = np.flatnonzero(images | classes.any())
-    measured = Split(split.name, split.images.select(rows[kept]), labels.select(kept))
-    return replace(data, train=measured, val=None, test=None)
 
 
 def _table_format(out: Path, data: Dataset) -> str:
@@ -201,94 +149,10 @@ def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = 
     return not added or data.recipe["options"].get("unlisted") != "absent"
 
 
-def _added_classes(data: Dataset, people: Sequence[_Revised]) -> tuple[str, ...]:
+def _added_classes(data: Dataset, people: Sequence[RevisedLabel]) -> tuple[str, ...]:
     """Return the classes that the data do not have and that somebody decided a label of, in the order of time."""
     sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
     return tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
-
-
-def _merge_decisions(
-    folders: Sequence[ReviewFolder], decided: Sequence[Sequence[tuple[str, Revision]]]
-) -> tuple[list[_Revised], int]:
-    """Return one decision for each label, the newest, in the order of time; and how many labels have contradictions.
-
-    An image that has moved to another split since is found by its name.
-    """
-    data = folders[0].data
-    places, spellings = [(split.name, {*split.labels.images}) for split in data.splits], ClassSpellings(data)
-    merged: dict[tuple[str, str, str], list[_Revised]] = {}
-    for folder, made in zip(folders, decided, strict=True):
-        for split, revision in spellings.rename(folder.path, made):
-            image = revision.image
-            found = [name for name, images in places if image in images]
-            if not found:
-                raise InputError(f"{folder.path} has a decision about {image}, which {data.name} does not have.")
-            place = split if split in found else found[0]
-            each = _Revised(place, revision, str(folder.path))
-            merged.setdefault((place, image, revision.class_name), []).append(each)
-    contradicted = sum(len({each.revision.value for each in said}) > 1 for said in merged.values())
-    newest = [max(said, key=_time) for said in merged.values()]
-    return sorted(newest, key=_time), contradicted
-
-
-def _time(each: _Revised) -> float:
-    return 0.0 if each.revision.time is None else each.revision.time.timestamp()
-
-
-def _model_revisions(folders: Sequence[ReviewFolder], sources: Sequence[str]) -> list[_Revised]:
-    """Return what the models of some methods revised; it is about train."""
-    runs = [folder.run for folder in folders if folder.run is not None and sources]
-    known = sorted({name for run in runs for name in run.revisions.to_table()["source"].to_pylist()})
-    for name in sources:
-        if name != SOURCE and name not in known:
-            hint = "`labelgap revisions RUN list` lists the revisions." if known else "No method revised labels here."
-            raise UnknownNameError("source", name, [*known, SOURCE], hint)
-    found: list[_Revised] = []
-    for run in runs:
-        selected = run.revisions.until(int(run.metrics["best_epoch"])) if run.finished else run.revisions
-        found += [_Revised("train", each, str(run.path)) for each in selected if each.source in sources]
-    return found
-
-
-def _revise(
-    data: Dataset, revised: Sequence[_Revised], sources: Sequence[str]
-) -> tuple[Dataset, list[ProvenanceEntry]]:
-    """Return the data with revised labels, and the labels that a person decided or a model changed."""
-    splits, entries = {}, list[ProvenanceEntry]()
-    for split in data.splits:
-        own = [each for each in revised if each.split == split.name]
-        labels = split.labels.revised(Revisions(each.revision for each in own), sources)
-        splits[split.name] = replace(split, labels=labels)
-        entries += _entries(split.labels, labels, own)
-    return replace(data, **splits), entries  # type: ignore[arg-type]
-
-
-def _entries(before: LabelTable, after: LabelTable, revised: Sequence[_Revised]) -> list[ProvenanceEntry]:
-    """Return the entries of one split, in the order of rows and classes."""
-    rows = {name: number for number, name in enumerate(before.images)}
-    columns = {name: number for number, name in enumerate(before.classes)}
-    effective: dict[tuple[int, int], _Revised] = {}
-    for each in revised:
-        if each.revision.target is None:
-            position = (rows[each.revision.image], columns[each.revision.class_name])
-            previous = effective.get(position)
-            if (
-                previous is None
-                or each.revision.source in HUMAN_SOURCES
-                or previous.revision.source not in HUMAN_SOURCES
-            ):
-                effective[position] = each
-    places = sorted(effective)
-    old, new = (
-        table.codes_at([row for row, _ in places], [column for _, column in places]) for table in (before, after)
-    )
-    entries = []
-    for place, observed, value in zip(places, old.tolist(), new.tolist(), strict=True):
-        each = effective[place]
-        entry = ProvenanceEntry(each.split, replace(each.revision, value=value), observed, each.run)
-        if entry.by_person or observed != value:
-            entries.append(entry)
-    return entries
 
 
 def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
