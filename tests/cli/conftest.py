@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from tests.studies.compare.small_features import write
 
 from labelgap.cli.main import main
 
-__all__ = ["call", "drawn", "photos", "undraw", "undrawn", "vectors"]
+__all__ = ["Refused", "call", "drawn", "photos", "refused", "undraw", "undrawn", "vectors"]
+
+Refused = Callable[..., str]
 
 
 def call(*arguments: str) -> int:
@@ -60,3 +63,17 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "150")
     write(tmp_path / "vectors.npz")
     return tmp_path
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Call a command that ends with one message, which is returned, and leaves no files."""
+
+    def refuse(*arguments: str) -> str:
+        assert call(*arguments) == 2
+        said = capsys.readouterr().err
+        assert said.count("labelgap:") == 1 and "Traceback" not in said and not list(tmp_path.iterdir())
+        return said
+
+    monkeypatch.chdir(tmp_path)
+    return refuse

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call, undraw
+from tests.cli.conftest import Refused, call, undraw
 
 import labelgap as lg
 from labelgap.studies.compare.comparison import Comparison
@@ -121,18 +121,8 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
         (["--observe", "random,side=3"], "no option of 'random' called 'side'"),
     ],
 )
-def test_a_mistake_is_one_message_before_data_are_read(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call("compare", "nowhere.npz", "--methods", "an", *arguments) == 2
-    said = capsys.readouterr().err
-    assert message in said and "Traceback" not in said
-    assert not Path("runs").exists()
+def test_a_mistake_is_one_message_before_data_are_read(refused: Refused, arguments: list[str], message: str) -> None:
+    assert message in refused("compare", "nowhere.npz", "--methods", "an", *arguments)
 
 
 def test_a_backbone_for_features_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:

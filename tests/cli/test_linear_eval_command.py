@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import call
+from tests.cli.conftest import Refused, call
 from tests.studies.compare.small_features import write
 
 
@@ -47,14 +47,5 @@ def test_features_are_measured_with_all_known_labels(
         (["--observe", "positive=1"], "Did you mean 'positives'"),
     ],
 )
-def test_a_mistake_is_one_message_before_data_are_read(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call("linear-eval", "nowhere.npz", *arguments) == 2
-    said = capsys.readouterr().err
-    assert message in said and "Traceback" not in said and not Path("runs").exists()
+def test_a_mistake_is_one_message_before_data_are_read(refused: Refused, arguments: list[str], message: str) -> None:
+    assert message in refused("linear-eval", "nowhere.npz", *arguments)
