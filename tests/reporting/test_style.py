@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from labelgap.reporting.colors import BLUE, TEXT_COLOR
 from labelgap.reporting.figures.run import average_precision_bars, learning_curves
 from labelgap.reporting.formatting import single_line, truncate_label
-from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
+from labelgap.reporting.style import inline_svg
 
 
 def test_an_inline_figure_names_no_address_and_no_font() -> None:

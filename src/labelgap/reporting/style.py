@@ -1,8 +1,4 @@
-"""The style of figures, and their conversion to inline SVG.
-
-Colors are Okabe and Ito's, which people with any color vision can distinguish; lines also differ in marker or dash. In
-a page every color is a CSS variable, so a figure follows the reader's light or dark theme.
-"""
+"""The style of figures, and their conversion to inline SVG."""
 
 from __future__ import annotations
 
@@ -22,18 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from labelgap.reporting.colors import CSS_VARIABLES, GRID_COLOR, MUTED_COLOR, TEXT_COLOR
 from labelgap.reporting.formatting import single_line
 
 __all__ = [
-    "BACKGROUND_COLOR",
-    "BLUE",
-    "COLOR_CYCLE",
-    "GREEN",
-    "GRID_COLOR",
-    "MUTED_COLOR",
     "NARROW",
-    "TEXT_COLOR",
-    "VERMILLION",
     "WIDE",
     "add_legend",
     "draw_value",
@@ -46,36 +35,10 @@ __all__ = [
     "swap_grid",
 ]
 
-TEXT_COLOR: Final = "#1d2129"
-MUTED_COLOR: Final = "#68707c"
-GRID_COLOR: Final = "#dfe2e7"
-BACKGROUND_COLOR: Final = "#fdfefe"
-BLUE: Final = "#0072b2"
-VERMILLION: Final = "#d55e00"
-GREEN: Final = "#009e73"
-PURPLE: Final = "#a3568c"
-ORANGE: Final = "#b87a00"
-SKY: Final = "#2d94cf"
-
-COLOR_CYCLE: Final = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"))
-"""A color and a marker for each of several methods."""
-
 WIDE: Final = 10.0
 NARROW: Final = 5.0
 """Figure width in inches of 72 CSS pixels, on a desktop and on a phone."""
 
-_VARIABLES: Final = {
-    TEXT_COLOR: "currentColor",
-    MUTED_COLOR: "var(--faint)",
-    GRID_COLOR: "var(--grid)",
-    BACKGROUND_COLOR: "var(--paper)",
-    BLUE: "var(--blue)",
-    VERMILLION: "var(--vermillion)",
-    GREEN: "var(--green)",
-    PURPLE: "var(--purple)",
-    ORANGE: "var(--orange)",
-    SKY: "var(--sky)",
-}
 _SIZE: Final = 12
 
 
@@ -228,5 +191,5 @@ def _themed(style: str) -> str:
             declarations += [f"font-size: {part}" for part in value.split() if part.endswith("px")]
             declarations += [f"font-weight: {part}" for part in value.split() if part in ("bold", "600", "700")]
         elif name and name != "font-family":
-            declarations.append(f"{name}: {_VARIABLES.get(value, value)}")
+            declarations.append(f"{name}: {CSS_VARIABLES.get(value, value)}")
     return "; ".join(declarations)

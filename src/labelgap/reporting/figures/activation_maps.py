@@ -14,21 +14,10 @@ from matplotlib.patches import Rectangle
 
 from labelgap.inference.localization import PointingGame
 from labelgap.reporting.analysis.activation_maps import ActivationExample
+from labelgap.reporting.colors import BACKGROUND_COLOR, COLOR_CYCLE, GRID_COLOR, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.example_images import thumbnail_image
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    COLOR_CYCLE,
-    GRID_COLOR,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-    set_rows,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_rows
 
 __all__ = ["activation_figure", "pointing_figure"]
 

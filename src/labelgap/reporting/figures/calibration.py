@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from labelgap.reporting.analysis.calibration import CalibrationCurves
-from labelgap.reporting.style import BLUE, MUTED_COLOR, NARROW, VERMILLION, WIDE, add_legend, make_figure
+from labelgap.reporting.colors import BLUE, MUTED_COLOR, VERMILLION
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure
 
 __all__ = ["calibration_figure"]
 

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from labelgap.reporting.style import MUTED_COLOR, set_rows, swap_grid
+from labelgap.reporting.colors import MUTED_COLOR
+from labelgap.reporting.style import set_rows, swap_grid
 
 __all__ = ["draw_bars", "outermost", "set_class_rows"]
 

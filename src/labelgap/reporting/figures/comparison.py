@@ -11,20 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    draw_value,
-    make_figure,
-    set_rows,
-    swap_grid,
-)
+from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_rows, swap_grid
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
 

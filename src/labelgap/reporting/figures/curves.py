@@ -15,20 +15,9 @@ from numpy.typing import NDArray
 from labelgap.reporting.analysis.epoch_scores import EpochScores
 from labelgap.reporting.analysis.label_budget import LabelBudget
 from labelgap.reporting.analysis.parameter_effects import ParameterEffect
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, COLOR_CYCLE, GREEN, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    COLOR_CYCLE,
-    GREEN,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
 __all__ = ["MAX_BANDS", "MAX_CURVES", "epoch_scores_figure", "label_budget_figure", "parameter_effect_figure"]
 

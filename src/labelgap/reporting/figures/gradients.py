@@ -12,18 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from labelgap.reporting.analysis.gradients import GradientRegimes
+from labelgap.reporting.colors import BLUE, COLOR_CYCLE, GREEN, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BLUE,
-    COLOR_CYCLE,
-    GREEN,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    add_legend,
-    make_figure,
-)
+from labelgap.reporting.style import NARROW, add_legend, make_figure
 
 __all__ = ["gradient_comparison_figure", "gradient_figure"]
 

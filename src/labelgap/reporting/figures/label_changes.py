@@ -12,19 +12,10 @@ from numpy.typing import NDArray
 
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.reporting.analysis.label_changes import LabelChanges
+from labelgap.reporting.colors import BLUE, GREEN, GRID_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.example_images import thumbnail_image
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BLUE,
-    GREEN,
-    GRID_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, make_figure, set_epoch_axis
 
 __all__ = ["label_change_figure"]
 

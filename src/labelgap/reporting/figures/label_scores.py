@@ -11,21 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from labelgap.reporting.analysis.label_scores import BINS, LabelKind, LabelScores
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, COLOR_CYCLE, GREEN, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    COLOR_CYCLE,
-    GREEN,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
 __all__ = ["KIND_NAMES", "absolute_logit_panels", "positive_loss_figure", "probability_panels"]
 

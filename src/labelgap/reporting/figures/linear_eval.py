@@ -5,15 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    MUTED_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-)
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, VERMILLION
+from labelgap.reporting.style import WIDE, add_legend, make_figure
 from labelgap.studies.linear_eval import LinearEvaluation
 
 __all__ = ["penalty_figure"]

@@ -10,19 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from labelgap.reporting.analysis.memorization import LabelLosses, Memorization
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
 __all__ = [
     "draw_memorization",

@@ -8,18 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from labelgap.reporting.analysis.modified_labels import ModifiedLabels
+from labelgap.reporting.colors import BACKGROUND_COLOR, COLOR_CYCLE, MUTED_COLOR, TEXT_COLOR
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    COLOR_CYCLE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    WIDE,
-    add_legend,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
 __all__ = ["modified_label_panels"]
 

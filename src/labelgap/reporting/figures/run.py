@@ -9,18 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR
 from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_class_rows
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    WIDE,
-    make_figure,
-    set_epoch_axis,
-)
+from labelgap.reporting.style import NARROW, WIDE, make_figure, set_epoch_axis
 
 __all__ = ["average_precision_bars", "learning_curves", "selection_score_name"]
 

@@ -12,18 +12,10 @@ from numpy.typing import NDArray
 
 from labelgap.reporting.analysis.label_scores import BINS
 from labelgap.reporting.analysis.separability import ClassSeparability, UnknownPositives
+from labelgap.reporting.colors import BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_class_rows
 from labelgap.reporting.formatting import NO_VALUE, truncate_label
-from labelgap.reporting.style import (
-    BLUE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    add_legend,
-    make_figure,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure
 
 __all__ = ["MAX_CLASSES", "score_density_figure", "unknown_positive_bars"]
 

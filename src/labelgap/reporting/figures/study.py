@@ -12,21 +12,10 @@ from matplotlib.ticker import MaxNLocator
 
 from labelgap.core.errors import RunError
 from labelgap.reporting.analysis.memorization import Memorization, label_losses, memorization_by_label
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, GRID_COLOR, TEXT_COLOR
 from labelgap.reporting.figures.memorization import draw_memorization, memorization_legend, set_memorization_limits
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    GRID_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    WIDE,
-    add_legend,
-    draw_value,
-    make_figure,
-    set_rows,
-    style_axes,
-)
+from labelgap.reporting.style import NARROW, WIDE, add_legend, draw_value, make_figure, set_rows, style_axes
 from labelgap.reporting.tables.study import study_rows
 from labelgap.studies import Study
 

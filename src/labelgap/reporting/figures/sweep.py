@@ -10,20 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.style import (
-    BACKGROUND_COLOR,
-    BLUE,
-    MUTED_COLOR,
-    NARROW,
-    TEXT_COLOR,
-    VERMILLION,
-    WIDE,
-    draw_value,
-    make_figure,
-    set_rows,
-    swap_grid,
-)
+from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_rows, swap_grid
 from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter, Value
 
