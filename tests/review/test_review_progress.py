@@ -85,8 +85,8 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
         return float(class_rates(review, "ben")[number])  # of somebody who has not answered: at the usual speed
 
     first, last = order()[0], order()[-1]
-    members = np.flatnonzero((columns.class_number == first) & (columns.kind == MISSING))
-    following = columns.score[members[np.argsort(columns.class_rank[members])]][:STEP]
+    listed = review.candidates.listed(first)
+    following = columns.score[listed[columns.kind[listed] == MISSING]][:STEP]
     before, after = rate(first), dict[int, float]()
     expected = float(following.sum()) / (STEP * USUAL_SECONDS / 60)
     assert before == pytest.approx(expected, rel=1e-5), "without answers the scores alone count"

@@ -86,7 +86,10 @@ def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.floa
         probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
     with review.current.lock:
         is_open = review.copies.shown & (columns.kind == MISSING) & ~review.current.decided
-    rows = np.flatnonzero(is_open)
-    position = columns.class_rank if ranking is None else ranking.position
-    rows = rows[np.lexsort((columns.class_rank[rows], position[rows], columns.class_number[rows]))]
+    if ranking is None:
+        rows = review.candidates.display_order
+        rows = rows[is_open[rows]]
+    else:
+        rows = np.flatnonzero(is_open)
+        rows = rows[np.lexsort((ranking.position[rows], columns.class_number[rows]))]
     return columns.class_number[rows], np.nan_to_num(probability[rows])
