@@ -94,6 +94,7 @@ class LabelGap(ABC):
 class _WeightedGap(LabelGap):
     """Keeps a share of the present labels, each by its weight."""
 
+    which: ClassVar[str]
     share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -111,6 +112,11 @@ class _WeightedGap(LabelGap):
         kept[present[lowest_mask(keys, count)]] = True
         return kept
 
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{100 * self.share:g} % of the present labels, {self.which}"
+
     @abstractmethod
     def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
         """Return the weight of every present label; one of weight 0 is never kept."""
@@ -125,11 +131,7 @@ class RandomGap(_WeightedGap):
     """
 
     name: ClassVar[str] = "random"
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        return f"{100 * self.share:g} % of the present labels, all alike"
+    which: ClassVar[str] = "all alike"
 
     def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
         return np.ones(len(present))
@@ -144,11 +146,7 @@ class RareOverlooked(_WeightedGap):
     """
 
     name: ClassVar[str] = "rare-overlooked"
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        return f"{100 * self.share:g} % of the present labels, fewer of rare classes"
+    which: ClassVar[str] = "fewer of rare classes"
 
     def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
         return table.counts().present[table.columns[present]].astype(np.float64)
@@ -164,6 +162,7 @@ class SmallOverlooked(_WeightedGap):
     """
 
     name: ClassVar[str] = "small-overlooked"
+    which: ClassVar[str] = "fewer of small objects"
     needs_sizes: ClassVar[bool] = True
     side: float = 96.0
 
@@ -175,7 +174,7 @@ class SmallOverlooked(_WeightedGap):
     @property
     def description(self) -> str:
         """Which present labels stay, in words."""
-        return f"{100 * self.share:g} % of the present labels, fewer of small objects (side {self.side:g} px)"
+        return f"{super().description} (side {self.side:g} px)"
 
     def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
         areas = self._check_sizes(table, sizes)[present]

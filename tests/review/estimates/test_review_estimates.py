@@ -103,7 +103,7 @@ def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(fo
         made = [review.decision(number, PRESENT, f"{asked}-{number:06d}", 0, asked, feed.ranking) for number in numbers]
         review.store.append(made, reviewer="anna", client="window-1")
         review.current.refresh()
-        random = order_decisions(review.candidates, review.current, review.copies.shown)[2]
+        random = order_decisions(review.current, review.copies.shown)[2]
         return np.flatnonzero(random).tolist()
 
     first, second, third, fourth = drawn[np.argsort(rank[drawn])][:4].tolist()
@@ -148,7 +148,7 @@ def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_
     ]
     review.store.append(made, reviewer="anna", client="window-1")
     review.current.refresh()
-    order = order_decisions(review.candidates, review.current, review.copies.shown).order[feed.numbers]
+    order = order_decisions(review.current, review.copies.shown).order[feed.numbers]
     assert (np.diff(order) == 1).all()
     following = class_feed(review, 3).numbers[0]
     without = review.decision(int(following), PRESENT, "request-of-another-version", 0, "missing", feed.ranking)

@@ -67,7 +67,7 @@ def estimate_current(
     are its random answers alone.
     """
     candidates = current.candidates
-    columns, decisions = candidates.columns, order_decisions(candidates, current, shown)
+    columns, decisions = candidates.columns, order_decisions(current, shown)
     others = other_decisions(folder, current.others, splits)
     answers = np.bincount(columns.class_number[decisions.random], minlength=len(candidates.classes))
     silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)

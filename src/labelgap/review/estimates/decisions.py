@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.candidates import WRONG, CandidateColumns, Candidates
+from labelgap.review.candidates import WRONG, CandidateColumns
 from labelgap.review.estimates.labels import ReviewedLabels
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import CurrentDecisions
@@ -84,14 +84,14 @@ def order_fixed_list(
     return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
 
 
-def order_decisions(candidates: Candidates, current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
+def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
     """Return the decisions in force, and the order in which they were made.
 
     Args:
-        candidates: of the review.
         current: the decisions in force.
         shown: ``(C,)`` which candidates are asked about; the others are copies.
     """
+    candidates = current.candidates
     columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
     with current.lock:
         decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
