@@ -20,7 +20,7 @@ def run_pair(function: Callable[[Path], None], folder: Path) -> None:
         worker.start()
     try:
         for worker in workers:
-            worker.join(PATIENCE)
+            worker.join(3 * PATIENCE)  # a whole training
         assert [worker.exitcode for worker in workers] == [0, 0]
     finally:
         for worker in workers:
