@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("name", ["digits", "own_loop"])
 def test_an_example_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lg, "load", lambda name, **sizes: load(name, train=60, val=20, test=20))

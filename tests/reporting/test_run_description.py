@@ -74,7 +74,7 @@ def test_a_setting_that_is_not_the_default_is_described(settings: dict[str, Any]
     assert described(**settings)[name] == words
 
 
-def test_settings_that_differ_from_the_defaults_are_on_the_page(run_of: Callable[..., Run]) -> None:
+def test_settings_that_differ_from_the_defaults_are_on_the_page(run_of: Callable[..., Run], undrawn: None) -> None:
     run = run_of()
     phase = LinearPhase(epochs=25, lr=1e-3, batch_size=16)
     settings = {"head": "boostlu", "preset": "kim2022", "protocol": "linear-init", "linear": phase}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.audit.small_runs import train, write
+from tests.cli.conftest import undraw
 from tests.mutations import mutations
 from tests.studies.compare.small_features import features
 from tests.training.untrained_run import make_run
@@ -31,7 +32,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = lg.load("features", write(folder))
     run = train(folder, data, "ll-cp", trace="all", options={"delta_rel": 5.0})
     lg.find_missing(run, quiet=True, folds=2)
-    lg.write_report(run, data=data)
+    with pytest.MonkeyPatch.context() as patch:
+        undraw(patch)
+        lg.write_report(run, data=data)
     return run.path
 
 
