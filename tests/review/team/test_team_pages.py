@@ -17,6 +17,7 @@ from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review
 from labelgap.review.candidates import WRONG
 from labelgap.review.store.events import SECOND
+from labelgap.review.team.leases import Leases
 
 CLASS = 3
 
@@ -76,6 +77,25 @@ def second_opinions(client: ReviewClient) -> list[dict[str, str]]:
 
 def answer(client: ReviewClient, tile: dict[str, str], value: int) -> HttpResponse:
     return client.decide(tile["id"], value, int(tile["version"]), asked=tile["asked"])
+
+
+def test_what_another_answers_and_leaves_while_a_page_is_made_is_not_on_it(
+    client: ReviewClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ben, held = client.another("ben"), Leases.held_by_others
+    answered = open_class(ben, 5)
+    client.enter()
+    left = [answered]
+
+    def held_after_answers(self: Leases, browser: str) -> Any:
+        for page in [left.pop() for _ in left]:
+            assert all(answer(ben, tile, PRESENT).status == 200 for tile in tiles(page))
+            assert post_lease(ben, lease_of(page), []).status == 200
+        return held(self, browser)
+
+    monkeypatch.setattr(Leases, "held_by_others", held_after_answers)  # between the feed and the lease of a page
+    shown = ids(client.request(f"/class/{CLASS}?size=5").text)
+    assert not left and len(shown) == 5 and not set(shown) & set(ids(answered))
 
 
 def test_two_browsers_are_shown_different_candidates_until_one_leaves(client: ReviewClient) -> None:

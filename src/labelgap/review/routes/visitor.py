@@ -52,10 +52,21 @@ class Visitor:
         """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
         free = feed[~np.isin(feed.numbers, self.held())]
         page = paginate(free, number, size)
-        rest = free[(page.number - 1) * size :]
-        granted = self.context.leases.take(self.holder, rest.numbers, size, place=class_number)
-        shown = rest[np.isin(rest.numbers, granted)]
+        shown = self._lease(class_number, free[(page.number - 1) * size :], size)
         return FeedPage(shown, page.number, page.pages, len(feed) - len(free))
+
+    def _lease(self, class_number: int | None, feed: Feed, size: int) -> Feed:
+        """Lease the first open candidates of a feed: since it was made, others may have answered and left some."""
+        current = self.context.review.current
+        while True:
+            granted = self.context.leases.take(self.holder, feed.numbers, size, place=class_number)
+            leased = np.isin(feed.numbers, granted)
+            current.refresh()
+            with current.lock:
+                closed = current.decided[feed.numbers] & (feed.asked != ASKED.index(SECOND))
+            if not (leased & closed).any():
+                return feed[leased]
+            feed = feed[~closed]
 
     def _with_second_opinions(self, feed: Feed, class_number: int, wrong: bool) -> Feed:
         """Mix labels that somebody else has decided into a feed, at unpredictable places."""
