@@ -253,6 +253,20 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     assert "end-to-end:voc2012, epoch by epoch" in page and page.count("<svg") == 2, "both rows in one figure"
 
 
+def test_epoch_0_of_a_network_in_training_is_no_epoch_that_has_ended(photos: str) -> None:
+    cells: dict[str, Any] = {"cells": ["an/linear-init:*"], "epochs": 2, **NETWORK}
+    plan = plan_reproduction("kim-table2", [photos], out="runs/reproduce", **cells)
+    (training,) = plan.trainings("linear-init")
+    (run,) = networks.network_runs(training, plan.data(training), Path("runs"), plan.reproduction.settings)
+    run.folder.mkdir(parents=True)
+    told = {}
+    for text in ("", '{"epoch": 0, "loss": null, "seconds": 1}\n', '{"epoch": 1, "loss": 0.5, "seconds": 2}\n', "{"):
+        with (run.folder / "metrics.jsonl").open("a") as file:
+            file.write(text)
+        told[text[:11]] = vars(networks)["_describe_running"]([run]).removeprefix("in training, epochs: ")
+    assert told == {"": "0/2", '{"epoch": 0': "0/2", '{"epoch": 1': "1/2", "{": "0/2"}, "nor is a damaged file an error"
+
+
 def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
     photos: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
-from labelgap.training.checkpoints.history import METRICS_FILE
+from labelgap.training.checkpoints.history import read_history, trained_epochs
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import preset
 from labelgap.training.config.resolve import TrainingRequest
@@ -240,9 +241,15 @@ def _end_with_parent() -> None:
 
 def _describe_running(runs: Iterable[NetworkRun]) -> str:
     """Return how many epochs of each run have ended."""
-    files = {run.folder / METRICS_FILE: run.request.training["epochs"] for run in runs}
-    ended = {path: len(path.read_bytes().splitlines()) if path.exists() else 0 for path in files}
-    return "in training, epochs: " + ", ".join(f"{ended[path]}/{epochs}" for path, epochs in files.items())
+    ended = (f"{_ended_epochs(run)}/{run.request.training['epochs']}" for run in runs)
+    return f"in training, epochs: {', '.join(ended)}"
+
+
+def _ended_epochs(run: NetworkRun) -> int:
+    """Return how many epochs of a run have ended; none where they cannot be read, which its own process reports."""
+    with suppress(LabelGapError):
+        return trained_epochs(read_history(run.folder, run.data.classes)[0])
+    return 0
 
 
 def _describe(run: NetworkRun, result: Run | LabelGapError, number: int, total: int) -> str:
