@@ -46,6 +46,10 @@ class ProblemList:
         return tuple(self._found)
 
     def refuse(self) -> None:
-        """Raise one error with all problems; nothing when there are none."""
+        """Raise one error with all problems; nothing when there are none.
+
+        Without a unit a message names its place: the same one again is of a file that was read again.
+        """
         if self._found:
-            raise ProblemsError(self.path, self._found, unit=self.unit, fixable=self.fixable)
+            found = self._found if self.unit else {each.message: each for each in reversed(self._found)}.values()
+            raise ProblemsError(self.path, list(found), unit=self.unit, fixable=self.fixable)

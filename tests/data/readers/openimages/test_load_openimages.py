@@ -94,6 +94,10 @@ def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> 
     shutil.copy(flat / f"{B}.jpg", root / "train_f")
     archives = load("openimages", root, on_bad_image="skip")
     assert archives.train.labels.images == (B,) and archives.train.images[0].shape == (4, 8, 3)
+    with (root / "image_ids_and_rotation.csv").open("a") as file_of_all_splits:
+        file_of_all_splits.write(f"\n{A},train\n")
+    with pytest.raises(ProblemsError, match=r": 1 problem,.*\n  image_ids_and_rotation\.csv, line \d+: 2 of 3 cells"):
+        load("openimages", root, on_bad_image="skip")
     shutil.copytree(base / "validation", root / "validation")
     (root / "validation-annotations-human-imagelabels.csv").unlink()
     with pytest.raises(InputError, match=r"validation/annotations-human\.csv is of another version"):
