@@ -114,6 +114,14 @@ def test_positives_only_allow_training_and_no_measurement() -> None:
     assert summary.cannot[1].endswith("label 2 random val and test images each in full")
 
 
+def test_nobody_is_asked_to_label_what_is_labeled() -> None:
+    complete = [[1, 0], [0, 0], [1, 0]]
+    cannot = summarize(
+        Dataset("toy", split("train", [[1, -1]] * 3), split("val", complete), split("test", complete))
+    ).cannot
+    assert all("have no known present there" in text and "label" not in text for text in cannot) and len(cannot) == 2
+
+
 def test_the_state_that_is_missing_is_named() -> None:
     train = split("train", [[1, 1]])
     neither = summarize(Dataset("toy", train, split("val", [[-1, -1]]))).cannot[0]

@@ -94,7 +94,7 @@ def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_pat
     again = create_random_review(data, "val", 8, 0, tmp_path / "a")
     assert again.path == first.path and Review(again).candidates.columns.images == places
     assert is_review_folder(tmp_path / "a") and open_review_folder(tmp_path / "a").run is None
-    with pytest.raises(RunError, match="already holds another review"):
+    with pytest.raises(RunError, match="already holds another review, of 8 random images of val"):
         create_random_review(data, "val", 9, 0, tmp_path / "a")
     assert Review(create_random_review(data, "val", 8, 1, tmp_path / "b")).candidates.columns.images != places
 

@@ -19,7 +19,7 @@ from tests.core.process_pair import run_pair
 from tests.killing import killed_at_every_operation, run_forked, start_forked, wait_forked
 
 import labelgap as lg
-from labelgap.core.errors import RunError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.manifest import MANIFEST_FILE, verify_folder
 from labelgap.data.dataset import Dataset
@@ -103,6 +103,22 @@ def test_a_training_that_cannot_start_leaves_no_folder(data: Dataset, tmp_path: 
         with pytest.raises(lg.LabelGapError):
             lg.fit(data, out=tmp_path / "new" / "run", device="cpu", quiet=True, **settings)
         assert not (tmp_path / "new").exists()
+
+
+def test_a_training_that_failed_before_it_trained_anything_can_be_started_again(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise InputError("a.jpg is empty.")
+
+    settings: dict[str, Any] = {"out": tmp_path / "run", "epochs": 1, "device": "cpu", "quiet": True}
+    with monkeypatch.context() as patch, pytest.raises(InputError):
+        patch.setattr(sys.modules[lg.fit.__module__], "linear_features", fail)
+        lg.fit(data, "an", **settings)
+    assert (tmp_path / "run" / "config.json").exists()
+    assert lg.fit(data, "bce", **settings).finished
+    with pytest.raises(RunError, match="holds a run already"):
+        lg.fit(data, "bce", **settings)
 
 
 def lock_in_both(folder: Path) -> None:

@@ -55,7 +55,8 @@ def describe_capabilities(
                 )
         if counted < every:
             cannot.append(_lacking(splits[name], purpose, tag))
-            wanting.append(splits[name])
+            if splits[name].evaluation_labels.counts().unknown.any():
+                wanting.append(splits[name])
     if wanting:
         names, few = " and ".join(split.name for split in wanting), min(_RANDOM_SAMPLE, *map(len, wanting))
         each = " each" if len(wanting) > 1 else ""

@@ -143,8 +143,12 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         raise InputError(f"{data.name} was not loaded by name, so a review cannot load it again.")
     about = describe_review(out, data.recipe, data.classes, split=split, images=images, seed=seed)
     if (out / REVIEW_FILE).exists():
-        if read_review_file(out) != about:
-            raise RunError(f"{out} already holds another review. Choose another folder with --out.")
+        if (other := read_review_file(out)) != about:
+            drawn = "" if other.images is None else f", of {other.images:,} random images of {other.split}"
+            raise RunError(
+                f"{out} already holds another review{drawn}: `labelgap review {out}` continues it. Choose "
+                "another folder with --out for a new one."
+            )
         return open_review_folder(out)
     rows = _draw(len(source), images, seed)
     candidates = _unknown_labels(source.labels, rows)

@@ -43,6 +43,7 @@ RUN_FILES: Final = (
     *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""
+_TRAINED_FILES: Final = tuple(name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS))
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
 
@@ -56,11 +57,14 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Raise an error where a folder holds a run and none is to be resumed, or the reverse."""
+    """Raise an error where a folder holds a run and none is to be resumed, or the reverse.
+
+    A run that failed before it had trained anything, by a broken image for instance, is in nobody's way.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
     exists = is_run_folder(folder)
-    if exists and not resume:
+    if exists and not resume and any((folder / name).exists() for name in _TRAINED_FILES):
         raise RunError(
             f"{folder} holds a run already: continue it with --resume (resume=True in Python), or choose another --out."
         )
