@@ -240,7 +240,12 @@ def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
 
 
 def read_table(
-    path: Path, schema: Mapping[str, pa.DataType], *, where: pc.Expression | None = None, remedy: str = ""
+    path: Path,
+    schema: Mapping[str, pa.DataType],
+    *,
+    optional: Mapping[str, pa.DataType] | None = None,
+    where: pc.Expression | None = None,
+    remedy: str = "",
 ) -> pa.Table:
     """Read columns of a Parquet file, each of the type that ``schema`` gives; the text in them is valid.
 
@@ -249,6 +254,7 @@ def read_table(
     Args:
         path: the file.
         schema: name → type of the columns.
+        optional: columns that are read as well if the file has them.
         where: which rows to return; the others are in memory a part at a time.
         remedy: the last sentence of the error.
     """
@@ -257,6 +263,7 @@ def read_table(
         text = [name for name, kind in schema.items() if pa.types.is_string(kind)]
         with pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True) as parquet:
             found = parquet.schema_arrow
+            schema = {**schema, **{name: kind for name, kind in (optional or {}).items() if name in found.names}}
             for name, kind in schema.items():
                 if name not in found.names:
                     raise ValueError(f"it has no column {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ArrayImages, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
-__all__ = ["COLUMNS", "DataChanges", "DataIdentity", "TRAINED_BEFORE"]
+__all__ = ["COLUMNS", "DIGEST_COLUMN", "DataChanges", "DataIdentity", "TRAINED_BEFORE"]
 
 TRAINED_BEFORE: Final = "trained before"
 """In place of a split: an image that was trained on before the data changed."""
@@ -31,6 +31,8 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "content": pa.uint64(),
 }
 """The columns of ``DataIdentity.to_table``."""
+DIGEST_COLUMN: Final[Mapping[str, pa.DataType]] = {"digest": pa.binary(16)}
+"""A column that it has besides where the digest of an image is known."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class DataIdentity:
         labels: ``(N,)`` uint64, a digest of the known labels of each image, by the names of the classes.
         content: ``(N,)`` uint64, a digest of what the network sees: the bytes of an array, the size of a file.
         changed: whether the data have changed since the run was started, and that was accepted.
+        digests: N digests of the bytes of a file or the pixels of an array, by which an image is recognized under
+            another name; None for an image that was not read. Empty where none was.
     """
 
     images: tuple[str, ...]
@@ -91,6 +95,7 @@ class DataIdentity:
     labels: NDArray[np.uint64]
     content: NDArray[np.uint64]
     changed: bool = False
+    digests: tuple[bytes | None, ...] = ()
 
     @classmethod
     def of(cls, data: Dataset) -> DataIdentity:
@@ -107,13 +112,16 @@ class DataIdentity:
         """Return what ``to_table`` made a table of."""
         images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
         labels, content = (table[name].to_numpy() for name in ("labels", "content"))
-        return cls(images, splits, labels, content, _CHANGED in (table.schema.metadata or {}))
+        digests = tuple(table["digest"].to_pylist()) if "digest" in table.schema.names else ()
+        return cls(images, splits, labels, content, _CHANGED in (table.schema.metadata or {}), digests)
 
     def to_table(self) -> pa.Table:
-        """Return a table with ``COLUMNS``."""
+        """Return a table with ``COLUMNS``, and ``DIGEST_COLUMN`` where digests are known."""
         values = (self.images, self.splits, self.labels, self.content)
         arrays = [pa.array(value, kind) for value, kind in zip(values, COLUMNS.values(), strict=True)]
         table = pa.table(dict(zip(COLUMNS, arrays, strict=True)))
+        for name, kind in DIGEST_COLUMN.items() if self.digests else ():
+            table = table.append_column(name, pa.array(self.digests, kind))
         return table.replace_schema_metadata({_CHANGED: b"1"}) if self.changed else table
 
     def digest(self) -> str:
@@ -123,10 +131,35 @@ class DataIdentity:
             writer.write_table(table)
         return hashlib.sha256(stream.getvalue()).hexdigest()
 
+    def with_digests(self, digests: Mapping[int, bytes]) -> DataIdentity:
+        """Return it with the digests of some rows."""
+        if not digests:
+            return self
+        before = self._row_digests()
+        return replace(self, digests=tuple(digests.get(row, known) for row, known in enumerate(before)))
+
+    def trained_rows(self) -> list[int]:
+        """Return the rows of the images that were trained on, also before the data changed."""
+        return [row for row, split in enumerate(self.splits) if split in ("train", TRAINED_BEFORE)]
+
     def trained(self) -> frozenset[tuple[str, int]]:
         """Return name and content of the images that were trained on, also before the data changed."""
-        rows = zip(self.images, self.content.tolist(), self.splits, strict=True)
-        return frozenset((image, content) for image, content, split in rows if split in ("train", TRAINED_BEFORE))
+        keys = self.keys()
+        return frozenset(keys[row] for row in self.trained_rows())
+
+    def find_trained(self, now: DataIdentity) -> list[str | None]:
+        """Return for every image of other data the name of the training image that it is; None where it is none.
+
+        The digest decides, whatever the names. Where one of the two is not known, name and content do.
+        """
+        keys, digests = self.keys(), self._row_digests()
+        by_key = {keys[row]: digests[row] for row in self.trained_rows()}
+        by_digest = {digest: name for (name, _), digest in reversed(by_key.items()) if digest is not None}
+        found: list[str | None] = []
+        for key, digest in zip(now.keys(), now._row_digests(), strict=True):
+            same_name = key in by_key and (digest is None or by_key[key] in (None, digest))
+            found.append(key[0] if same_name else None if digest is None else by_digest.get(digest))
+        return found
 
     def keys(self) -> list[tuple[str, int]]:
         """Return name and content of every image, in order."""
@@ -142,6 +175,7 @@ class DataIdentity:
             np.concatenate([self.labels, before.labels[rows]]),
             np.concatenate([self.content, before.content[rows]]),
             changed=True,
+            digests=(*self._row_digests(), *(before._row_digests()[row] for row in rows)) if before.digests else (),
         )
 
     def changes(self, now: DataIdentity) -> DataChanges:
@@ -158,6 +192,10 @@ class DataIdentity:
             replaced=int((self.content[old] != now.content[new]).sum()),
             reordered=bool((np.diff(new[np.argsort(old)]) < 0).any()),
         )
+
+    def _row_digests(self) -> tuple[bytes | None, ...]:
+        """Return a digest or None for every row."""
+        return self.digests or (None,) * len(self.images)
 
     def _by_name(self) -> dict[tuple[str, int], int]:
         """Return the row of every name; a name that repeats is numbered."""

@@ -188,7 +188,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
             reopen_folder(folder)
             if backbone is not None and run is None:
                 write_tensors(folder / INITIAL_WEIGHTS, backbone.state_dict())
-            write_data_identity(folder, identity)
+            write_data_identity(folder, identity, data, reporter)
             write_config(folder, config)
     with log_epochs(execution.log, folder, reporter.log, execution.on_epoch, resume=resume) as on_epoch:
         shared = (selection, network, device, execution.workers, reporter, identity.changed, on_epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +21,8 @@ from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import require_trust
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.identity import DataIdentity
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
 from labelgap.data.registry import load_stored
@@ -37,7 +37,7 @@ from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoints.history import METRICS_FILE, read_history, trained_epochs
 from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.data_file import read_data_identity
+from labelgap.training.data_file import find_training_images
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features.extract import extract_features
@@ -228,8 +228,8 @@ class Run:
     ) -> dict[str, Any]:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
-        Features come from the cache as far as they are there. Images that a cross-fitted run was trained on are scored
-        by the models of the folds that have not seen them, as ``predictions.parquet`` has it.
+        Features come from the cache as far as they are there. Images that a cross-fitted run was trained on, under
+        whatever name, are scored by the models of the folds that have not seen them, as ``predictions.parquet`` has it.
 
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
@@ -249,10 +249,12 @@ class Run:
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds = self.thresholds
-        options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": Reporter(quiet)}
-        trained, out_of_fold, parts = self.count_training_images(data, split), 0, list[NDArray[np.float32]]()
+        reporter, out_of_fold, parts = Reporter(quiet), 0, list[NDArray[np.float32]]()
+        options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": reporter}
+        trained = find_training_images(self.path, data, split, reporter)
         for each in chosen:
-            rows, stored = self._out_of_fold(data, each) if trained else (np.empty(0, dtype=np.int64), None)
+            start = sum(map(len, parts))
+            rows, stored = self._out_of_fold((trained or [])[start : start + len(each)])
             scored = np.setdiff1d(np.arange(len(each)), rows)
             part = np.empty((len(each), len(self.config.classes)), dtype=np.float32)
             part[scored] = self.logits(each.images.select(scored) if len(rows) else each.images, **options)
@@ -263,17 +265,18 @@ class Run:
         groups = self.metrics.get("class_groups")
         measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples, groups=groups)
         names = {"classes_missing": list(missing), "classes_extra": list(extra)}
-        seen = None if trained is None else trained - out_of_fold
+        seen = None if trained is None else sum(name is not None for name in trained) - out_of_fold
         return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}
 
-    def _out_of_fold(self, data: Dataset, split: Split) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-        """Return the rows of a split that the run was trained on and has out-of-fold logits of, and these logits."""
-        identity, now = read_data_identity(self.path), DataIdentity.of(data)
-        trained = frozenset() if identity is None else identity.trained()
-        own = [key in trained for key, name in zip(now.keys(), now.splits, strict=True) if name == split.name]
-        rows = np.flatnonzero(own)
-        names = [split.labels.images[row] for row in rows.tolist()]
-        scores = read_predictions(self.path, "train", names, self.config.classes)
+    def _out_of_fold(self, trained: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+        """Return the rows of images that the run was trained on and has out-of-fold logits of, and these logits.
+
+        Args:
+            trained: the names under which it was trained on the images; None for the others.
+        """
+        rows = np.flatnonzero([name is not None for name in trained])
+        names = [name for name in trained if name is not None]
+        scores = read_predictions(self.path, "train", names, self.config.classes) if names else None
         return (rows[:0], None) if scores is None else (rows, logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
 
     def load_data(self) -> Dataset:
@@ -293,16 +296,9 @@ class Run:
         return data.recipe.get("path") == self.config.data.get("path")
 
     def count_training_images(self, data: Dataset, split: str = "test") -> int | None:
-        """Return how many images of a split, by name and content, the run was trained on; None where it does not know.
-
-        The content of an image file is its size.
-        """
-        identity = read_data_identity(self.path)
-        if identity is None:
-            return None
-        trained, now = identity.trained(), DataIdentity.of(data)
-        rows = zip(now.keys(), now.splits, strict=True)
-        return sum(key in trained for key, name in rows if split in ("all", name))
+        """Return how many images of a split the run was trained on, by content; None where it does not know."""
+        found = find_training_images(self.path, data, split)
+        return None if found is None else sum(name is not None for name in found)
 
     def _summary(self) -> dict[str, Any]:
         if not self.metrics:
