@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.system import format_bytes
 from labelgap.core.tensors import write_tensors
 from labelgap.core.text import pluralize
@@ -36,7 +35,7 @@ from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_con
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.features.precomputed import initial_network
 from labelgap.training.loggers import check_loggers, log_epochs
 from labelgap.training.loop.distributed import check_batch_size
 from labelgap.training.loop.processes import (
@@ -150,7 +149,7 @@ def dry_run(
     data = prepare_data(data, request, torch_device)
     config, _, loss_fn = resolve_config(data, request, torch_device)
     loss_fn.to(torch_device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
-    network = build_classifier(config, feature_width(data)).to(torch_device)
+    network = initial_network(config, data, torch_device)
     return measure_cost(data, config, network, loss_fn, torch_device, choose_workers(workers, torch_device))
 
 
@@ -181,8 +180,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     if config.protocol != "end-to-end":
         loss_fn = loss(config.method, **config.options)  # the linear phase prepares its own: the state is kept once
     with fail_together():
-        seed_everything(derive_seed(config.seed, "initialisation"))
-        network = build_classifier(config, feature_width(data), backbone=backbone).to(device)
+        network = initial_network(config, data, device, backbone)
         report_cost(data, config, network, loss_fn, device, execution.workers, reporter)
         if is_main_process():
             reopen_folder(folder)

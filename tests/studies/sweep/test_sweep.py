@@ -73,6 +73,26 @@ def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_ma
     assert lg.verify(finished.path).intact
 
 
+def test_heads_on_random_weights_are_those_of_the_seed(tmp_path: Path) -> None:
+    data = lg.load("digits", train=40, val=30, test=20)
+    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "search": {"lr": [1e-3, 1e-2]}}
+    found = []
+    for name in "ab":
+        torch.rand(len(found) + 1)  # what was drawn before does not matter
+        found.append(lg.sweep(data, "an", trials=4, out=tmp_path / name, **settings))
+    scores = [{json.dumps(trial.values): trial.score for trial in sweep.trials} for sweep in found]
+    assert scores[0] == scores[1] and len(scores[0]) == 4
+    assert all(sweep.best is not None and sweep.best.score == sweep.retrained_score for sweep in found)
+
+
+def test_heads_on_images_of_another_size_have_other_features(tmp_path: Path) -> None:
+    data = lg.load("digits", train=40, val=30, test=20)
+    settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "linear", "lr": 1e-2, "batch_size": 8, **QUICK}
+    found = lg.sweep(data, "an", search={"size": [32, 48]}, trials=2, out=tmp_path / "a", **settings)
+    assert len({trial.score for trial in found.trials}) == 2
+    assert found.best is not None and found.best.score == found.retrained_score
+
+
 def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,7 +167,7 @@ def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
 def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution) -> None:
     """Train until there are as many trials as asked for."""
     device, workers, reporter = execution
-    heads, on_device = is_head(plan.config), choose_device(device)
+    heads, on_device = is_head(plan), choose_device(device)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
     reporter.log(f"{plan.config.method}, {plan.config.protocol}: {'; '.join(map(str, plan.space))}")
     reporter.log(plan.selection.why)

@@ -19,7 +19,7 @@ from labelgap.studies.sweep.plan import SweepPlan, with_values
 from labelgap.studies.sweep.results import SweepTrial
 from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.features.precomputed import initial_network
 from labelgap.training.fit import fit
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.loop.trainer import TrainingContext
@@ -34,20 +34,24 @@ __all__ = ["fit_arguments", "is_head", "load_features", "train_head_trials", "tr
 
 _SHARED: Final = ("batch_size", "epochs", "optimizer", "momentum", "nesterov", "standardize", "stop_below", "seed")
 """Settings that heads must have in common to be trained at once."""
+_OF_FEATURES: Final = ("size", "average_flips")
+"""Settings of the linear protocol that change the features."""
 
 
 class TrialStoppedError(Exception):
     """A trial is behind the others."""
 
 
-def is_head(config: RunConfig) -> bool:
-    """Return whether trials of a configuration are heads that can be trained many at once."""
-    return config.protocol == "linear" and config.head == "linear" and not config.average_flips
+def is_head(plan: SweepPlan) -> bool:
+    """Return whether trials are heads on the same features, which can be trained many at once."""
+    config = plan.config
+    same = not any(parameter.name in _OF_FEATURES for parameter in plan.space)
+    return same and config.protocol == "linear" and config.head == "linear" and not config.average_flips
 
 
 def load_features(plan: SweepPlan, device: torch.device, workers: int, reporter: Reporter) -> dict[str, Tensor]:
     """Return the features of train and val, as ``fit`` computes them."""
-    network = build_classifier(plan.config, feature_width(plan.data)).to(device)
+    network = initial_network(plan.config, plan.data, device)
     shared = (plan.config, plan.selection, network, device, workers, reporter)
     return linear_features(TrainingContext(Path(), plan.data, *shared))
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
@@ -24,6 +25,7 @@ __all__ = [
     "check_feature_data",
     "feature_inputs",
     "feature_width",
+    "initial_network",
     "stored_feature_width",
 ]
 
@@ -61,6 +63,14 @@ def build_classifier(
     if backbone is None:
         backbone = _create_backbone(config, width, pretrained)
     return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
+
+
+def initial_network(
+    config: RunConfig, data: Dataset, device: torch.device, backbone: Backbone | None = None
+) -> Classifier:
+    """Build the network with which the training of a run begins: random weights are those of the seed of the run."""
+    seed_everything(derive_seed(config.seed, "initialisation"))
+    return build_classifier(config, feature_width(data), backbone=backbone).to(device)
 
 
 def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> Backbone:
