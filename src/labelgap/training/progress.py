@@ -47,6 +47,15 @@ class Reporter:
         self.console.print(text)
 
     @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Say after a Ctrl-C in the block, which stores what it finishes, that the same command resumes."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.log("stopped: what was finished is stored, and the same command resumes from there")
+            raise
+
+    @contextmanager
     def bar(self, title: str, total: int, done: int = 0) -> Iterator[None]:
         """Show the progress of ``total`` steps while the block runs; ``advance`` moves that of the innermost block."""
         if self.quiet:

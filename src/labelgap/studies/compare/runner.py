@@ -72,9 +72,10 @@ def compare(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
-    with lock_folder(folder, "comparing methods"):
+    reporter = Reporter(quiet)
+    with lock_folder(folder, "comparing methods"), reporter.resumable():
         _check_folder(folder)
-        comparison = _compare(data, names, chosen, folder, choose_device(device), workers, Reporter(quiet))
+        comparison = _compare(data, names, chosen, folder, choose_device(device), workers, reporter)
         comparison.write()
     return comparison
 
@@ -208,11 +209,7 @@ def _train_heads(
         reporter.log("no labels of val select a setting: each method takes the first of its grid")
     with _group_progress(reporter, setup.epochs) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
-        try:
-            heads = iter(train_or_load_heads(tasks, setup, folder, progress=progress, log=reporter.log))
-        except KeyboardInterrupt:
-            reporter.log(f"stopped: {folder} holds the finished heads, and the same command resumes from there")
-            raise
+        heads = iter(train_or_load_heads(tasks, setup, folder, progress=progress, log=reporter.log))
     grids = {plan: [[next(heads) for _ in seeds] for _ in plan.grid] for plan in plans}
     return {plan: MethodHeads(grid, select_setting(grid)) for plan, grid in grids.items()}
 

@@ -105,12 +105,14 @@ def sweep(
     reporter = Reporter(quiet)
     plan = plan_sweep(data, request, given, choose_device(device), reporter.log)
     _check_folder(folder, plan)
-    with quiet_optuna():
-        result = _run_trials(data, plan, trials, storage, folder, _Execution(device, workers, reporter))
-    with lock_folder(folder, "finishing a sweep", wait=_WAIT):
-        if result.finished:
-            result = _train_best(result, data, plan, _Execution(device, workers, reporter))
-        result.write()
+    execution = _Execution(device, workers, reporter)
+    with reporter.resumable():
+        with quiet_optuna():
+            result = _run_trials(data, plan, trials, storage, folder, execution)
+        with lock_folder(folder, "finishing a sweep", wait=_WAIT):
+            if result.finished:
+                result = _train_best(result, data, plan, execution)
+            result.write()
     return result
 
 
@@ -174,19 +176,15 @@ def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Executi
     reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
     features: dict[str, Tensor] | None = None
     with reporter.bar("trials", queue.total, done):
-        try:
-            while asked := queue.ask(HEADS if heads else 1):
-                if heads:
-                    features = features or load_features(plan, on_device, choose_workers(workers, on_device), reporter)
-                    claimed = {trial.number: trial for trial in asked}
-                    for ended in train_head_trials(claimed, plan, features, on_device, reporter):
-                        _tell(queue, claimed[ended.number], ended, reporter)
-                else:
-                    out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
-                    _tell(queue, asked[0], train_network_trial(asked[0], plan, out, *execution), reporter)
-        except KeyboardInterrupt:
-            reporter.log("stopped: the finished trials are stored, and the same command resumes from there")
-            raise
+        while asked := queue.ask(HEADS if heads else 1):
+            if heads:
+                features = features or load_features(plan, on_device, choose_workers(workers, on_device), reporter)
+                claimed = {trial.number: trial for trial in asked}
+                for ended in train_head_trials(claimed, plan, features, on_device, reporter):
+                    _tell(queue, claimed[ended.number], ended, reporter)
+            else:
+                out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
+                _tell(queue, asked[0], train_network_trial(asked[0], plan, out, *execution), reporter)
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
