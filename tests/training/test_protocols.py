@@ -55,7 +55,8 @@ def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_pa
 def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured(
     flips: bool, tmp_path: Path, digits: Dataset
 ) -> None:
-    run = lg.fit(digits, "an", protocol="linear", out=tmp_path / "a", epochs=3, average_flips=flips, **QUICK)
+    settings = {"backbone": "small-cnn", "protocol": "linear", "epochs": 3, **QUICK}
+    run = lg.fit(digits, "an", out=tmp_path / "a", average_flips=flips, **settings)
     torch.manual_seed(99)
     measured = run.metrics["test"]["map"]
     assert run.evaluate(digits, device="cpu", resamples=0)["map"] == pytest.approx(measured), "from the cache"
@@ -66,7 +67,7 @@ def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured
         pytest.approx(measured)
     )
     if flips:
-        plain = lg.fit(digits, "an", protocol="linear", out=tmp_path / "b", epochs=3, **QUICK)
+        plain = lg.fit(digits, "an", out=tmp_path / "b", **settings)
         assert not torch.allclose(weights(run)["head.weight"], weights(plain)["head.weight"], atol=1e-6)
 
 

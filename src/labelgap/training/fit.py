@@ -30,7 +30,7 @@ from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import describe_missing_settings
-from labelgap.training.config.resolve import TrainingRequest, prepare_data, resolve_config
+from labelgap.training.config.resolve import TrainingRequest, describe_random_features, prepare_data, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
@@ -109,7 +109,7 @@ def fit(
         data: the data set.
         method: one of ``methods()``; "auto", by the label states; or a loss object, which is copied (docs/extending).
         options: of the method.
-        backbone: name of a backbone, or a module that returns features; by default that of the data.
+        backbone: a name, or a module that returns features; by default the data's, for linear heads a pretrained one.
         protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
         out: the run folder; it must not hold a run yet, unless ``resume``.
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
@@ -245,6 +245,8 @@ def _description(
     reason = "" if config.why is None else f" ({config.why})"
     method = "auto" if request.method == "auto" and config.folds else config.method
     yield f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}"
+    if untrained := describe_random_features(config):
+        yield untrained
     if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
         yield missing
     yield from (str(finding) for finding in data.findings if isinstance(finding, ValidationHeldOut))

@@ -18,7 +18,8 @@ from labelgap.labels import LabelTable
 from labelgap.models import Backbone, InputSpec
 from labelgap.studies.compare import compare
 from labelgap.studies.compare import features as compare_features
-from labelgap.studies.compare.features import compute_split_features, default_backbone
+from labelgap.studies.compare.features import compute_split_features
+from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.progress import Reporter
 
 CPU = torch.device("cpu")
@@ -70,8 +71,8 @@ def test_vectors_are_used_without_a_backbone() -> None:
 
 def test_an_untrained_network_is_refused_and_never_the_default() -> None:
     digits = load("digits", train=10, val=10, test=10)
-    assert digits.backbone == "small-cnn" and default_backbone(digits) == "efficientnet-lite0"
-    assert default_backbone(features()) == "features"
+    assert digits.backbone == "small-cnn" and default_linear_backbone(digits) == "efficientnet-lite0"
+    assert default_linear_backbone(features()) == "features"
     with pytest.raises(InputError, match="no pretrained weights"):
         compute_split_features(digits, "small-cnn", None, CPU, 0, Reporter(quiet=True))
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -73,16 +74,23 @@ def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_ma
     assert lg.verify(finished.path).intact
 
 
-def test_heads_on_random_weights_are_those_of_the_seed(tmp_path: Path) -> None:
+def test_heads_on_random_weights_are_those_of_the_seed_and_the_features_are_said_to_be_untrained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
-    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "search": {"lr": [1e-3, 1e-2]}}
-    found = []
+    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "search": {"lr": [1e-3, 1e-2]}, "quiet": False}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner, "load_features", Mock(side_effect=KeyboardInterrupt))
+        lg.sweep(data, "an", trials=4, out=tmp_path / "a", **settings)
+    assert "the same command resumes from there" in capsys.readouterr().err
+    found = list[Sweep]()
     for name in "ab":
         torch.rand(len(found) + 1)  # what was drawn before does not matter
         found.append(lg.sweep(data, "an", trials=4, out=tmp_path / name, **settings))
     scores = [{json.dumps(trial.values): trial.score for trial in sweep.trials} for sweep in found]
     assert scores[0] == scores[1] and len(scores[0]) == 4
     assert all(sweep.best is not None and sweep.best.score == sweep.retrained_score for sweep in found)
+    assert capsys.readouterr().err.count("the weights of small-cnn are random") == 2
 
 
 def test_heads_on_images_of_another_size_have_other_features(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from labelgap.models import inference
 from labelgap.training.config.check import check_request
 from labelgap.training.config.presets import PRESETS, describe_missing_settings, preset
 from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.resolve import TrainingRequest, describe_random_features, resolve_config
 from labelgap.training.config.schema import LinearPhase, RunConfig
 
 
@@ -185,12 +185,26 @@ def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not including_emulation)
     photos, cuda = replace(digits, protocol="linear"), torch.device("cuda")
-    config, _, _ = resolve_config(photos, TrainingRequest(method="an"), cuda)
+    request = TrainingRequest(method="an", backbone="small-cnn")
+    config, _, _ = resolve_config(photos, request, cuda)
     assert (config.protocol, config.precision) == ("linear-init", "bf16")
-    resumed, _, _ = resolve_config(photos, TrainingRequest(method="an"), torch.device("cpu"), stored=config)
+    resumed, _, _ = resolve_config(photos, request, torch.device("cpu"), stored=config)
     assert resumed == config, "what depends on the device stays as the run was begun"
-    config, _, _ = resolve_config(photos, TrainingRequest(method="an"), torch.device("cpu"))
+    config, _, _ = resolve_config(photos, request, torch.device("cpu"))
     assert (config.protocol, config.precision) == ("linear", "float32")
+
+
+def test_a_head_alone_is_trained_on_a_pretrained_backbone_unless_another_is_given(digits: Dataset) -> None:
+    def resolve(**given: Any) -> RunConfig:
+        return resolve_config(digits, TrainingRequest(method="an", **given))[0]
+
+    assert resolve().backbone == resolve(protocol="linear-init").backbone == "small-cnn", "the network is trained"
+    chosen = resolve(protocol="linear")
+    assert chosen.backbone == "efficientnet-lite0" and describe_random_features(chosen) is None
+    assert describe_random_features(resolve()) is None
+    assert resolve(protocol="linear", weights="digits.safetensors").backbone == "small-cnn"
+    random = describe_random_features(resolve(protocol="linear", backbone="small-cnn"))
+    assert random is not None and random.startswith("the weights of small-cnn are random")
 
 
 def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_a_head_on_fixed_features_stops_with_the_step_and_its_images_named_and_t
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "device": "cpu", "quiet": True, "trace": "off"}
     Breaks.calls = -1  # the sixth step of an epoch has four images
     with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
-        lg.fit(data, Breaks(), protocol="linear", out=tmp_path / "run", **settings)
+        lg.fit(data, Breaks(), backbone="small-cnn", protocol="linear", out=tmp_path / "run", **settings)
     order = numpy_generator(0, "order", 2).permutation(44)
     expected = [data.train.labels.images[row] for row in order[16:24]]
     assert f"(images {', '.join(expected[:3])} …)" in str(caught.value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from labelgap.audit.run_scorers import feature_options
 from labelgap.models import Backbone, create_backbone, is_pretrained
 from labelgap.review.folder import ReviewFolder
-from labelgap.studies.compare.features import default_backbone
+from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.devices import choose_device
 from labelgap.training.features.extract import split_features
 from labelgap.training.progress import Reporter
@@ -42,7 +42,7 @@ def image_features(folder: ReviewFolder, images: Sequence[tuple[str, str]]) -> N
 def _backbone(folder: ReviewFolder) -> tuple[Callable[[], Backbone], dict[str, Any]]:
     run = folder.run
     if run is None:
-        return lambda: create_backbone(default_backbone(folder.data)), {}
+        return lambda: create_backbone(default_linear_backbone(folder.data)), {}
     if is_pretrained(run.config.backbone, run.config.weights):
         return run.initial_backbone, feature_options(run.config, choose_device("auto"))
     return lambda: run.model.backbone, {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -13,23 +12,13 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
 from labelgap.models.inference import inference_precision
 from labelgap.training.features.extract import split_features
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.progress import Reporter
 
-__all__ = ["compute_split_features", "default_backbone"]
-
-DEFAULT_BACKBONE: Final = "efficientnet-lite0"
-
-
-def default_backbone(data: Dataset) -> str:
-    """Return the data's own backbone if it is pretrained, else the default one."""
-    if data.backbone == FEATURES or is_pretrained(data.backbone):
-        return data.backbone
-    return DEFAULT_BACKBONE
+__all__ = ["compute_split_features"]
 
 
 def compute_split_features(

@@ -23,13 +23,14 @@ from labelgap.data.dataset import Dataset
 from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison
 from labelgap.studies.compare.cross_validation import FoldSettings, fold_configs, train_out_of_fold
 from labelgap.studies.compare.evaluation import MethodHeads, MethodPlan, evaluate_methods, select_setting
-from labelgap.studies.compare.features import compute_split_features, default_backbone
+from labelgap.studies.compare.features import compute_split_features
 from labelgap.studies.compare.grid import Hyperparameters
 from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, Progress, train_or_load_heads
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import CompareSettings, check_settings
 from labelgap.studies.compare.variants import GRID_SETTINGS, method_variants, variant_name
+from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
@@ -91,7 +92,7 @@ def _compare(
 ) -> Comparison:
     """Train and evaluate in a folder that this process has locked."""
     started = time.perf_counter()
-    chosen = replace(chosen, backbone=chosen.backbone or default_backbone(data))
+    chosen = replace(chosen, backbone=chosen.backbone or default_linear_backbone(data))
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     request = chosen.request()
     shown = views.observed().datasets[0]

@@ -24,7 +24,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import paper_split
 from labelgap.losses.base.terms import widest_float
 from labelgap.models import check_backbone
-from labelgap.studies.compare.features import compute_split_features, default_backbone
+from labelgap.studies.compare.features import compute_split_features
 from labelgap.studies.linear_eval.labels import (
     EvaluationLabels,
     check_task,
@@ -33,6 +33,7 @@ from labelgap.studies.linear_eval.labels import (
     training_labels,
 )
 from labelgap.studies.linear_eval.results import ClassResult, LinearEvaluation, PenaltyResult, is_linear_evaluation
+from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.logistic import LogisticPath, fit_logistic_path
 from labelgap.training.progress import Reporter
@@ -93,7 +94,7 @@ def linear_eval(
     folder, on_device, reporter = Path(out), choose_device(device), Reporter(quiet)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
-    backbone, chosen_task = backbone or default_backbone(data), choose_task(data, task)
+    backbone, chosen_task = backbone or default_linear_backbone(data), choose_task(data, task)
     splits, notes = _with_val(data)
     labels, rows = training_labels(splits, chosen_task)
     measured = _measured(splits, chosen_task, notes)

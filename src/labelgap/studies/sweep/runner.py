@@ -35,6 +35,7 @@ from labelgap.studies.sweep.trials import (
     train_head_trials,
     train_network_trial,
 )
+from labelgap.training.config.resolve import describe_random_features
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.fit import fit
@@ -172,6 +173,8 @@ def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Executi
     heads, on_device = is_head(plan), choose_device(device)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
     reporter.log(f"{plan.config.method}, {plan.config.protocol}: {'; '.join(map(str, plan.space))}")
+    if untrained := describe_random_features(plan.config):
+        reporter.log(untrained)
     reporter.log(plan.selection.why)
     reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
     features: dict[str, Tensor] | None = None

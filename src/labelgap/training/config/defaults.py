@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypedDict
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.models import is_pretrained
 
-__all__ = ["LINEAR_PHASE", "TrainingSettings", "defaults_for", "resolve_settings"]
+__all__ = ["LINEAR_PHASE", "TrainingSettings", "default_linear_backbone", "defaults_for", "resolve_settings"]
 
 LINEAR_PHASE = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
 """25 epochs at batch 16 as in the single-positive papers; of their rates, 1e-3 is better for most methods."""
+
+_PRETRAINED_BACKBONE: Final = "efficientnet-lite0"
 
 
 class TrainingSettings(TypedDict, total=False):
@@ -56,6 +61,13 @@ OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
     "adamw": {"lr": 2e-4, "backbone_lr": 2e-5, "weight_decay": 0.05},
 }
 """The head has ten times the rate of the backbone (Kim 2022)."""
+
+
+def default_linear_backbone(data: Dataset) -> str:
+    """Return the backbone for linear heads: that of the data if it is pretrained, else the default one."""
+    if data.backbone == FEATURES or is_pretrained(data.backbone):
+        return data.backbone
+    return _PRETRAINED_BACKBONE
 
 
 def defaults_for(

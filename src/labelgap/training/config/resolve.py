@@ -22,7 +22,7 @@ from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
-from labelgap.training.config.defaults import TrainingSettings, resolve_settings
+from labelgap.training.config.defaults import TrainingSettings, default_linear_backbone, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
 from labelgap.training.config.schema import BackboneInput, RunConfig
@@ -30,7 +30,7 @@ from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["TrainingRequest", "prepare_data", "resolve_config"]
+__all__ = ["TrainingRequest", "describe_random_features", "prepare_data", "resolve_config"]
 
 
 FEW_IMAGES = 2000
@@ -69,7 +69,7 @@ def resolve_config(
     _check_labels(data)
     protocol, from_preset = _resolve_protocol(data, request, device, stored)
     _check_head(request.head, protocol)
-    backbone = request.backbone or from_preset.get("backbone") or data.backbone
+    backbone = request.backbone or from_preset.get("backbone") or _default_backbone(data, request, protocol)
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     _check_feature_options(data, request)
@@ -116,6 +116,16 @@ def resolve_config(
     return config, selection, loss_fn
 
 
+def describe_random_features(config: RunConfig) -> str | None:
+    """Return what a user should know of a linear head on the features of random weights; None for any other run."""
+    if config.protocol != "linear" or _is_pretrained(config.backbone, config.weights):
+        return None
+    return (
+        f"the weights of {config.backbone} are random, and --protocol linear does not train them: its features carry "
+        "little information. Choose a pretrained backbone (`labelgap backbones`), --weights or --protocol end-to-end"
+    )
+
+
 def prepare_data(
     data: Dataset, request: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
 ) -> Dataset:
@@ -157,6 +167,11 @@ def _default_protocol(data: Dataset, device: torch.device | None) -> str:
     images = data.protocol == "linear" and data.backbone != FEATURES
     images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
     return "linear-init" if images and device is not None and device.type == "cuda" else data.protocol
+
+
+def _default_backbone(data: Dataset, request: TrainingRequest, protocol: str) -> str:
+    """Return the backbone of the data; for linear heads a pretrained one, unless weights are given."""
+    return default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
 
 
 def _resolve_precision(
