@@ -13,6 +13,7 @@ from typing import Any
 from labelgap import functional
 from labelgap.losses import describe_method, method_options, methods, published_options
 from labelgap.losses.base.published_settings import PAPER_DATASETS
+from labelgap.losses.base.registry import option_meanings
 from labelgap.studies.sweep.search_space import paper_space
 
 __all__ = ["families", "method_pages"]
@@ -103,7 +104,7 @@ def _gradient(name: str) -> list[str]:
 
 def _settings(name: str) -> list[str]:
     options = {key: value for key, value in method_options(name).items() if key not in COMMON}
-    meanings = _meanings(describe_method(name).loss_class)
+    meanings = {option: text.replace("|", "\\|") for option, text in option_meanings(name).items()}
     published = {data: published_options(name, data) for data in (*PAPER_DATASETS, "digits")}
     shown = [data for data, values in published.items() if values]
     space = {parameter.name: parameter for parameter in paper_space(name)}
@@ -127,18 +128,6 @@ def _settings(name: str) -> list[str]:
 def _searched(space: dict[str, Any], options: dict[str, Any]) -> list[str]:
     rest = [f"`{parameter}`" for name, parameter in space.items() if name not in options]
     return [f"[`labelgap sweep`](../sweep.md) also searches {' and '.join(rest)}."] if rest else []
-
-
-def _meanings(loss_class: type) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say about each option."""
-    found: dict[str, str] = {}
-    for each in reversed(loss_class.__mro__):
-        match = re.search(r"^Args:\n((?:    .*\n?|\n)*)", inspect.getdoc(each) or "", re.MULTILINE)
-        for entry in re.split(r"\n(?=    \S)", match[1].rstrip()) if match else []:
-            option, _, meaning = entry.strip().partition(":")
-            if not meaning.strip().startswith("see ``"):
-                found[option] = " ".join(meaning.split()).replace("|", "\\|")
-    return found
 
 
 def _results() -> dict[str, list[dict[str, str]]]:

@@ -131,6 +131,17 @@ def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "efficientnet-lite0" in said and "Apache-2.0" in said
 
 
+@pytest.mark.parametrize("name", methods())
+def test_a_method_is_described_without_markup_and_with_every_option(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("methods", name) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not any(mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:"))
+    options = [number for number, line in enumerate(lines) if line.startswith("  --option ")]
+    assert options and all(lines[number + 1].startswith("        ") for number in options)
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "runs" / "first")
     runs = tmp_path / "runs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import Annotated
 
 import typer
@@ -34,12 +36,22 @@ def _print_method(name: str) -> None:
 
     from labelgap.losses import describe_method, method_options, published_options
     from labelgap.losses.base.published_settings import PAPER_DATASETS
+    from labelgap.losses.base.registry import option_meanings
 
-    method = describe_method(name)
-    print(f"{name} ({method.reference}): {method.summary}\n\n{inspect.getdoc(method.loss_class)}\n")
+    method, meanings = describe_method(name), option_meanings(name)
+    about = (inspect.getdoc(method.loss_class) or "").partition("\nArgs:\n")[0].rstrip()
+    print(f"{name} ({method.reference}): {method.summary}\n\n{_plain(about)}\n")
     for option, default in method_options(name).items():
         print(f"  --option {option}={'…' if default is None else default}")
+        print(textwrap.indent(textwrap.fill(_plain(meanings.get(option, "")), 100), " " * 8))
     for dataset in PAPER_DATASETS:
         if settings := published_options(name, dataset):
             values = ", ".join(f"{option}={value:g}" for option, value in settings.items())
             print(f"  published for {dataset}: {values}")
+
+
+def _plain(text: str) -> str:
+    """Remove the markup of a docstring; equations stay in LaTeX, in a paragraph of their own."""
+    text = re.sub(r" ?Options: see ``\w+``\.", "", text)
+    text = re.sub(r":math:`([^`]*)`", r"\1", text).replace("``", "")
+    return re.sub(r"^\.\. math:: ", "    ", text, flags=re.MULTILINE)

@@ -191,6 +191,7 @@ class InteractiveLearning(PerImageState):
         atoms: how many a row may use.
         threshold: the correlation above which an atom is used.
         dictionary: how many images are in the dictionary; 256, or all where there are fewer, when not given.
+        eps: added inside the logarithms of known labels.
         reduction: "mean", "sum" or "none"; the features' term lies on all K entries of an image in equal parts.
     """
 

@@ -107,6 +107,11 @@ def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
     ]
 
 
+def test_a_single_remark_is_no_tag_and_a_single_misspelled_state_is_one(folder: Path) -> None:
+    fix("path,cat,notes,dog\n00.jpg,1,nice at night,\n01.jpg,0,,yess\n")
+    assert clean() == "path,cat,dog\n00.jpg,1,\n01.jpg,0,\n"
+
+
 def test_variants_of_case_become_the_most_frequent_and_a_misspelling_is_only_proposed(folder: Path) -> None:
     lists = ["person;Dog", "person; dog", "person;dog", "person", "person", "preson;DOG"]
     rows = [f"{number:02d}.jpg,{tags}" for number, tags in enumerate(lists)]

@@ -126,13 +126,14 @@ class WideLayout(Layout):
         super().__init__(raw, columns, rows, options)
         self.parser = CellParser(ABSENT if options.zeros == "absent" else UNKNOWN)
         cells_of: dict[int | None, Counter[str]] = {}
-        bad, filled, present = Counter[int](), Counter[int](), Counter[int]()
+        bad, filled, present, remarks = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
         for row in rows:
             for number in columns.class_columns:
                 if cell := row.cells[number]:
                     filled[number] += 1
                     code = self.code(cell)
                     bad[number] += code is None
+                    remarks[number] += code is None and len(str(cell).split()) > 1
                     present[number] += code == PRESENT
                     cells_of.setdefault(code, Counter())[str(cell)] += 1
         self.spelling = {**choose_spellings(cells_of), UNKNOWN: ""}
@@ -140,7 +141,8 @@ class WideLayout(Layout):
         classes = [
             number
             for number in classes
-            if not (is_no_class(bad[number], filled[number]) or 1 < bad[number] == filled[number])
+            if not is_no_class(bad[number], filled[number])
+            and not (bad[number] == filled[number] and (bad[number] > 1 or remarks[number]))
         ]
         counts: Counter[str] = Counter()
         for number in classes:

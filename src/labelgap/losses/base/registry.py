@@ -7,6 +7,7 @@ A package of your own calls ``labelgap.register_method``, or names its classes i
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ __all__ = [
     "method",
     "method_options",
     "methods",
+    "option_meanings",
     "register_method",
 ]
 
@@ -138,6 +140,23 @@ def loss(name: str, **options: Any) -> Loss:
 def method_options(name: str) -> dict[str, Any]:
     """Return the options a user may give to a method, with their defaults."""
     return _options(describe_method(name).loss_class)
+
+
+def option_meanings(name: str) -> dict[str, str]:
+    """Return what the docstrings of a method's class and its bases say about each option.
+
+    Example:
+        >>> option_meanings("gr")["q2"]
+        'robustness of the positive side, above 0.'
+    """
+    found: dict[str, str] = {}
+    for each in reversed(describe_method(name).loss_class.__mro__):
+        match = re.search(r"^Args:\n((?:    .*\n?|\n)*)", inspect.getdoc(each) or "", re.MULTILINE)
+        for entry in re.split(r"\n(?=    \S)", match[1].rstrip()) if match else []:
+            option, _, meaning = entry.strip().partition(":")
+            if not meaning.strip().startswith("see ``"):
+                found[option] = " ".join(meaning.split())
+    return found
 
 
 def loss_options(loss_fn: Loss) -> dict[str, Any]:
