@@ -93,6 +93,17 @@ def test_a_run_without_digests_compares_names_and_sizes(place: Path, tmp_path: P
     assert find_training_images(tmp_path, renamed) == [None] * COUNT
 
 
+def test_more_files_than_are_read_for_their_digests_are_compared_by_name_and_size(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("labelgap.training.data_file.MAX_HASHED", COUNT - 1)
+    data = album(tmp_path, NAMES, place / "photos")
+    write_data_identity(tmp_path, DataIdentity.of(data), data)
+    assert find_training_images(tmp_path, data, "train") == NAMES
+    assert find_training_images(place / "run", data, "train") == NAMES
+
+
 def test_digests_outlast_a_change_of_the_data(place: Path, tmp_path: Path) -> None:
     before = read_data_identity(place / "run")
     assert before is not None and len(set(before.digests)) == COUNT

@@ -23,6 +23,8 @@ from labelgap.training.progress import Reporter
 __all__ = ["DATA_FILE", "check_data", "find_training_images", "read_data_identity", "write_data_identity"]
 
 DATA_FILE: Final = "data.parquet"
+MAX_HASHED: Final = 200_000
+"""Files of a split that are read for their digests; of more only those whose digests are in the cache are known."""
 _REMEDY: Final = "Restore it from a copy. Without the file the run can be used, but does not know its data again."
 
 
@@ -89,7 +91,7 @@ def _add_digests(
     for split in data.splits:
         rows = np.flatnonzero(wanted[start : start + len(split)])
         if len(rows) and isinstance(split.images, StoredImages | ArrayImages):
-            found = content_keys(split.images.select(rows), cache, reporter)
+            found = content_keys(split.images.select(rows), cache, reporter, hash_files=len(rows) <= MAX_HASHED)
             known = zip((rows + start).tolist(), found.keys, found.known.tolist(), strict=True)
             digests |= {row: key.tobytes() for row, key, readable in known if readable}
         start += len(split)
