@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.sparse import UniqueNames
 
 __all__ = ["load_openimages"]
+
+_CLASSES_SHOWN: Final = 8
+"""Of a list of classes."""
 
 
 def load_openimages(
@@ -201,5 +205,4 @@ def _describe_boxes(left_out: Counter[str]) -> str:
     return f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}{more}"
 
 
-_CLASSES_SHOWN = 8
 _COUNTED = ("left_out", "contradicted", "repeated", "machine")
