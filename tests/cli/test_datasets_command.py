@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import call
 from tests.data.readers.official.test_load_coco import coco
+from tests.data.readers.official.test_load_voc import devkit
 
 from labelgap.data import describe_datasets
 
@@ -43,6 +44,30 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     assert call("datasets", "coco2017", str(root)) == 2
     said = capsys.readouterr().err
     assert "4 problems" in said and f"it looks like coco2014: labelgap datasets coco2014 '{root}'" in said
+
+
+def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = devkit(tmp_path, "2012", {"train": ["2008_000001", "2008_000002"], "val": ["2009_000001"]})
+    main = root / "ImageSets" / "Main"
+    for number in range(17):  # the published devkit has 20 classes
+        for split in ("train", "val"):
+            shutil.copy(main / f"person_{split}.txt", main / f"class{number}_{split}.txt")
+    assert call("datasets", "voc2012", str(tmp_path)) == 0
+    capsys.readouterr()
+    (main / "person_train.txt").write_text("2008_000001 1\n")
+    (main / "val.txt").write_text("2009_000001\n2009_000002\n")
+    (root / "JPEGImages" / "2008_000002.jpg").unlink()
+    assert call("datasets", "voc2012", str(tmp_path)) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "  ImageSets/Main/person_train.txt: no line about 2008_000002",
+        "  ImageSets/Main/val.txt, line 2: 2009_000002: in no file of a class",
+        "  JPEGImages/2008_000002.jpg: does not exist",
+    ]
+    shutil.rmtree(root / "JPEGImages")
+    assert call("datasets", "voc2012", str(tmp_path)) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == ["  JPEGImages/*.jpg is missing (the photos)"]
 
 
 @pytest.mark.parametrize(

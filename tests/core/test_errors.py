@@ -115,6 +115,14 @@ def test_a_long_list_is_cut_and_says_how_many_are_left_out() -> None:
     assert len(error.problems) == 60
 
 
+def test_a_list_that_is_cut_has_problems_of_every_kind() -> None:
+    found = [Problem(line, f"photos/{line}.jpg does not exist") for line in range(1, 90)]
+    found += [Problem(90, "'dgo' under dog: a cell is 1"), Problem(91, "'ja' under dog: a cell is 1")]
+    lines = str(ProblemsError("tags.csv", [*found, Problem(92, "no image is named")], shown=5)).splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["1", "2", "90", "91", "92"]
+    assert lines[-1].endswith("…and 87 more")
+
+
 @pytest.mark.parametrize(
     "error",
     [UnknownNameError("method", "ll-tc", ["ll-ct"]), ProblemsError("a.csv", [Problem(3, "bad")]), RunError("a")],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from labelgap.data import DatasetReader
 
 __all__ = ["datasets"]
+
+_SHOWN: Final = 40
+"""Problems of a folder that are printed."""
 
 
 def datasets(
@@ -80,7 +83,7 @@ def _check(reader: DatasetReader, path: Path) -> None:
     problems = reader.problems(path)
     if problems:
         outcome = f"`labelgap datasets {reader.name}` shows how the files must lie"
-        error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, len(problems), unit="")
+        error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, _SHOWN, unit="")
         others = [each.name for each in describe_datasets() if each.name != reader.name and each.recognizes(path)]
         if others and not reader.recognizes(path):
             error.add_note(f"it looks like {others[0]}: labelgap datasets {others[0]} {shlex.quote(str(path))}")

@@ -25,7 +25,7 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
     """Return the lines to print; only commands may be longer than ``width``, so that they can be copied."""
     counts = f"{summary.whole.images:,} {summary.image_word}s, {len(summary.classes):,} {summary.class_words}"
     first, took = f"{summary.name}: {counts}", f"read in {seconds:.1f} s"
-    read, split = _findings(summary)
+    wrong, read, split = _findings(summary)
     if len(read) == 1 and len(first) + len(read[0]) + len(took) + 6 <= width:
         first += f" ({read.pop()})"
     lines = _beside(first, took, width, "")
@@ -36,7 +36,7 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
         for each in summary.warnings
         if each.kind != "few_present"
     ]
-    lines += _block("looks wrong", warnings, width)
+    lines += _block("looks wrong", [*warnings, *wrong], width)
     lines += _block("read as", read, width) + _block("split", split, width)
     lines += _block("you can", summary.can, width) + _block("you cannot", summary.cannot, width)
     if summary.next:
@@ -105,11 +105,12 @@ def _rarest(summary: DatasetSummary, width: int) -> list[str]:
     return _block("rarest", [text, note], width)
 
 
-def _findings(summary: DatasetSummary) -> tuple[list[str], list[str]]:
-    """Return how labels were read, and how they were split; without the counts, which the table shows."""
-    shown = [finding for finding in summary.findings if finding.topic != "counts"]
+def _findings(summary: DatasetSummary) -> tuple[list[str], list[str], list[str]]:
+    """Return what looks wrong, how labels were read, and how they were split; the table shows the counts."""
+    wrong = [str(finding) for finding in summary.findings if finding.warning]
+    shown = [finding for finding in summary.findings if finding.topic != "counts" and not finding.warning]
     read = [str(finding) for finding in shown if finding.topic != "split"]
-    return read, [str(finding) for finding in shown if finding.topic == "split"]
+    return wrong, read, [str(finding) for finding in shown if finding.topic == "split"]
 
 
 def _block(label: str, texts: Sequence[str], width: int) -> list[str]:

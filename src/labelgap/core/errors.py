@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ _MAX_LISTED: Final = 40
 _MAX_COMPARED: Final = 200
 _MAX_CANDIDATES: Final = 50_000
 """Length and number of the names that are compared for the nearest: the time grows with the square of the length."""
+
+
+_VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[0-9/\\._]\S*")
 
 
 class LabelGapError(Exception):
@@ -110,7 +114,8 @@ class ProblemsError(InputError):
         path: the file.
         problems: all of them, in any order.
         outcome: what was not done because of them.
-        shown: how many problems the message lists, equal ones once where there are more; ``problems`` has all.
+        shown: how many problems the message lists; where there are more, equal ones once, and some of every kind.
+            ``problems`` has all.
         unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
         fixable: whether the file is a table that ``labelgap inspect --fix`` can clean.
     """
@@ -131,13 +136,30 @@ class ProblemsError(InputError):
         count = len(self.problems)
         lines = [f"{path} cannot be used yet: {count:,} problem{'s' if count != 1 else ''}, {outcome}"]
         listed = self.problems if count <= shown else merge_repeated(self.problems)
-        positions = [f"{unit} {problem.line}" if unit else "" for problem in listed[:shown]]
+        left_out = max(len(listed) - shown, 0)
+        listed = _some_of_each_kind(listed, shown)
+        positions = [f"{unit} {problem.line}" if unit else "" for problem in listed]
         width = max(map(len, positions), default=0)
-        for position, problem in zip(positions, listed, strict=False):
+        for position, problem in zip(positions, listed, strict=True):
             lines.append(f"  {position.ljust(width) + '  ' if unit else ''}{problem.message}")
-        if len(listed) > shown:
-            lines[-1] += f"          …and {len(listed) - shown:,} more"
+        if left_out:
+            lines[-1] += f"          …and {left_out:,} more"
         super().__init__("\n".join(lines))
+
+
+def _some_of_each_kind(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """Return ``count`` problems in their order: the first of every kind, then the second of every kind, and so on.
+
+    Problems are of one kind when their messages differ only in quoted texts and in words with a digit or a mark, which
+    are names and numbers.
+    """
+    seen: Counter[str] = Counter()
+    ranks = []
+    for number, problem in enumerate(problems):
+        kind = _VARIABLE.sub("…", problem.message)
+        ranks.append((seen[kind], number))
+        seen[kind] += 1
+    return [problems[number] for number in sorted(number for _, number in sorted(ranks)[:count])]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

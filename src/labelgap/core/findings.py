@@ -20,6 +20,7 @@ class Finding:
     Attributes:
         topic: what the fact is about; ``labelgap inspect`` groups its lines by it.
         text: the sentence.
+        warning: whether it looks wrong, so that a person should see to it.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class Finding:
 
     topic: ClassVar[Topic] = "labels"
     text: ClassVar[str] = ""
+    warning: ClassVar[bool] = False
 
-    def __init_subclass__(cls, topic: Topic | None = None, text: str | None = None) -> None:
+    def __init_subclass__(cls, topic: Topic | None = None, text: str | None = None, warning: bool = False) -> None:
         cls.topic = topic or cls.topic
         cls.text = text or cls.text
+        cls.warning = warning or cls.warning
 
     @property
     def kind(self) -> str:

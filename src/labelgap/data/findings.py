@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,8 @@ from labelgap.core.text import pluralize
 from labelgap.labels.masking import Amount
 
 __all__ = [
+    "BoxFilesMissing",
+    "BoxesWithoutArea",
     "DuplicatesFound",
     "FileSplit",
     "FormatRecognized",
@@ -85,8 +87,32 @@ class ImagesSkipped(Finding, topic="images"):
     def __str__(self) -> str:
         count = len(self.names)
         start = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
-        more = " …" if count > _NAMES_SHOWN else ""
-        return f"{start} left out: {', '.join(self.names[:_NAMES_SHOWN])}{more}"
+        return f"{start} left out: {_some(self.names)}"
+
+
+@dataclass(frozen=True)
+class BoxesWithoutArea(Finding, topic="images", warning=True):
+    """Boxes that are empty, negative or outside of the image, by where they are written."""
+
+    places: tuple[str, ...]
+
+    def __str__(self) -> str:
+        one = len(self.places) == 1
+        start = "1 box has" if one else f"{len(self.places):,} boxes have"
+        return (
+            f"{start} no area inside the image, and {'counts' if one else 'count'} as one pixel: {_some(self.places)}"
+        )
+
+
+@dataclass(frozen=True)
+class BoxFilesMissing(Finding, topic="images", warning=True):
+    """Images whose file of boxes is missing, by the name of that file."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        start = "1 image has" if len(self.names) == 1 else f"{len(self.names):,} images have"
+        return f"{start} no file of boxes: {_some(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -97,10 +123,10 @@ class ShardsSkipped(Finding, topic="images"):
     images: int
 
     def __str__(self) -> str:
-        count, more = len(self.names), " …" if len(self.names) > _NAMES_SHOWN else ""
+        count = len(self.names)
         start = "1 shard cannot be read and is" if count == 1 else f"{count:,} shards cannot be read and are"
         with_images = f", with {pluralize(self.images, 'image')}" if self.images else ""
-        return f"{start} left out{with_images}: {', '.join(self.names[:_NAMES_SHOWN])}{more}"
+        return f"{start} left out{with_images}: {_some(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -226,6 +252,11 @@ class PaperSplit(Finding, topic="split"):
             f"the papers' 80/20 split of the {self.sizes['train'] + self.sizes['val']:,} official training images"
         )
         return f"train and val are {official} (seed {self.seed}): {format_sizes(self.sizes)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names of a list as text."""
+    return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

@@ -82,6 +82,7 @@ class DatasetLayout:
             whose folders are not checked.
         notes: what a user should know of the published files.
         tried: whether the reader was tried on the published files; otherwise it is written from their description.
+        check: returns what is wrong below the root, apart from missing ``files``; has to be quick.
     """
 
     source: str = ""
@@ -91,6 +92,7 @@ class DatasetLayout:
     find: Callable[[Path], Path | None] | None = None
     notes: tuple[str, ...] = ()
     tried: bool = True
+    check: Callable[[Path], Sequence[str]] | None = None
 
     def problems(self, path: Path) -> list[str]:
         """Return everything that is missing below a path or is of another version; empty when nothing is.
@@ -99,8 +101,10 @@ class DatasetLayout:
         """
         if self.find is None:
             return []
-        root = self.find(path) or path
-        return list(dict.fromkeys(problem for file in self.files for problem in file.problems(root)))
+        found = self.find(path)
+        root = found or path
+        problems = list(dict.fromkeys(problem for file in self.files for problem in file.problems(root)))
+        return problems if self.check is None or found is None else [*problems, *self.check(found)]
 
     def tree(self) -> list[str]:
         """Return the files as lines, each folder once and what is below it indented.

@@ -155,12 +155,61 @@ def test_every_problem_of_both_files_is_told_at_once(tmp_path: Path) -> None:
     file = "annotations/instances_{}2014.json: {}"
     assert [problem.message for problem in told.value.problems] == [
         file.format("train", "annotations[1]: a bbox is four numbers"),
-        file.format("train", "annotations[3]: image 11 is not among the images"),
         file.format("train", "annotations[4]: there is no 'category_id'"),
         file.format("train", "annotations[5]: 'none' is no object"),
+        file.format("train", "annotations[3]: image 11 is not among the images"),
+        file.format("train", "annotations[3]: category 5 does not exist"),
         file.format("val", "categories[4]: the id 1 is listed again"),
         file.format("val", "categories[5]: 2.5 is not a whole number"),
     ]
+
+
+def test_ids_photos_and_entries_are_told_in_one_error_and_each_mistake_once(tmp_path: Path) -> None:
+    folder = coco(tmp_path)
+    images = content(TRAIN, "train2014")["images"]
+    images[0]["file_name"] = None  # of the image 9: its annotations are no further problem
+    images[4]["file_name"] = images[3]["file_name"]
+    categories = [*CATEGORIES[:2], {**CATEGORIES[2], "name": " "}]  # without 90, which has three annotations
+    change(folder, "train2014", images=images, categories=categories)
+    (folder / "train2014" / "COCO_train2014_000000000025.jpg").unlink()
+    (folder / "val2014").rename(folder / "elsewhere")
+    with pytest.raises(ProblemsError) as told:
+        load("coco2014", folder)
+    file = "annotations/instances_train2014.json: {}"
+    assert [problem.message for problem in told.value.problems] == [
+        file.format("categories[2]: name is ' '"),
+        file.format("images[0]: file_name is None"),
+        file.format("images: 'COCO_train2014_000000000030.jpg' is the file_name of the ids 30 and 1000"),
+        file.format("annotations[1]: category 90 does not exist (and 2 more annotations of it)"),
+        "train2014/COCO_train2014_000000000025.jpg: does not exist",
+        "val2014: does not exist, nor do the 2 images in it",
+    ]
+    assert "nothing was trained. Are all photos unpacked into train2014 and val2014?" in str(told.value)
+
+
+def test_where_an_id_cannot_be_read_no_other_id_is_called_unknown(tmp_path: Path) -> None:
+    folder = coco(tmp_path)
+    images = content(TRAIN, "train2014")["images"]
+    del images[1]["id"]
+    change(folder, "train2014", images=images, categories=["person", *CATEGORIES[1:]])
+    with pytest.raises(ProblemsError) as told:
+        load("coco2014", folder)
+    assert [problem.message.partition(": ")[2] for problem in told.value.problems] == [
+        "categories[0]: 'person' is no object",
+        "images[1]: there is no 'id'",
+    ]
+
+
+def test_boxes_without_a_pixel_are_a_warning(tmp_path: Path) -> None:
+    folder = coco(tmp_path)
+    annotations = content(TRAIN, "train2014")["annotations"]
+    for number, box in ((0, [5, 5, 0, 4]), (1, [5, 5, 3, -2]), (2, [-9, 5, 4, 4]), (3, [-2, 5, 4, 0.5])):
+        annotations[number]["bbox"] = box
+    change(folder, "train2014", annotations=annotations)
+    data = load("coco2014", folder)
+    (finding,) = (each for each in data.findings if each.warning)
+    places = ", ".join(f"instances_train2014.json, annotations[{number}]" for number in range(3))
+    assert str(finding) == f"3 boxes have no area inside the image, and count as one pixel: {places}"
 
 
 def test_files_that_are_not_there_or_no_json_are_refused(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
     root = cub(tmp_path)
     for number in (0, 2):  # of train and of test
         (root / "images" / CUB_IMAGES[number]).unlink()
-    with pytest.raises(ProblemsError, match=r"2 problems(?s:.)*Bird_0000\.jpg does not exist(?s:.)*Bird_0002\.jpg"):
+    with pytest.raises(ProblemsError, match=r"2 problems(?s:.)*Bird_0000\.jpg: does not exist(?s:.)*Bird_0002\.jpg"):
         load("cub", root)
     (tmp_path / "attributes.txt").write_text("\n".join(f"{number} a{number}" for number in range(1, 289)))
     (root / "bounding_boxes.txt").unlink()
@@ -135,6 +135,7 @@ def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
     assert [problem.message for problem in caught.value.problems] == [
         "attributes/attributes.txt: is missing",
         "attributes/certainties.txt: is missing",
+        *(f"images/{CUB_IMAGES[number]}: does not exist" for number in (0, 2)),
     ]
     (root / "train_test_split.txt").unlink()
     with pytest.raises(ProblemsError, match=r"train_test_split\.txt is missing"):

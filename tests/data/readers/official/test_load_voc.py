@@ -161,10 +161,12 @@ def test_everything_that_is_wrong_with_the_lists_is_told_at_once(voc2012: Path) 
     (main / "person_train.txt").write_text("\n".join([text[0].replace("1", "7"), *text[2:], text[2], "x"]))
     with pytest.raises(ProblemsError) as caught:
         load("voc2012", voc2012)
-    messages = [problem.message for problem in caught.value.problems]
-    assert any("person_train.txt, line 1" in each and "a line is an image and 1, 0 or -1" in each for each in messages)
-    assert any("is listed again" in each for each in messages)
-    assert any(each.startswith("ImageSets/Main/person_train.txt: no line about 2008_") for each in messages)
+    assert [problem.message for problem in caught.value.problems] == [
+        "ImageSets/Main/person_train.txt, line 1: '2008_000007 7': a line is an image and 1, 0 or -1",
+        "ImageSets/Main/person_train.txt, line 10: 2008_000012 is listed again (first in line 2)",
+        "ImageSets/Main/person_train.txt, line 11: 'x': a line is an image and 1, 0 or -1",
+        "ImageSets/Main/person_train.txt: no line about 2008_000003",
+    ]
 
 
 def test_everything_that_is_wrong_with_both_splits_and_with_the_boxes_is_told_at_once(voc2012: Path) -> None:
@@ -196,6 +198,41 @@ def test_everything_that_is_wrong_with_both_splits_and_with_the_boxes_is_told_at
         "Annotations/2009_000004.xml: object 4 (person): ymax is 'four', not a number",
         "Annotations/2009_000004.xml: object 5 (person): it has no bndbox",
     ]
+
+
+def test_lists_photos_and_boxes_are_told_in_one_error_and_each_mistake_once(voc2012: Path) -> None:
+    main = voc2012 / "ImageSets" / "Main"
+    text = (main / "person_train.txt").read_text()
+    (main / "person_train.txt").write_text(text.replace("2008_000003", "2008_00003"))
+    (main / "train.txt").write_text("2008_000098\n2008_000099\n" + (main / "train.txt").read_text()[12:])
+    (main / "aeroplane_val.txt").write_text("")
+    (main / "train_val.txt").unlink()
+    (voc2012 / "JPEGImages" / "2008_000012.jpg").unlink()
+    (voc2012 / "Annotations" / "2008_000001.xml").write_text("<annotation><object>")
+    with pytest.raises(ProblemsError, match="Are all of its photos unpacked into JPEGImages") as told:
+        load("voc2012", voc2012)
+    *messages, last = (problem.message for problem in told.value.problems)
+    assert messages == [
+        "ImageSets/Main/person_train.txt, line 2: 2008_00003: in 1 of 3 files of classes only; no line about "
+        "2008_000003",
+        "ImageSets/Main/train.txt, line 1: 2008_000098 and 1 more: in no file of a class",
+        "ImageSets/Main/train.txt: no line about 2008_000007, of the files of classes",
+        "ImageSets/Main/aeroplane_val.txt: no line about 2009_000001 and 1 more",
+        "ImageSets/Main: there is train_train.txt, and no train_val.txt",
+        "JPEGImages/2008_000012.jpg: does not exist",
+    ]
+    assert last.startswith("Annotations/2008_000001.xml: cannot be read")
+
+
+def test_missing_files_of_boxes_and_boxes_without_a_pixel_are_warnings(voc2012: Path) -> None:
+    (voc2012 / "Annotations" / "2008_000001.xml").unlink()
+    box = OBJECT.format(name="person", box=(9, 2, 3, 40), more="")
+    (voc2012 / "Annotations" / "2009_000004.xml").write_text(f"<annotation>{box}</annotation>")
+    assert [str(finding) for finding in load("voc2012", voc2012).findings if finding.warning] == [
+        "1 image has no file of boxes: 2008_000001.xml",
+        "1 box has no area inside the image, and counts as one pixel: 2009_000004.xml, object 1 (person)",
+    ]
+    assert not any(finding.warning for finding in load("voc2012", voc2012, boxes=False).findings)
 
 
 def test_photos_that_are_missing_are_all_told(voc2012: Path) -> None:

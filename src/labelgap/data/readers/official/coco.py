@@ -14,28 +14,26 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from labelgap.core.errors import InputError
-from labelgap.core.findings import Note
+from labelgap.core.findings import Finding, Note
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.lists import FileProblems
-from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.official.splits import BoxList, Corners, check_corners, from_official_splits
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.sparse import check_size
 
 __all__ = ["coco_layout", "find_coco", "load_coco2014", "load_coco2017"]
 
 _DIGITS: Final = re.compile("-?[0-9]{1,20}")
-Corners = tuple[float, float, float, float]
 
 
 def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
@@ -93,74 +91,149 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
         raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
     problems = FileProblems(root)
     found = {split: _read(_file(root, split, year), problems) for split in ("train", "val")}
+    _check_categories(root, year, found["train"], found["val"], problems)
+    for each in found.values():
+        check_size(len(each.annotated()), len(each.categories.texts))
+    files = [file for split, each in found.items() for file in each.paths(_photos(root, split, year))]
+    problems.check_images(files, f"Are all photos unpacked into train{year} and val{year}?")
     problems.refuse()
-    if [*found["train"].categories.values()] != [*found["val"].categories.values()]:
-        raise InputError(f"{root / 'annotations'}: train{year} and val{year} have other categories.")
-    (train, train_empty), (test, test_empty) = (_split(root, name, year, each) for name, each in found.items())
-    findings = [
+    boxes = {split: BoxList() for split in found}
+    train, test = (_split(root, split, year, each, boxes[split]) for split, each in found.items())
+    empty = sum(len(each.images.texts) - len(each.annotated()) for each in found.values())
+    findings: list[Finding] = [
         Note("a class with an annotation (a crowd's too) is present, all others are absent; every label is known"),
-        Note(
-            f"{train_empty + test_empty:,} images without any annotation are left out; rows sorted by number as a text"
-        ),
+        Note(f"{empty:,} images without any annotation are left out; rows sorted by number as a text"),
         Note(f"train is the official train{year}, test the official val{year}", "split"),
+        *(finding for each in boxes.values() for finding in each.findings()),
     ]
     return from_official_splits(f"coco{year}", train, test, findings)
 
 
+def _check_categories(root: Path, year: str, train: _Instances, val: _Instances, problems: FileProblems) -> None:
+    """Compare the names of both files, unless one of them could not be read completely."""
+    ours, theirs = list(train.categories.texts.values()), list(val.categories.texts.values())
+    if not (train.categories.sound and val.categories.sound) or ours == theirs:
+        return
+    odd = sorted({*ours} ^ {*theirs})
+    what = f"{truncate_text(', '.join(odd), 100)} in one only" if odd else "the same in another order"
+    problems.add(root / "annotations", f"train{year} and val{year} have other categories: {what}")
+
+
 class _Annotation(NamedTuple):
+    place: int
     image: int
     category: int
     corners: Corners | None
     crowd: bool
 
 
-@dataclass(frozen=True)
-class _Instances:
-    """A file of instances: names of categories and files of images by their numbers, and annotations of these."""
+@dataclass
+class _Texts:
+    """Texts by id: the names of categories, or the files of images.
 
-    categories: dict[int, str] = field(default_factory=dict)
-    files: dict[int, str] = field(default_factory=dict)
+    Attributes:
+        ids: of all entries, also of those without a text that can be used.
+        complete: whether the id of every entry could be read; if not, any unknown id may be that of such an entry.
+        strangers: the ids of annotations that no entry has: the number of the first annotation, and how many have it.
+    """
+
+    key: str
+    texts: dict[int, str] = field(default_factory=dict)
+    ids: set[int] = field(default_factory=set)
+    complete: bool = False
+    strangers: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are entries, all have a text, and annotations have no other ids."""
+        return self.complete and 0 < len(self.ids) == len(self.texts) and not self.strangers
+
+    def refer(self, identity: int, annotation: int) -> None:
+        """Note that an annotation has this id."""
+        if self.complete and identity not in self.ids:
+            first, count = self.strangers.get(identity, (annotation, 0))
+            self.strangers[identity] = first, count + 1
+
+    def add(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Add an entry; an error where it has no id or no text, or one that is there already."""
+        try:
+            identity = _number(entry["id"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            self.complete = False
+            raise
+        if identity in self.ids:
+            raise ValueError(f"the id {identity} is listed again")
+        self.ids.add(identity)
+        text = entry[self.key]
+        if isinstance(text, bool) or not isinstance(text, str | int | float) or not str(text).strip():
+            raise TypeError(f"{self.key} is {truncate_text(repr(text))}")
+        self.texts[identity] = str(text)
+
+
+@dataclass
+class _Instances:
+    """A file of instances: names of categories and files of images by their ids, and annotations of these."""
+
+    categories: _Texts = field(default_factory=lambda: _Texts("name"))
+    images: _Texts = field(default_factory=lambda: _Texts("file_name"))
     annotations: list[_Annotation] = field(default_factory=list)
 
-    def add_category(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of ``categories``."""
-        _add(self.categories, entry["id"], entry["name"])
-
-    def add_image(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of ``images``."""
-        _add(self.files, entry["id"], entry["file_name"])
-
-    def add_annotation(self, entry: Mapping[str, Any], *, checked: bool) -> None:
-        """Add an entry of ``annotations``, whose image and category must exist where it is checked."""
+    def add_annotation(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Add an entry of ``annotations``."""
         image, category = _number(entry["image_id"]), _number(entry["category_id"])
-        if checked and image not in self.files:
-            raise ValueError(f"image {image} is not among the images")
-        if checked and category not in self.categories:
-            raise ValueError(f"category {category} does not exist")
+        self.images.refer(image, number)
+        self.categories.refer(category, number)
         corners = _corners(entry["bbox"]) if entry.get("bbox") else None
-        self.annotations.append(_Annotation(image, category, corners, bool(entry.get("iscrowd", 0))))
+        self.annotations.append(_Annotation(number, image, category, corners, bool(entry.get("iscrowd", 0))))
+
+    def annotated(self) -> list[int]:
+        """Return the ids of the images that have an annotation, sorted as texts."""
+        return sorted({each.image for each in self.annotations}, key=str)
+
+    def paths(self, folder: str) -> list[str]:
+        """Return the photos of the images that have an annotation, below a folder."""
+        texts = self.images.texts
+        return [f"{folder}/{texts[image]}" for image in self.annotated() if image in texts]
 
 
 def _read(path: Path, problems: FileProblems) -> _Instances:
     """Read a file of instances; every entry that is not as it should be is a problem."""
-    found, before = _Instances(), len(problems)
+    found = _Instances()
     content = _read_json(path, problems)
     if content is None:
         return found
-    _read_entries(path, content, "categories", found.add_category, problems)
-    _read_entries(path, content, "images", found.add_image, problems)
-    checked = len(problems) == before  # an annotation of what could not be read is no further problem
-    _read_entries(path, content, "annotations", partial(found.add_annotation, checked=checked), problems)
-    if not found.annotations and len(problems) == before:
+    for name, texts in (("categories", found.categories), ("images", found.images)):
+        entries = content.get(name)
+        texts.complete = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+        _read_entries(path, content, name, texts.add, problems)
+        _check_repeated(path, name, texts, problems)
+    _read_entries(path, content, "annotations", found.add_annotation, problems)
+    for what, texts in (
+        ("image {} is not among the images", found.images),
+        ("category {} does not exist", found.categories),
+    ):
+        for identity, (first, count) in texts.strangers.items():
+            more = f" (and {count - 1:,} more annotations of it)" if count > 1 else ""
+            problems.add(path, f"annotations[{first}]: {what.format(identity)}{more}")
+    if content.get("annotations") == []:
         problems.add(path, "has no annotations")
     return found
+
+
+def _check_repeated(path: Path, name: str, texts: _Texts, problems: FileProblems) -> None:
+    """Add a problem of every text that several ids have."""
+    first: dict[str, int] = {}
+    for number, text in texts.texts.items():
+        if first.setdefault(text, number) != number:
+            what = f"'{truncate_text(text)}' is the {texts.key} of the ids {first[text]} and {number}"
+            problems.add(path, f"{name}: {what}")
 
 
 def _read_entries(
     path: Path,
     content: Mapping[str, Any],
     name: str,
-    add: Callable[[Mapping[str, Any]], None],
+    add: Callable[[int, Mapping[str, Any]], None],
     problems: FileProblems,
 ) -> None:
     """Add every entry of a list; one that cannot be is a problem, with its place counted from 0, as in JSON paths."""
@@ -172,40 +245,34 @@ def _read_entries(
         try:
             if not isinstance(entry, dict):
                 raise TypeError(f"{truncate_text(repr(entry))} is no object")
-            add(entry)
+            add(number, entry)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             reason = f"there is no {error}" if isinstance(error, KeyError) else truncate_text(str(error), 200)
             problems.add(path, f"{name}[{number}]: {reason}")
 
 
-def _add(found: dict[int, str], number: Any, text: Any) -> None:
-    """Add a text by its number; ``ValueError`` for a number that is there already."""
-    if _number(number) in found:
-        raise ValueError(f"the id {number} is listed again")
-    found[_number(number)] = str(text)
+def _photos(root: Path, split: str, year: str) -> str:
+    """Return the folder of a split's photos, below the root."""
+    folder = f"{split}{year}"
+    return next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
 
 
-def _split(root: Path, split: str, year: str, found: _Instances) -> tuple[Split, int]:
-    """Return an official split, and how many of its images have no annotations."""
-    column_of = {number: column for column, number in enumerate(found.categories)}
-    ids = sorted({each.image for each in found.annotations}, key=str)
-    check_size(len(ids), len(column_of))
+def _split(root: Path, split: str, year: str, found: _Instances, boxes: BoxList) -> Split:
+    """Return an official split, and add its boxes to a list."""
+    names, files = found.categories.texts, found.images.texts
+    column_of = {number: column for column, number in enumerate(names)}
+    ids = found.annotated()
     row_of = {number: row for row, number in enumerate(ids)}
     codes = np.full((len(ids), len(column_of)), ABSENT, dtype=np.int8)
-    boxes: list[Box] = []
+    file = _file(root, split, year).name
     for each in found.annotations:
         row, column = row_of[each.image], column_of[each.category]
         codes[row, column] = PRESENT
         if each.corners is not None:
-            boxes.append((row, column, each.corners, each.crowd))
-    table = LabelTable.from_dense(codes, list(found.categories.values()), [found.files[number] for number in ids])
-    folder = f"{split}{year}"
-    place = next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
-    paths = [f"{place}/{name}" for name in table.images]
-    require_files(_file(root, split, year), root, paths, f"Are all photos unpacked into {root / folder}?")
-    images = FileImages(root, table.images, paths)
-    name = "train" if split == "train" else "test"
-    return Split(name, images, table, boxes=make_boxes(boxes)), len(found.files) - len(ids)
+            boxes.add(row, column, each.corners, each.crowd, f"{file}, annotations[{each.place}]")
+    table = LabelTable.from_dense(codes, list(names.values()), [files[number] for number in ids])
+    images = FileImages(root, table.images, found.paths(_photos(root, split, year)))
+    return Split("train" if split == "train" else "test", images, table, boxes=boxes.boxes())
 
 
 def _corners(box: Any) -> Corners:

@@ -28,7 +28,7 @@ from labelgap.data.images import FileImages
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.attribute_labels import AttributeLabels, LabelIds, read_attribute_labels
 from labelgap.data.readers.official.lists import FileProblems, find_root
-from labelgap.data.readers.official.splits import check_corners, from_official_splits, require_files
+from labelgap.data.readers.official.splits import check_corners, from_official_splits
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 __all__ = ["CUB_LAYOUT", "find_cub", "load_cub", "read_cub_certainty"]
@@ -48,7 +48,7 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
             unknown), "probably" or "definitely". None keeps every label, as the papers do.
         boxes: whether to read the box of the bird; every attribute that is present lies in it.
     """
-    files = _read(path)
+    files = _read(path, with_images=True)
     codes = np.where(files.labels.present, PRESENT, ABSENT).astype(np.int8)
     notes = [Note(f"labels of image_attribute_labels.txt: is_present, 1 = present, 0 = absent{_extra(files)}")]
     if certainty is None:
@@ -66,8 +66,6 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
     if sizes != _OFFICIAL:
         found, published = (f"{each['train']:,} / {each['test']:,}" for each in (sizes, _OFFICIAL))
         notes.append(Note(f"there are {found} training and test images, in the published version {published}"))
-    paths = [f"images/{image}" for image in files.images]
-    require_files(files.root, files.root, paths, f"Are all images unpacked into {files.root / 'images'}?")
     train, test = (
         _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes) for name in sizes
     )
@@ -115,8 +113,8 @@ class _Files:
         return numbers[name]
 
 
-def _read(path: str | os.PathLike[str]) -> _Files:
-    """Read all files but the images, or raise one error with everything that is wrong."""
+def _read(path: str | os.PathLike[str], *, with_images: bool = False) -> _Files:
+    """Read all files, or raise one error with everything that is wrong; ``with_images`` if an image is not there."""
     root = find_root(Path(path), CUB_LAYOUT)
     problems = FileProblems(root)
     images = problems.read_numbered(root / "images.txt")
@@ -128,6 +126,9 @@ def _read(path: str | os.PathLike[str]) -> _Files:
         labels = read_attribute_labels(root / "attributes" / "image_attribute_labels.txt", ids, problems)
     training = _read_training(root / "train_test_split.txt", images, problems)
     corners = _read_corners(root / "bounding_boxes.txt", images, problems)
+    if with_images:
+        paths = [f"images/{image}" for image in images.values()]
+        problems.check_images(paths, f"Are all images unpacked into {root / 'images'}?")
     problems.refuse()
     assert labels is not None  # a problem otherwise
     return _Files(root, tuple(images.values()), tuple(attributes.values()), certainties, training, labels, corners)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, RunError
 from labelgap.core.stored import read_bytes
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout
 from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.rows import image_name_problem
 
 __all__ = ["FileProblems", "find_root"]
 
@@ -27,9 +30,15 @@ class FileProblems:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._problems = ProblemList(root, unit="")
+        self._outcome = "nothing was trained"
 
     def __len__(self) -> int:
         return len(self._problems)
+
+    @property
+    def messages(self) -> list[str]:
+        """The problems so far, in order."""
+        return [problem.message for problem in self._problems.found]
 
     def add(self, file: Path, message: str, line: int | None = None) -> None:
         """Add a problem of a file, or of a line of it."""
@@ -39,7 +48,37 @@ class FileProblems:
 
     def refuse(self) -> None:
         """Raise one error with all problems; nothing when there are none."""
-        self._problems.refuse()
+        self._problems.refuse(self._outcome)
+
+    def check_images(self, files: Sequence[str], hint: str) -> None:
+        """Add a problem of every image that is not below the root, or has a name that no path should have.
+
+        A folder that is not there is one problem, whatever it should hold. ``hint`` is the end of the error's first
+        line.
+        """
+        listed: dict[Path, set[str] | None] = {}
+        lost: Counter[Path] = Counter()
+        found: list[tuple[Path, str]] = []
+        for file in files:
+            path = self.root / file
+            folder = path.parent
+            if (problem := image_name_problem(file)) is not None:
+                found.append((self.root, problem))
+            elif ".." in path.parts[len(self.root.parts) :]:
+                found.append((self.root, f"{path} leads to another folder"))
+            else:
+                if folder not in listed:
+                    listed[folder] = {child.name for child in folder.iterdir()} if folder.is_dir() else None
+                names = listed[folder]
+                if names is None:
+                    lost[folder] += 1
+                elif path.name not in names:
+                    found.append((path, "does not exist"))
+        found += [(each, f"does not exist, nor do the {pluralize(lost[each], 'image')} in it") for each in lost]
+        if found:
+            self._outcome = f"nothing was trained. {hint}"
+        for place, problem in found:
+            self.add(place, problem)
 
     def read(self, file: Path) -> bytes:
         """Return the content of a file; empty, with a problem, where it cannot be read."""

@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import Problem, ProblemsError
 from labelgap.core.findings import Finding
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import PaperSplit
+from labelgap.data.findings import BoxesWithoutArea, PaperSplit
 from labelgap.labels import paper_split
-from labelgap.labels.io.rows import image_name_problem
 
-__all__ = ["Box", "check_corners", "from_official_splits", "make_boxes", "require_files"]
+__all__ = ["BoxList", "Corners", "check_corners", "from_official_splits"]
 
 _SEED: Final = 1200
 _MAX_PIXELS: Final = 1e7
 
-Box = tuple[int, int, Sequence[float], bool]
-"""Row of the image, number of the class, corners (inclusive, from 0), and whether the object is difficult."""
+Corners = tuple[float, float, float, float]
+"""Left, top, right and bottom: inclusive, from 0."""
 
 
-def make_boxes(found: Sequence[Box]) -> Boxes:
-    """Return boxes sorted by image and class; a box has at least one pixel, inside the image on the left and top."""
-    rows, classes = (np.array([box[part] for box in found], dtype=np.int64) for part in (0, 1))
-    corners = np.array([box[2] for box in found], dtype=np.float64).reshape(-1, 4)
-    corners[:, :2] = np.maximum(corners[:, :2], 0)
-    corners[:, 2:] = np.maximum(corners[:, 2:], corners[:, :2])
-    order = np.lexsort((classes, rows))
-    difficult = np.array([box[3] for box in found], dtype=bool)
-    return Boxes(rows[order], classes[order], corners[order], difficult[order])
+@dataclass
+class BoxList:
+    """Boxes as they are read, and where the ones without a pixel are."""
+
+    _found: list[tuple[int, int, Corners, bool]] = field(default_factory=list)
+    _without_area: list[str] = field(default_factory=list)
+
+    def add(self, row: int, column: int, corners: Corners, difficult: bool, place: str) -> None:
+        """Add the box of an object of class ``column`` in image ``row``; ``place`` is where it is written."""
+        left, top, right, bottom = corners
+        if right + 1 <= max(left, 0) or bottom + 1 <= max(top, 0):
+            self._without_area.append(place)
+        self._found.append((row, column, corners, difficult))
+
+    def boxes(self) -> Boxes:
+        """Return the boxes sorted by image and class, each with at least one pixel and none left of or above 0."""
+        rows, classes = (np.array([box[part] for box in self._found], dtype=np.int64) for part in (0, 1))
+        corners = np.array([box[2] for box in self._found], dtype=np.float64).reshape(-1, 4)
+        corners[:, :2] = np.maximum(corners[:, :2], 0)
+        corners[:, 2:] = np.maximum(corners[:, 2:], corners[:, :2])
+        order = np.lexsort((classes, rows))
+        difficult = np.array([box[3] for box in self._found], dtype=bool)
+        return Boxes(rows[order], classes[order], corners[order], difficult[order])
+
+    def findings(self) -> list[Finding]:
+        """Return how many boxes have no pixel; empty when all have."""
+        return [BoxesWithoutArea(tuple(self._without_area))] if self._without_area else []
 
 
 def from_official_splits(name: str, train: Split, test: Split, findings: Sequence[Finding]) -> Dataset:
@@ -50,28 +65,7 @@ def from_official_splits(name: str, train: Split, test: Split, findings: Sequenc
     return Dataset(name, *parts, test, findings=(*findings, PaperSplit(sizes, _SEED)))
 
 
-def require_files(where: Path, folder: Path, files: Sequence[str], hint: str) -> None:
-    """Raise one error about all images that are not in their folder, or have names that no path should have."""
-    listed: dict[Path, set[str]] = {}
-    problems = []
-    for row, file in enumerate(files):
-        path = folder / file
-        if (problem := image_name_problem(file)) is not None:
-            problems.append(Problem(row, problem))
-            continue
-        if ".." in path.parts[len(folder.parts) :]:
-            problems.append(Problem(row, f"{path} leads to another folder"))
-            continue
-        if path.parent not in listed:
-            exists = path.parent.is_dir()
-            listed[path.parent] = {child.name for child in path.parent.iterdir()} if exists else set()
-        if path.name not in listed[path.parent]:
-            problems.append(Problem(row, f"{path} does not exist"))
-    if problems:
-        raise ProblemsError(where, problems, f"nothing was trained. {hint}", unit="")
-
-
-def check_corners(corners: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def check_corners(corners: Corners) -> Corners:
     """Return the corners of a box; an error for those that no image has."""
     if not all(abs(edge) <= _MAX_PIXELS for edge in corners):  # not a number, too
         raise ValueError(f"a box at {', '.join(map(str, corners))}")

@@ -10,6 +10,9 @@ Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge"
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -17,15 +20,16 @@ from xml.etree import ElementTree
 import numpy as np
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.findings import Note
+from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import parse_xml, read_bytes
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.images import FileImages
+from labelgap.data.findings import BoxFilesMissing
+from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.lists import FileProblems
-from labelgap.data.readers.official.splits import Box, check_corners, from_official_splits, make_boxes, require_files
+from labelgap.data.readers.official.splits import BoxList, Corners, check_corners, from_official_splits
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 __all__ = ["find_voc", "load_voc2007", "load_voc2012", "read_boxes", "voc_layout"]
@@ -43,9 +47,7 @@ def load_voc2007(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset
         path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2007``.
         boxes: whether to read where the objects are (``Annotations``); difficult ones are marked.
     """
-    root = _root(path, "2007")
-    has_test = any(_main(root).glob("*_test.txt")) and any(_main(root).glob("*_trainval.txt"))
-    return _load(root, "voc2007", *(("trainval", "test") if has_test else ("train", "val")), boxes)
+    return _load(_root(path, "2007"), "2007", boxes)
 
 
 def load_voc2012(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset:
@@ -55,7 +57,7 @@ def load_voc2012(path: str | os.PathLike[str], *, boxes: bool = True) -> Dataset
         path: ``VOCdevkit``, the folder it lies in, or ``VOCdevkit/VOC2012``.
         boxes: whether to read where the objects are (``Annotations``); difficult ones are marked.
     """
-    return _load(_root(path, "2012"), "voc2012", "train", "val", boxes)
+    return _load(_root(path, "2012"), "2012", boxes)
 
 
 def find_voc(path: Path, year: str) -> Path | None:
@@ -82,7 +84,22 @@ def voc_layout(year: str) -> DatasetLayout:
             RequiredFile("JPEGImages/*.jpg", "the photos"),
         ),
         lambda path: find_voc(path, year),
+        check=lambda root: _check(root, year),
     )
+
+
+def _parts(root: Path, year: str) -> tuple[str, str]:
+    """Return the names of the official splits that train and test are."""
+    has_test = any(_main(root).glob("*_test.txt")) and any(_main(root).glob("*_trainval.txt"))
+    return ("trainval", "test") if year == "2007" and has_test else ("train", "val")
+
+
+def _check(root: Path, year: str) -> list[str]:
+    """Return what is wrong with the lists, and which photos are missing; files of boxes are not read."""
+    problems, parts = FileProblems(root), _parts(root, year)
+    if any((root / "JPEGImages").glob("*.jpg")) and all(any(_main(root).glob(f"*_{part}.txt")) for part in parts):
+        _read_lists(root, *parts, problems)
+    return problems.messages
 
 
 def _root(path: str | os.PathLike[str], year: str) -> Path:
@@ -101,64 +118,144 @@ def _main(root: Path) -> Path:
     return root / "ImageSets" / "Main"
 
 
-def _load(root: Path, name: str, train_name: str, test_name: str, boxes: bool) -> Dataset:
+@dataclass(frozen=True)
+class _OfficialSplit:
+    """What the files of classes say of an official split: the code of every image and class."""
+
+    name: str
+    classes: tuple[str, ...]
+    images: tuple[str, ...]
+    codes: tuple[tuple[str, ...], ...]
+
+    @property
+    def files(self) -> list[str]:
+        """The photos, below the root."""
+        return [f"JPEGImages/{image}.jpg" for image in self.images]
+
+    def table(self) -> LabelTable:
+        """Return the labels; a difficult object is absent."""
+        rows = [[_CODES[code] for code in codes] for codes in self.codes]
+        return LabelTable.from_dense(np.array(rows, dtype=np.int8), self.classes, self.images)
+
+    def count_difficult(self) -> int:
+        """Return how many labels are of difficult objects only."""
+        return sum(codes.count("0") for codes in self.codes)
+
+
+def _load(root: Path, year: str, boxes: bool) -> Dataset:
     problems = FileProblems(root)
-    read = {part: _read(root, part, problems) for part in (train_name, test_name)}
+    train_name, test_name = _parts(root, year)
+    official = _read_lists(root, train_name, test_name, problems)
+    folder = root / _ANNOTATIONS
+    lists = {each.name: BoxList() for each in official}
+    without: list[str] = []
+    with_boxes = boxes and folder.is_dir()
+    if with_boxes:
+        for each in official:
+            without += _read_boxes(folder, each.images, each.classes, lists[each.name], problems)
     problems.refuse()
-    (train, train_difficult), (test, test_difficult) = read.values()
-    if train.classes != test.classes:
-        odd = sorted({*train.classes} ^ {*test.classes})
-        raise InputError(f"{_main(root)}: {odd[0]} is a class of only one of {train_name} and {test_name}.")
-    findings = [
+    findings: list[Finding] = [
         Note(
             "labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
-            f"({train_difficult + test_difficult:,} labels); every label is known"
+            f"({sum(each.count_difficult() for each in official):,} labels); every label is known"
         ),
         Note(f"train is the official {train_name}, test the official {test_name}", "split"),
+        *([BoxFilesMissing(tuple(without))] if without else []),
     ]
-    splits = _split(root, "train", train, boxes, problems), _split(root, "test", test, boxes, problems)
-    problems.refuse()
-    return from_official_splits(name, *splits, findings)
+    train, test = (
+        Split(
+            "train" if each.name == train_name else "test",
+            FileImages(root, each.images, each.files),
+            each.table(),
+            boxes=lists[each.name].boxes() if with_boxes else None,
+        )
+        for each in official
+    )
+    findings += [finding for each in official for finding in lists[each.name].findings()]
+    return from_official_splits(f"voc{year}", train, test, findings)
 
 
-def _split(root: Path, name: str, table: LabelTable, boxes: bool, problems: FileProblems) -> Split:
-    files = [f"JPEGImages/{image}.jpg" for image in table.images]
-    require_files(root, root, files, "Are all of its photos unpacked into JPEGImages?")
-    images = FileImages(root, table.images, files)
-    found = _boxes(root / _ANNOTATIONS, table, problems) if boxes and (root / _ANNOTATIONS).is_dir() else None
-    return Split(name, images, table, boxes=found)
+def _read_lists(root: Path, train_name: str, test_name: str, problems: FileProblems) -> list[_OfficialSplit]:
+    """Read the lists of both splits, and look for their photos."""
+    train, test = official = [_read(root, part, problems) for part in (train_name, test_name)]
+    if train.classes and test.classes:
+        for name in sorted({*train.classes} ^ {*test.classes}):
+            there, other = (train, test) if name in train.classes else (test, train)
+            problems.add(_main(root), f"there is {name}_{there.name}.txt, and no {name}_{other.name}.txt")
+    photos = [file for each in official for file in each.files]
+    problems.check_images(photos, "Are all of its photos unpacked into JPEGImages?")
+    return official
 
 
-def _read(root: Path, split: str, problems: FileProblems) -> tuple[LabelTable, int]:
-    """Read the per-class files of an official split: the labels, and how many of them are difficult."""
+def _read(root: Path, split: str, problems: FileProblems) -> _OfficialSplit:
+    """Read the per-class files of an official split.
+
+    An image that most files have is one of the split: the others lack a line of it. One that few files have is a wrong
+    line of these. So that a wrong line is told once, an image of it is not missing in its file.
+    """
     ending = f"_{split}.txt"
     files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
     if not files:
-        raise InputError(f"{_main(root)} has no files of classes such as aeroplane{ending}: is the devkit complete?")
-    codes = {name: _read_class(file, problems) for name, file in files.items()}
-    images = sorted({image for each in codes.values() for image in each})
-    for name, each in codes.items():
-        for image in images:
-            if image not in each:
-                problems.add(files[name], f"no line about {truncate_text(image)}")
-    if not images:
+        problems.add(_main(root), f"has no files of classes such as aeroplane{ending}: is the devkit complete?")
+    read = {name: _read_class(file, problems) for name, file in files.items()}
+    named = Counter(image for each in read.values() for image in each.lines)
+    known = Counter(image for each in read.values() for image in each.codes)
+    images = sorted(image for image, count in named.items() if known[image] and 2 * count >= len(files))
+    members = {*images}
+    for name, each in read.items():
+        odd = [image for image in each.codes if image not in members]
+        wrong = [f"{_first(odd)}: in {named[odd[0]]} of {len(files)} files of classes only"] if odd else []
+        missing = [image for image in images if image not in each.lines]
+        wrong += [f"no line about {_first(missing)}"] if missing else []
+        if wrong:
+            problems.add(files[name], "; ".join(wrong), each.lines[odd[0]] if odd else None)
+    if files and not named:
         problems.add(_main(root), f"the files of {split} are empty")
-    rows = [[_CODES[codes[name].get(image, "-1")] for name in files] for image in images]
-    matrix = np.array(rows, dtype=np.int8).reshape(len(images), len(files))
-    difficult = sum(code == "0" for each in codes.values() for code in each.values())
-    return LabelTable.from_dense(matrix, list(files), images), difficult
+    elif files:
+        _check_list(_main(root) / f"{split}.txt", images, named, problems)
+    rows = tuple(tuple(each.codes.get(image, "-1") for each in read.values()) for image in images)
+    return _OfficialSplit(split, tuple(files), tuple(images), rows)
 
 
-def _read_class(file: Path, problems: FileProblems) -> dict[str, str]:
+def _check_list(file: Path, images: Sequence[str], named: Counter[str], problems: FileProblems) -> None:
+    """Compare the list of a split's images, where there is one, with those that the files of classes name."""
+    if not file.is_file():
+        return
+    listed = {line.split()[0]: number for number, line in reversed(problems.read_lines(file))}
+    unknown = sorted((number, image) for image, number in listed.items() if image not in named)
+    if unknown:
+        problems.add(file, f"{_first([image for _, image in unknown])}: in no file of a class", unknown[0][0])
+    if unlisted := [image for image in images if image not in listed]:
+        problems.add(file, f"no line about {_first(unlisted)}, of the files of classes")
+
+
+def _first(images: Sequence[str]) -> str:
+    """Return the first name, and how many more there are."""
+    more = f" and {len(images) - 1:,} more" if len(images) > 1 else ""
+    return f"{truncate_text(images[0])}{more}"
+
+
+@dataclass(frozen=True)
+class _ClassFile:
+    """The codes of the images in the file of a class, and the first line of every image, also of one without a code."""
+
+    codes: dict[str, str]
+    lines: dict[str, int]
+
+
+def _read_class(file: Path, problems: FileProblems) -> _ClassFile:
     """Read one file of ``image code`` lines, with one blank or two between them."""
-    found: dict[str, str] = {}
+    found = _ClassFile({}, {})
     for number, line in problems.read_lines(file):
-        parts = line.split()
-        if len(parts) == 2 and parts[1] in _CODES and parts[0] not in found:
-            found[parts[0]] = parts[1]
+        image, *codes = line.split()
+        if image in found.lines:
+            first = f"is listed again (first in line {found.lines[image]:,})"
+            problems.add(file, f"{truncate_text(image)} {first}", number)
+        elif len(codes) == 1 and codes[0] in _CODES:
+            found.codes[image] = codes[0]
         else:
-            what = "is listed again" if parts[0] in found else "a line is an image and 1, 0 or -1"
-            problems.add(file, f"{truncate_text(repr(line))}: {what}", number)
+            problems.add(file, f"{truncate_text(repr(line))}: a line is an image and 1, 0 or -1", number)
+        found.lines.setdefault(image, number)
     return found
 
 
@@ -180,18 +277,22 @@ def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
     if not any((folder / f"{image}.xml").exists() for image in table.images):
         raise InputError(f"{folder} has no file {table.images[0]}.xml, nor one of another image: no box is there.")
     problems = FileProblems(folder)
-    boxes = _boxes(folder, table, problems)
+    boxes = BoxList()
+    _read_boxes(folder, table.images, table.classes, boxes, problems)
     problems.refuse()
-    return boxes
+    return boxes.boxes()
 
 
-def _boxes(folder: Path, table: LabelTable, problems: FileProblems) -> Boxes:
-    """Read the objects of every image; the devkit counts pixels from 1. An image without a file of them has none."""
-    number = {name: column for column, name in enumerate(table.classes)}
-    found: list[Box] = []
-    for row, image in enumerate(table.images):
+def _read_boxes(
+    folder: Path, images: Sequence[str], classes: Sequence[str], boxes: BoxList, problems: FileProblems
+) -> list[str]:
+    """Read the objects of every image; the devkit counts pixels from 1. Returned are the files that are not there."""
+    number = {name: column for column, name in enumerate(classes)}
+    missing = []
+    for row, image in enumerate(images):
         file = folder / f"{image}.xml"
-        if not file.exists():
+        if path_inside(folder, file) is None or not os.path.lexists(file):
+            missing.append(file.name)
             continue
         try:
             objects = parse_xml(read_bytes(file, limit=_MAX_XML_BYTES)).findall("object")
@@ -203,13 +304,13 @@ def _boxes(folder: Path, table: LabelTable, problems: FileProblems) -> Boxes:
             try:
                 if name in number:
                     difficult = (each.findtext("difficult") or "0").strip() == "1"
-                    found.append((row, number[name], _corners(each), difficult))
+                    boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, object {place} ({name})")
             except ValueError as error:
                 problems.add(file, f"object {place} ({name}): {truncate_text(str(error), 200)}")
-    return make_boxes(found)
+    return missing
 
 
-def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:
+def _corners(element: ElementTree.Element) -> Corners:
     """Return x0, y0, x1, y1 from 0; parts of an object (a person's head) have boxes of their own further in."""
     box = element.find("bndbox")
     if box is None:
