@@ -8,14 +8,13 @@ each epoch, or absolute, those above a threshold that falls with the epochs (`ll
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import ABC
 
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import all_sum, gather_rows, is_main_process
+from labelgap.core.distributed import all_sum, is_main_process
 from labelgap.labels import LabelTable
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
 from labelgap.losses.base.mixture_loss import MixtureLoss
@@ -29,7 +28,8 @@ from labelgap.losses.base.option_checks import (
 )
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, only_where, per_head, states, widen
+from labelgap.losses.base.terms import Number, per_head, states, widen
+from labelgap.losses.selection import count_marked, top_k_mask
 
 __all__ = [
     "AbsoluteLargeLoss",
@@ -45,48 +45,12 @@ __all__ = [
     "large_loss_rejection",
     "large_shares",
     "relative_large_losses",
-    "top_k_mask",
 ]
 
 REJECTION = Mixture(unknown=AS_ABSENT, modified=IGNORED)
 """Unknown labels count as absent, modified ones not at all."""
 CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
-
-
-ROUNDING = 1.0 + 1e-9
-"""Makes a share in floats at least as large as the exact one."""
-HOST_DEVICES = frozenset({"cpu"})
-"""Devices whose values the host reads without waiting."""
-
-
-def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share: float | None = None) -> Tensor:
-    """Mark the allowed entries that are at least as large as the ``count``-th largest of the global batch.
-
-    Logits and masks are ``(…, B, K)``, ``count`` is ``(…)``, at most as many as are allowed; ties with the last one are
-    marked too. The loss of an assumed negative grows with the logit, so the order of both is the same.
-
-    ``largest_share`` is a share of the batch that the count is known not to exceed, so that the largest are selected
-    without waiting for the count; None sorts all entries.
-
-    Example:
-        >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
-        tensor([[False, False,  True]])
-    """
-    value = only_where(allowed, widen(logits.detach()))
-    pool = gather_rows(value, dim=-2).flatten(-2)
-    size, readable = pool.shape[-1], count.device.type in HOST_DEVICES and not torch.compiler.is_compiling()
-    if size == 0 or (readable and count.ndim == 0 and not int(count)):
-        return torch.zeros_like(allowed)
-    if readable and count.ndim == 0 and pool.ndim == 1:
-        return allowed & (value >= pool.topk(int(count), sorted=False).values.amin())
-    if largest_share is None:
-        ordered = pool.sort(dim=-1, descending=True).values
-    else:
-        ordered = pool.topk(min(size, math.ceil(size * largest_share * ROUNDING) + 1), dim=-1).values
-    place = (count - 1).clamp(0, ordered.shape[-1] - 1).expand(ordered.shape[:-1])[..., None]
-    threshold = torch.where((count > 0)[..., None], ordered.gather(-1, place), torch.inf)
-    return allowed & (value >= threshold[..., None])
 
 
 @torch.no_grad()
@@ -100,7 +64,7 @@ def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str
         >>> large_loss_count(unknown, share=exact_percents(20), steps=torch.tensor(1))
         tensor(1)
     """
-    available = all_sum(torch.count_nonzero(unknown) if unknown.ndim == 2 else unknown.sum(dim=(-2, -1)))
+    available = count_marked(unknown)
     if base == "unknown":
         return torch.minimum(exact_share(available * steps, share), available)
     entries = all_sum(torch.full_like(available, unknown.shape[-2] * unknown.shape[-1]))

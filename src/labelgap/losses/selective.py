@@ -22,7 +22,7 @@ from labelgap.losses.base.option_checks import check_choice, check_integer, chec
 from labelgap.losses.base.papers import BEN_BARUCH_2022
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, focused_cost, per_head, states, widen
-from labelgap.losses.large_loss import top_k_mask
+from labelgap.losses.selection import count_marked, top_k_mask
 
 __all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
 
@@ -47,7 +47,7 @@ def selective_mask(
         tensor([[False, False,  True]])
     """
     unknown = states(labels).unknown.expand(logits.shape)
-    available = all_sum(torch.count_nonzero(unknown) if unknown.ndim == 2 else unknown.sum(dim=(-2, -1)))
+    available = count_marked(unknown)
     images = all_sum(torch.full_like(available, logits.shape[-2]))
     wanted = images * (likelihood_topk.long() if isinstance(likelihood_topk, Tensor) else int(likelihood_topk))
     largest_share = None if isinstance(likelihood_topk, Tensor) else int(likelihood_topk) / max(logits.shape[-1], 1)
