@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from tests.cli.conftest import call
 from tests.cli.copied_commands import check_command, copied_commands
+from tests.data.readers.official.test_load_voc import devkit
 
 from labelgap.cli.inspect import training_time
 from labelgap.cli.inspect_screen import class_table, inspect_lines
@@ -170,3 +171,29 @@ def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
     monkeypatch.setattr(fit, "measure_cost", lambda *_: CostEstimate(1260.0, 0, 0, "cpu", "linear"))
     said = training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
     assert said == "about 21 min on this machine (linear, efficientnet-lite2)"
+
+
+def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(import_module("labelgap.cli.inspect"), "training_time", lambda data: None)
+    root = devkit(tmp_path, "2012", {"train": [f"2008_{number:06d}" for number in range(9)], "val": ["2009_000001"]})
+    photos = root / "JPEGImages"
+    for options, line, check in (
+        ([], "every file has the start and the end of an image; --check-images decodes all", "ends"),
+        (["--check-images"], "", "decoded"),
+    ):
+        assert call("inspect", str(tmp_path), *options) == 0
+        said = capsys.readouterr().out
+        assert (line in said) if line else ("--check-images" not in said)
+        assert call("inspect", str(tmp_path), "--json", *options) == 0
+        assert json.loads(capsys.readouterr().out)["image_check"] == check
+    (photos / "2009_000001.jpg").write_bytes((photos / "2008_000001.jpg").read_bytes()[:-20])
+    (photos / "2008_000003.jpg").write_text("not a photo")
+    for options in ([], ["--check-images"]):
+        assert call("inspect", str(tmp_path), *options) == 2
+        said = capsys.readouterr().err
+        assert "2 images cannot be read" in said and "2008_000003.jpg is not an image" in said
+        assert "2009_000001.jpg is damaged or truncated" in said
+    assert call("inspect", "digits", "--check-images") == 2
+    assert "has no image files" in capsys.readouterr().err

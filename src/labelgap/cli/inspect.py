@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from labelgap.data import Dataset
+    from labelgap.data.summary import DatasetSummary
 
 __all__ = ["inspect", "training_time"]
+
+_CHECKS: Final = {
+    "ends": "every file has the start and the end of an image; --check-images decodes all of them",
+    "no": "not checked; --check-images decodes all of them",
+}
+"""What is printed of a check of the images that did not decode them."""
 
 
 @with_options(data_options=DataOptions)
@@ -50,17 +57,23 @@ def inspect(
         typer.Option(metavar="FILE", help="Write a clean copy of a table, and say every change; print nothing else."),
     ] = None,
     force: Force = False,
+    check_images: Annotated[
+        bool, typer.Option("--check-images", help="Decode all images, and name those that cannot be read.")
+    ] = False,
 ) -> None:
     """Print how DATA is read, what looks wrong, and what its labels allow."""
     from labelgap.data.summary import summarize
 
     if fix is not None:
-        if observe is not None or per_class or report or out is not None:
-            raise InputError(f"--fix writes {fix}: inspect that file for a report, or with --observe or --per-class.")
+        if observe is not None or per_class or report or out is not None or check_images:
+            raise InputError(
+                f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
+            )
         _fix(data, fix, data_options, force, as_json)
         return
     started = time.perf_counter()
     opened = open_dataset(data, data_options, observe, label_seed)
+    image_check = _check_images(opened, check_images)
     seconds = time.perf_counter() - started
     summary = summarize(opened, format_arguments(data, data_options, observe, label_seed))
     page = None
@@ -69,32 +82,70 @@ def inspect(
 
         page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
     if as_json:
-        found = {**summary.to_json(), "seconds": round(seconds, 3), "report": None if page is None else str(page)}
-        print_json(found)
+        found = {
+            "seconds": round(seconds, 3),
+            "report": None if page is None else str(page),
+            "image_check": image_check,
+        }
+        print_json({**summary.to_json(), **found})
         return
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
-    from labelgap.core.files import display_path
     from labelgap.core.terminal.console import make_console
+
+    console = make_console(soft_wrap=True)
+    lines = inspect_lines(summary, seconds, training_time(opened) if summary.next else None, console.width)
+    further = _further_commands(opened, summary, data, data_options)
+    if image_check in _CHECKS:
+        further["images"] = _CHECKS[image_check]
+    if page is not None:
+        further["report"] = str(page)
+    lines += [f"{name:<{LABEL_WIDTH}}{text}" for name, text in further.items()]
+    lines += ["", *class_table(summary)] if per_class else []
+    _print_lines(lines, console)
+
+
+def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, options: DataOptions) -> dict[str, str]:
+    """Return the commands that make an accuracy measurable and clean the table, where they help."""
+    from labelgap.core.files import display_path
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
     from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
 
-    console = make_console(soft_wrap=True)
-    estimate = training_time(opened) if summary.next else None
-    lines = inspect_lines(summary, seconds, estimate, console.width)
+    commands = {}
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
         count = min(RANDOM_IMAGES, len(review_split(opened)))
-        review = f"labelgap review {format_arguments(data, data_options)} --random {count}"
-        lines.append(f"{'accuracy':<{LABEL_WIDTH}}{review}")
-    if page is not None:
-        lines.append(f"{'report':<{LABEL_WIDTH}}{page}")
-    if opened.recipe.get("name") in ("csv", "parquet") and fold_case(
-        {row.name: row.present for row in summary.classes}
-    ):
-        command = fix_command(data, display_path(opened.recipe["path"]), data_options)
-        lines.append(f"{'fix':<{LABEL_WIDTH}}{command}   (one spelling of each tag)")
-    lines += ["", *class_table(summary)] if per_class else []
-    _print_lines(lines, console)
+        commands["accuracy"] = f"labelgap review {format_arguments(data, options)} --random {count}"
+    is_table = opened.recipe.get("name") in ("csv", "parquet")
+    if is_table and fold_case({row.name: row.present for row in summary.classes}):
+        command = fix_command(data, display_path(opened.recipe["path"]), options)
+        commands["fix"] = f"{command}   (one spelling of each tag)"
+    return commands
+
+
+def _check_images(data: Dataset, decode: bool) -> str | None:
+    """Raise one error with all images that cannot be read; return how they were checked: "decoded", "ends", "no".
+
+    Tables and folders of people's own decode all images when they are read. None for data without stored images.
+    """
+    from labelgap.data.images import FileImages, StoredImages
+    from labelgap.data.scanning.file_check import MAX_QUICK_FILES, refuse_unreadable
+    from labelgap.data.summary import OWN_FORMATS
+    from labelgap.training.progress import Reporter
+
+    images = [split.images for split in data.splits]
+    if not all(isinstance(each, StoredImages) for each in images):
+        if decode:
+            raise InputError(f"{data.name} has no image files: leave --check-images out.")
+        return None
+    if data.recipe.get("name") in OWN_FORMATS:
+        return "decoded"
+    count, files = sum(map(len, images)), all(isinstance(each, FileImages) for each in images)
+    if not decode and (not files or count > MAX_QUICK_FILES):
+        return "no"
+    reporter = Reporter()
+    with reporter.bar("decoding images" if decode else "looking at images", count):
+        refuse_unreadable(data, reporter.advance, decode=decode)
+    return "decoded" if decode else "ends"
 
 
 def _fix(data: str, out: Path, options: DataOptions, force: bool, as_json: bool) -> None:

@@ -24,12 +24,13 @@ __all__ = [
     "ClassSummary",
     "DatasetSummary",
     "LabelWarning",
+    "OWN_FORMATS",
     "RARE_BELOW",
     "SplitSummary",
     "summarize",
 ]
 
-_USER_FORMATS: Final = ("csv", "parquet", "folder")
+OWN_FORMATS: Final = ("csv", "parquet", "folder")
 """Formats of people's own data: they speak of photos and tags, researchers of images and classes."""
 
 
@@ -159,7 +160,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         >>> summary.splits["train"].present, summary.splits["train"].unknown, summary.next
         (100, 900, 'labelgap train digits --out runs/first')
     """
-    own = data.recipe.get("name") in _USER_FORMATS
+    own = data.recipe.get("name") in OWN_FORMATS
     words = ("photo", "tag") if own else ("image", "class")
     tables = [split.labels for split in data.splits]
     present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 import labelgap.training.loop.inputs as inputs_module
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.images import FileImages
 from labelgap.models import EfficientNetLite
 from labelgap.models.efficientnet_lite import LITE0
@@ -48,6 +49,23 @@ def test_images_on_the_device_give_the_batches_of_the_files(
     if epoch is not None:
         plain = torch.cat([values for _, values in files.batches(order, batch_size=3)])
         assert not torch.equal(torch.cat([values for _, values in expected]), plain)
+
+
+def test_the_error_about_an_image_that_cannot_be_read_names_the_others_as_well(tmp_path: Path) -> None:
+    for row in range(6):
+        Image.new("RGB", (40, 40), (row, 0, 0)).save(tmp_path / f"{row}.png")
+    files = FileImages(tmp_path, [f"{row}.png" for row in range(6)])
+    inputs = ImageInputs(files, EfficientNetLite(LITE0, pretrained=False), torch.device("cpu"))
+    (tmp_path / "1.png").write_text("not a photo")
+    with pytest.raises(InputError, match=r"^\S+1\.png is not an image"):  # the only one: as it was
+        list(inputs.batches(batch_size=2))
+    (tmp_path / "4.png").write_bytes((tmp_path / "5.png").read_bytes()[:-30])
+    for rows, workers in ((None, 0), (np.array([4, 0]), 1)):
+        with pytest.raises(ProblemsError, match="2 images cannot be read") as told:
+            list(replace(inputs, workers=workers).batches(rows, batch_size=2))
+        assert sorted(each.message.split("png ")[0][-2:] for each in told.value.problems) == ["1.", "4."]
+    with pytest.raises(ProblemsError, match="inspect DATA --check-images"):
+        inputs.on_device()
 
 
 def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(

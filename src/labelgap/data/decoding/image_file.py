@@ -18,7 +18,15 @@ from PIL import Image, UnidentifiedImageError
 
 from labelgap.core.errors import InputError, LabelGapError
 
-__all__ = ["EncodedImage", "FORMATS", "ImageAccessError", "check_file", "max_pixels", "open_image"]
+__all__ = [
+    "EncodedImage",
+    "FORMATS",
+    "ImageAccessError",
+    "UnreadableImageError",
+    "check_file",
+    "max_pixels",
+    "open_image",
+]
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
 """The formats that are read, in Pillow's names, whatever a file is called. Pillow knows others: some start programs
@@ -51,7 +59,11 @@ _DEFAULT_MAX_PIXELS: Final = 178_956_970
 """What Pillow refuses by default: at four bytes per pixel 0.7 GB, and 1.3 GB with the array that ``decode`` returns."""
 
 
-class ImageAccessError(InputError):
+class UnreadableImageError(InputError):
+    """An image is missing, damaged, too large, or of a format that is not read."""
+
+
+class ImageAccessError(UnreadableImageError):
     """An image cannot be read on this machine now: no permission, no memory, no package. The file may be sound."""
 
 
@@ -76,7 +88,7 @@ def max_pixels() -> int:
 
 @contextmanager
 def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.Image]:
-    """Open an image and read its header; inside the block, errors of Pillow become ``InputError``.
+    """Open an image and read its header; inside the block, errors of Pillow become ``UnreadableImageError``.
 
     Every image of this package is opened here, so that no format outside of ``FORMATS`` is.
     """
@@ -90,12 +102,12 @@ def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.I
     except LabelGapError:
         raise
     except Image.DecompressionBombError as error:
-        raise InputError(
+        raise UnreadableImageError(
             f"{name} is refused: it unpacks to more than {max_pixels():,} pixels. Save it smaller, take it off the "
             "list, or set LABELGAP_MAX_PIXELS to a larger number (about 7 bytes of memory are used per pixel)."
         ) from error
     except UnidentifiedImageError as error:
-        raise InputError(f"{name} {_describe(file)}") from error
+        raise UnreadableImageError(f"{name} {_describe(file)}") from error
     except MemoryError as error:
         raise ImageAccessError(
             f"{name} needs more memory than there is. Save it smaller, or decode fewer images at once (--workers)."
@@ -105,7 +117,7 @@ def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.I
         if number in (errno.EMFILE, errno.ENFILE):
             raise LabelGapError(f"{name}: too many files are open. Raise the limit: ulimit -n 1024.") from error
         what = "cannot be read" if number else "is damaged or truncated"
-        raise (ImageAccessError if number else InputError)(f"{name} {what}: {_reason(error)}.") from error
+        raise (ImageAccessError if number else UnreadableImageError)(f"{name} {what}: {_reason(error)}.") from error
 
 
 def _open(file: Path | BinaryIO) -> Image.Image:
@@ -119,9 +131,13 @@ def _open(file: Path | BinaryIO) -> Image.Image:
         size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
         most = _MAX_READ_WHOLE if whole else _MAX_FILE_BYTES_PER_PIXEL * limit
         if size > most:
-            raise InputError(f"{file} is refused: it has {size:,} bytes, more than {most:,}. Save it smaller.")
+            raise UnreadableImageError(
+                f"{file} is refused: it has {size:,} bytes, more than {most:,}. Save it smaller."
+            )
         if size > _MAX_EXIF and start.startswith(b"\xff\xd8") and _exif_bytes(file) > _MAX_EXIF:
-            raise InputError(f"{file} is refused: it has more than {_MAX_EXIF:,} bytes of EXIF. Save it without them.")
+            raise UnreadableImageError(
+                f"{file} is refused: it has more than {_MAX_EXIF:,} bytes of EXIF. Save it without them."
+            )
     try:
         return Image.open(file, formats=_formats())
     except UnidentifiedImageError:
@@ -196,15 +212,15 @@ def check_file(path: Path) -> os.stat_result:
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist.") from error
+        raise UnreadableImageError(f"{path} does not exist.") from error
     except (OSError, ValueError) as error:
         raise ImageAccessError(f"{path} cannot be read: {_reason(error)}.") from error
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{path} is a folder, not an image.")
+        raise UnreadableImageError(f"{path} is a folder, not an image.")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is not an ordinary file.")
+        raise UnreadableImageError(f"{path} is not an ordinary file.")
     if status.st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes).")
+        raise UnreadableImageError(f"{path} is empty (0 bytes).")
     return status
 
 

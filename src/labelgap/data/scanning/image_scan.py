@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,18 +89,26 @@ class _CachedScans(NamedTuple):
     color: NDArray[np.float32]
 
 
-def scan_images(images: StoredImages) -> ImageScan:
-    """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised."""
+def scan_images(images: StoredImages, advance: Callable[[int], object] = lambda images: None) -> ImageScan:
+    """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised.
+
+    ``advance`` is called with the number of images that are done, as the scan proceeds.
+    """
     keys = _image_keys(images)
     folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
     path = cache_folder() / "scans" / f"{folder}.npz"
     cached = _read_cache(path)
     known = np.isin(keys, cached.keys)
     new = np.flatnonzero(~known)
+    advance(len(images) - len(new))
+    results = []
     started = time.perf_counter()
     # once for all threads: broken metadata, sizes that are large but accepted
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
-        scanned = _collect(list(threads.map(partial(_scan_image, images), new.tolist())))
+        for result in threads.map(partial(_scan_image, images), new.tolist()):
+            results.append(result)
+            advance(1)
+    scanned = _collect(results)
     if time.perf_counter() - started > _MIN_CACHED_SECONDS:
         readable = np.array([not error for error in scanned.errors], dtype=bool) & (keys[new] != 0)
         _add_to_cache(

@@ -19,6 +19,7 @@ from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.data.loader import ImageLoader
+from labelgap.data.scanning.file_check import name_unreadable
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
 
@@ -144,7 +145,8 @@ class ImageInputs:
             epoch=epoch or 1,
             pin_memory=self.device.type == "cuda",
         )
-        return self.prepared(copy_ahead(pixels, self.device), order, batch_size, epoch)
+        readable = name_unreadable(pixels, self.images)
+        return self.prepared(copy_ahead(readable, self.device), order, batch_size, epoch)
 
     def prepared(
         self, pixels: Iterable[tuple[Tensor, Tensor]], order: NDArray[np.int64], batch_size: int, epoch: int | None
@@ -225,15 +227,16 @@ class ImageInputs:
             pixels[index.to(self.device)] = values.to(self.device)
         return DeviceInputs(pixels, replace(self, flips_on_device=True))
 
-    def _resized(self) -> ImageLoader:
+    def _resized(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return the images without augmentation."""
-        return ImageLoader(
+        loader = ImageLoader(
             self.images,
             transform=self.transform_of(None),
             channels=self.backbone.input_spec.channels,
             batch_size=32,
             workers=self.workers,
         )
+        return name_unreadable(loader, self.images)
 
 
 @dataclass(frozen=True)
